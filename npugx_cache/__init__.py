@@ -1,0 +1,1 @@
+"""Compilation cache and artifact store for graph-mode inference."""

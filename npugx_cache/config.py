@@ -1,0 +1,118 @@
+"""Settings: arguments, then environment, then defaults. The only reader of `os.environ`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from npugx_cache.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CacheMode = Literal["on", "readonly", "off"]
+TrustMode = Literal["private", "group", "signed"]
+
+DEFAULT_LOCK_WAIT = 600.0
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a cached function needs to know of its surroundings.
+
+    `max_size` is in bytes, `lock_wait` in seconds: the longest a worker waits for another
+    worker's compile of the same graph before it compiles by itself.
+    """
+
+    cache_dir: Path
+    mode: CacheMode = "on"
+    trust: TrustMode = "private"
+    key_file: Path | None = None
+    max_size: int | None = None
+    lock_wait: float = DEFAULT_LOCK_WAIT
+    strict: bool = False
+
+
+def load(
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Merge the arguments of one decoration with the environment.
+
+    Raises `OptionError` naming the variable when its value is not usable.
+    """
+    env = os.environ if environ is None else environ
+    key_file = env.get("NPUGX_CACHE_KEY_FILE")
+    return Settings(
+        cache_dir=_cache_dir(cache_dir, env),
+        mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
+        trust=cast(
+            "TrustMode",
+            _choice(env, "NPUGX_CACHE_TRUST", "private", ("private", "group", "signed")),
+        ),
+        key_file=Path(key_file) if key_file else None,
+        max_size=_size(env, "NPUGX_CACHE_MAX_SIZE"),
+        lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT", DEFAULT_LOCK_WAIT),
+        strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
+    )
+
+
+def parse_size(text: str) -> int:
+    """Bytes of '500M', '2GiB' or '123456'; ValueError for anything else."""
+    number = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = number[-1] if number[-1:].isalpha() else ""
+    if unit not in _SIZE_UNITS:
+        raise ValueError(f"unknown unit in size {text!r}: use K, M, G or T")
+    size = float(number.removesuffix(unit)) * _SIZE_UNITS[unit]
+    if size < 0:
+        raise ValueError(f"negative size {text!r}")
+    return int(size)
+
+
+def _cache_dir(argument: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
+    chosen = argument or env.get("NPUGX_CACHE_DIR") or env.get("TORCH_NPU_COMPILE_CACHE_DIR")
+    if chosen:
+        # Made absolute once, at decoration: a later chdir must not move the cache.
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("npugx_cache")
+
+
+def _choice(env: Mapping[str, str], name: str, default: str, valid: tuple[str, ...]) -> str:
+    value = env.get(name, default) or default
+    if value not in valid:
+        raise OptionError(f"{name}={value!r}: valid values are {', '.join(valid)}")
+    return value
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    return _choice(env, name, "0", ("0", "1")) == "1"
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise OptionError(f"{name}={text!r}: expected a number of seconds, 0 or more")
+    return seconds
+
+
+def _size(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise OptionError(f"{name}={text!r}: {error}") from None

@@ -1,0 +1,38 @@
+"""Every exception of the package. Expected failures are values (`Hit | Miss`), not these."""
+
+from __future__ import annotations
+
+
+class NpugxCacheError(Exception):
+    """Base of everything the package raises on its own account."""
+
+
+class OptionError(NpugxCacheError, ValueError):
+    """An argument or option has a value outside its valid range; raised at decoration time."""
+
+
+class BackendUnavailable(NpugxCacheError, RuntimeError):
+    """The backend or an option of it can't work here: missing device, package or version."""
+
+
+class Uncacheable(NpugxCacheError, RuntimeError):
+    """A function can't be stored. Raised to the caller only under `strict=True`."""
+
+    def __init__(self, function: str, reason: str) -> None:
+        super().__init__(
+            f"{function} can't be cached: {reason}. Without strict=True it would run uncached."
+        )
+        self.function = function
+        self.reason = reason
+
+
+class StoreError(NpugxCacheError, OSError):
+    """A fault of the cache folder. Raised to the caller only under `strict=True`."""
+
+
+class EntryNotFound(NpugxCacheError, LookupError):
+    """No entry of the store goes by the given id, prefix or path."""
+
+
+class CorruptEntry(NpugxCacheError, ValueError):
+    """Stored bytes passed their digest and still do not decode: written by a faulty producer."""
