@@ -1,0 +1,101 @@
+"""Content-addressed blobs, named by the sha256 of the bytes as stored."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npugx_cache.store import syscalls
+from npugx_cache.store.files import Fault, quarantine, read_file, write_file
+from npugx_cache.store.manifest import BlobRef, Malformed
+from npugx_cache.store.results import Miss
+
+if TYPE_CHECKING:
+    from npugx_cache.store.layout import Folder
+
+MAX_BYTES = 1 << 40
+_LEVEL = 6
+_WORTH = 0.9  # below this ratio compression pays for decompressing on every hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    ref: BlobRef
+    stored: bytes
+
+
+def pack(name: str, data: bytes, *, compress: bool) -> Packed:
+    """Give a blob its stored form and its name."""
+    small = zlib.compress(data, _LEVEL) if compress else data
+    pays = compress and len(small) < _WORTH * len(data)
+    stored = small if pays else data
+    ref = BlobRef(
+        name=name,
+        sha256=hashlib.sha256(stored).hexdigest(),
+        stored_size=len(stored),
+        logical_size=len(data),
+        codec="zlib" if pays else "raw",
+    )
+    return Packed(ref=ref, stored=stored)
+
+
+def write(folder: Folder, blob: Packed, *, durable: bool) -> bool:
+    """Put a blob in its place; tell whether it was written rather than there already.
+
+    Raises OSError.
+    """
+    path = folder.blob(blob.ref.sha256)
+    with contextlib.suppress(OSError):
+        # Touched before it is looked at: a cleaner spares what is younger than its scan.
+        syscalls.touch(path)
+        if _is_intact(folder, blob.ref):
+            return False
+    write_file(folder, path, blob.stored, durable=durable)
+    return True
+
+
+def is_there(folder: Folder, ref: BlobRef) -> bool:
+    try:
+        return syscalls.lstat(folder.blob(ref.sha256)).st_size == ref.stored_size
+    except OSError:
+        return False
+
+
+def read(folder: Folder, ref: BlobRef) -> bytes | Miss:
+    """Return the logical bytes of a blob whose stored bytes have the right size and digest.
+
+    Raises `Malformed` where those are right and the manifest is wrong about them.
+    """
+    path = folder.blob(ref.sha256)
+    found = read_file(folder, path, limit=MAX_BYTES, size=ref.stored_size)
+    if isinstance(found, Fault):
+        if found.wrong_size:
+            quarantine(folder, path, found.reason, found.status)
+        return Miss(reason=f"blob {ref.name}: {found.reason}")
+    if hashlib.sha256(found.data).hexdigest() != ref.sha256:
+        reason = f"blob {ref.name}: digest mismatch at {folder.relative(path)}"
+        quarantine(folder, path, reason, found.status)
+        return Miss(reason=reason)
+    return _unpack(ref, found.data)
+
+
+def _is_intact(folder: Folder, ref: BlobRef) -> bool:
+    found = read_file(folder, folder.blob(ref.sha256), limit=MAX_BYTES, size=ref.stored_size)
+    return not isinstance(found, Fault) and hashlib.sha256(found.data).hexdigest() == ref.sha256
+
+
+def _unpack(ref: BlobRef, stored: bytes) -> bytes:
+    if ref.codec == "raw":
+        return stored
+    try:
+        decompressor = zlib.decompressobj()
+        # One byte more than announced is asked for, so that a longer stream shows.
+        data = decompressor.decompress(stored, ref.logical_size + 1)
+    except zlib.error as error:
+        raise Malformed(f"blob {ref.name}: {error}") from None
+    if len(data) != ref.logical_size or not decompressor.eof or decompressor.unused_data:
+        raise Malformed(f"blob {ref.name} does not decompress to {ref.logical_size} bytes")
+    return data

@@ -1,0 +1,152 @@
+"""Where things lie. Nothing absolute is written inside a store, so its folder can be moved."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npugx_cache.store import syscalls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npugx_cache.config import TrustMode
+
+VERSION = "v1"
+FOLDERS = ("ac", "cas", "fn", "tmp", "quarantine", "locks")
+CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This folder is a cache of npugx_cache. It can be moved or deleted at any time.\n"
+)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_KEY = re.compile(r"[0-9a-f]{32,128}")
+_SHARD = re.compile(r"[0-9a-f]{2}")
+_TEMPORARY = re.compile(r"[0-9]{1,10}-[0-9a-f]{32}")
+_LOCK = re.compile(r"[0-9a-f]{2,128}\.lock")
+_QUARANTINED = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}(\.reason)?")
+
+
+def is_digest(name: object) -> bool:
+    return isinstance(name, str) and _DIGEST.fullmatch(name) is not None
+
+
+def is_key(name: object) -> bool:
+    """Tell whether a name can be a key or a function identity."""
+    return isinstance(name, str) and _KEY.fullmatch(name) is not None
+
+
+def is_shard(name: str) -> bool:
+    return _SHARD.fullmatch(name) is not None
+
+
+def is_temporary(name: str) -> bool:
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def is_lock(name: str) -> bool:
+    return _LOCK.fullmatch(name) is not None
+
+
+def is_quarantined(name: str) -> bool:
+    return _QUARANTINED.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A store's folder and what this process may do with it.
+
+    `readonly` is the reason why nothing is ever written, or None.
+    """
+
+    root: Path
+    trust: TrustMode = "private"
+    readonly: str | None = None
+    base: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", f"{self.root}/{VERSION}")
+
+    @property
+    def file_mode(self) -> int:
+        # mkstemp's fixed 0600 would lock group members out; the umask trims this one.
+        return 0o600 if self.trust == "private" else 0o660
+
+    @property
+    def folder_mode(self) -> int:
+        return 0o700 if self.trust == "private" else 0o770
+
+    def key(self, key: str) -> str:
+        return f"{self.base}/ac/{key[:2]}/{key}"
+
+    def manifest(self, key: str, entry: str) -> str:
+        return f"{self.base}/ac/{key[:2]}/{key}/{entry}"
+
+    def blob(self, digest: str) -> str:
+        return f"{self.base}/cas/{digest[:2]}/{digest}"
+
+    def marker(self, identity: str, key: str) -> str:
+        return f"{self.base}/fn/{identity}/{key}"
+
+    def lock(self, name: str) -> str:
+        return f"{self.base}/locks/{name}.lock"
+
+    def part(self, name: str) -> str:
+        return f"{self.base}/{name}"
+
+    def temporary(self) -> str:
+        return f"{self.part('tmp')}/{os.getpid()}-{syscalls.random_name()}"
+
+    def relative(self, path: object) -> str:
+        """Return the path inside the store: messages must not depend on where it lies."""
+        text = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""
+        return text.removeprefix(f"{self.root}/")
+
+    def explain(self, error: OSError, path: str = "") -> str:
+        """Say which error it was and at which file of the store."""
+        name = errno.errorcode.get(error.errno or 0, str(error.errno))
+        where = self.relative(error.filename) or self.relative(path)
+        return f"{name} at {where}: {error.strerror}" if where else f"{name}: {error.strerror}"
+
+
+def make_folder(path: str, mode: int) -> bool:
+    """Create one folder unless it is there; tell whether it was created."""
+    try:
+        syscalls.mkdir(path, mode)
+    except FileExistsError:
+        return False
+    return True
+
+
+def make_parents(folder: Folder, path: str) -> list[str]:
+    """Create what is missing between the store's root and a file; return the folders made."""
+    made: list[str] = []
+    current = str(folder.root)
+    for part in folder.relative(path).split("/")[:-1]:
+        current = f"{current}/{part}"
+        if make_folder(current, folder.folder_mode):
+            made.append(current)
+    return made
+
+
+def listdir(path: str) -> list[str]:
+    """Return the sorted names in a folder, none where it is missing or unreadable."""
+    try:
+        return sorted(syscalls.names(path))
+    except OSError:
+        return []
+
+
+def key_folders(folder: Folder) -> list[str]:
+    """Return every key that has a folder."""
+    root = folder.part("ac")
+    shards = (name for name in listdir(root) if is_shard(name))
+    return [
+        key
+        for shard in shards
+        for key in listdir(f"{root}/{shard}")
+        if is_key(key) and key[:2] == shard
+    ]

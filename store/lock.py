@@ -1,0 +1,155 @@
+"""One worker at a time for one name.
+
+Saves work and never carries correctness: whoever gets no lock goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npugx_cache.store import syscalls
+from npugx_cache.store.layout import is_lock, make_parents
+from npugx_cache.store.results import Locked, NotLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from filelock import BaseFileLock
+
+    from npugx_cache.store.layout import Folder
+
+_LOG = logging.getLogger("npugx_cache")
+_FIRST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.05
+_NOTICE_EVERY = 10.0
+_MAX_HOLDER = 128
+# Waiting for a lock that this very thread holds would last until the wait is over.
+_held_here = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """How long to wait, and when to stop because the result has appeared."""
+
+    seconds: float
+    done: Callable[[], bool] | None = None
+
+
+@contextlib.contextmanager
+def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
+    """Hold the lock of a name, for at most `wait.seconds` of waiting.
+
+    Errors of locking are answers; what the body (or `wait.done`) raises goes through.
+    """
+    if folder.readonly is not None:
+        yield NotLocked(reason=f"read-only: {folder.readonly}")
+        return
+    path = folder.lock(name)
+    held: set[str] = _held_here.__dict__.setdefault("paths", set())
+    if not is_lock(f"{name}.lock") or path in held:
+        known = "already held by this thread" if path in held else "not a lock name"
+        yield NotLocked(reason=f"{name}: {known}")
+        return
+    lock, answer = _acquire(folder, path, wait)
+    if lock is None:
+        yield answer
+        return
+    held.add(path)
+    try:
+        yield answer
+    finally:
+        held.discard(path)
+        _release(lock)
+
+
+def _acquire(
+    folder: Folder, path: str, wait: Wait
+) -> tuple[BaseFileLock | None, Locked | NotLocked]:
+    started = time.monotonic()
+    pause, next_notice = _FIRST_PAUSE, 0.0
+    try:
+        make_parents(folder, path)
+        lock = _file_lock(path, folder.file_mode)
+        while not _try(lock):
+            waited = time.monotonic() - started
+            if wait.done is not None and wait.done():
+                return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
+            if waited >= wait.seconds:
+                reason = f"still held by {_holder(folder, path)} after {waited:.1f} s"
+                return None, NotLocked(reason=reason, waited=waited, held=True)
+            if waited >= next_notice:
+                _notice(folder, path, waited, wait.seconds)
+                next_notice = waited + _NOTICE_EVERY
+            time.sleep(min(pause, max(0.0, wait.seconds - waited)))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    except OSError as error:
+        return None, NotLocked(reason=folder.explain(error, path))
+    except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+        return None, NotLocked(reason=f"locks are not available: {error}")
+    _sign(path)
+    return lock, Locked(waited=time.monotonic() - started)
+
+
+def _file_lock(path: str, mode: int) -> BaseFileLock:
+    from filelock import FileLock
+
+    try:
+        # A soft lock survives the kill of its holder and would block everybody for ever.
+        return FileLock(path, mode=mode, fallback_to_soft=False)
+    except TypeError:  # filelock older than that option never falls back
+        return FileLock(path, mode=mode)
+
+
+def _try(lock: BaseFileLock) -> bool:
+    from filelock import Timeout
+
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:  # an OSError too: it must not reach the handler for those
+        return False
+    return True
+
+
+def _release(lock: BaseFileLock) -> None:
+    try:
+        lock.release()
+    except (OSError, RuntimeError) as error:
+        _LOG.debug("releasing a lock failed: %s", error)
+
+
+def _notice(folder: Folder, path: str, waited: float, longest: float) -> None:
+    _LOG.info(
+        "waiting for %s, which compiles the same graph (%.0f s so far, at most %.0f s)",
+        _holder(folder, path),
+        waited,
+        longest,
+    )
+
+
+def _sign(path: str) -> None:
+    """Write into the lock file who holds it, for the messages of those who wait."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            holder = f"process {os.getpid()} on {os.uname().nodename}"
+            syscalls.write_all(fd, holder.encode("utf-8", "replace")[:_MAX_HOLDER])
+        finally:
+            syscalls.close(fd)
+
+
+def _holder(folder: Folder, path: str) -> str:
+    try:
+        fd = syscalls.open_read(path)
+        try:
+            text = syscalls.read_all(fd, _MAX_HOLDER).decode("utf-8", "replace")
+        finally:
+            syscalls.close(fd)
+    except OSError as error:
+        return f"another worker ({folder.explain(error, path)})"
+    return text if text and text.isprintable() else "another worker"

@@ -1,0 +1,265 @@
+"""Store: one folder of verified entries. Its faults are answers; none of them raises OSError."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from npugx_cache.store import blobs, entries, syscalls
+from npugx_cache.store.files import quarantine
+from npugx_cache.store.lock import Wait, hold
+from npugx_cache.store.manifest import Draft, Malformed, Manifest
+from npugx_cache.store.opening import prepare_folder
+from npugx_cache.store.results import (
+    Candidates,
+    Listed,
+    Locked,
+    Miss,
+    NotLocked,
+    NotStored,
+    PrunePolicy,
+    PruneReport,
+    Published,
+    Refused,
+    Unusable,
+)
+from npugx_cache.store.usage import Usage, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from npugx_cache.config import Settings
+    from npugx_cache.store.layout import Folder
+    from npugx_cache.store.prune import Limits
+    from npugx_cache.store.publish import Prepared
+
+_LOG = logging.getLogger("npugx_cache")
+_CLEANER = "c1ea"  # the lock of the one cleaner; too short for a key
+_TOUCH_EVERY = 3600.0
+_CLEAN_SECONDS = 5.0
+_ESTIMATE_SECONDS = 60.0
+_LOW_WATER = 0.9
+_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class Store:
+    """Thread-safe, and safe to use in a forked child. Make one with `open_store`."""
+
+    def __init__(
+        self, folder: Folder, *, max_size: int | None = None, state: Path | None = None
+    ) -> None:
+        self._folder = folder
+        self._max_size = max_size
+        self._usage = Usage(folder.root, state)
+        self._mutex = threading.Lock()
+        self._hits: dict[str, tuple[int, str, float]] = {}
+        self._estimate: tuple[int, float] = (0, float("-inf"))
+        _open_stores.add(self)
+
+    @property
+    def root(self) -> Path:
+        return self._folder.root
+
+    @property
+    def readonly(self) -> str | None:
+        """Why nothing is ever written here, or None."""
+        return self._folder.readonly
+
+    def candidates(self, key: str) -> Candidates:
+        return entries.candidates(self._folder, key)
+
+    def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
+        return entries.siblings(self._folder, identity, limit)
+
+    def find(self, prefix: str) -> Manifest | Miss:
+        return entries.find(self._folder, prefix)
+
+    def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
+        """Return the logical bytes of these blobs, all verified, or a miss."""
+        refs = {ref.name: ref for ref in manifest.blobs}
+        found: dict[str, bytes] = {}
+        for name in names:
+            if name not in refs:
+                return Miss(reason=f"the entry has no blob {name!r}")
+            try:
+                data = blobs.read(self._folder, refs[name])
+            except Malformed as error:
+                self.quarantine(manifest, str(error))
+                return Miss(reason=str(error))
+            except MemoryError:
+                return Miss(reason=f"blob {name}: not enough memory")
+            if isinstance(data, Miss):
+                return data
+            found[name] = data
+        return found
+
+    def publish(self, draft: Draft) -> Published | NotStored:
+        if self._folder.readonly is not None:
+            return NotStored(reason=f"read-only: {self._folder.readonly}")
+        from npugx_cache.store.publish import prepare, write
+
+        try:
+            entry = prepare(draft)
+        except Malformed as error:
+            return NotStored(reason=str(error))
+        try:
+            # The folder may have been removed, or replaced by a stranger's, since it was opened.
+            opened = prepare_folder(self.root, self._folder.trust, readonly=None)
+            if isinstance(opened, Unusable):
+                return NotStored(reason=opened.reason)
+            write(self._folder, entry, self._make_room)
+        except OSError as error:
+            return NotStored(reason=self._folder.explain(error))
+        self.flush()
+        self._keep_to_size(entry)
+        return Published(manifest=entry.manifest)
+
+    @contextlib.contextmanager
+    def lock(
+        self, name: str, *, wait: float, done: Callable[[], bool] | None = None
+    ) -> Iterator[Locked | NotLocked]:
+        """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`."""
+        with hold(self._folder, name, Wait(seconds=wait, done=done)) as answer:
+            yield answer
+
+    def quarantine(self, manifest: Manifest, reason: str) -> None:
+        """Move away an entry whose verified bytes turned out not to decode."""
+        path = self._folder.manifest(manifest.key, manifest.entry)
+        quarantine(self._folder, path, reason, None)
+
+    def record_hit(self, manifest: Manifest) -> None:
+        """Count a hit in memory; `flush` does the writing."""
+        now = time.time()
+        with self._mutex:
+            count, key, _ = self._hits.get(manifest.entry, (0, manifest.key, now))
+            self._hits[manifest.entry] = (count + 1, key, now)
+
+    def flush(self) -> None:
+        """Write the counters and freshen the entries hit. Called at exit and by `publish`."""
+        with self._mutex:
+            hits, self._hits = self._hits, {}
+        if not hits or self._folder.readonly is not None:
+            return
+        for entry, (_, key, used) in hits.items():
+            path = self._folder.manifest(key, entry)
+            with contextlib.suppress(OSError):
+                # At most hourly, as relatime does: a write per read would be the dearer part.
+                if used - syscalls.lstat(path).st_mtime > _TOUCH_EVERY:
+                    syscalls.touch(path)
+        self._usage.add(
+            {entry: Use(hits=n, last_used=used) for entry, (n, _, used) in hits.items()}
+        )
+
+    def listing(self) -> Iterator[Listed | Refused]:
+        uses = self._usage.load()
+        for item in entries.load_all(self._folder):
+            if isinstance(item, Refused):
+                yield item
+                continue
+            manifest = item.manifest
+            use = uses.get(manifest.entry, Use())
+            yield Listed(
+                manifest=manifest,
+                stored_bytes=item.size + sum(ref.stored_size for ref in manifest.blobs),
+                hits=use.hits,
+                last_used=max(use.last_used, item.mtime),
+            )
+
+    def prune(
+        self,
+        policy: PrunePolicy,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> PruneReport:
+        """Evict what the policy says; `progress(done, total)` is called per entry."""
+        from npugx_cache.store.prune import Limits
+
+        self.flush()
+        return self._prune(policy, Limits(dry_run=dry_run, progress=progress))
+
+    def _prune(self, policy: PrunePolicy, limits: Limits) -> PruneReport:
+        from npugx_cache.store.prune import prune
+
+        if limits.dry_run:
+            return prune(self._folder, policy, self._usage.load(), limits)
+        if self._folder.readonly is not None:
+            return PruneReport(stopped=f"read-only: {self._folder.readonly}")
+        with hold(self._folder, _CLEANER, Wait(seconds=0)) as answer:
+            if isinstance(answer, NotLocked) and answer.held:
+                return PruneReport(stopped="another prune of this cache is running")
+            report = prune(self._folder, policy, self._usage.load(), limits)
+        self._usage.forget(manifest.entry for manifest in report.removed)
+        return report
+
+    def _make_room(self, wanted: int) -> bool:
+        from npugx_cache.store.prune import Limits
+
+        deadline = time.monotonic() + _CLEAN_SECONDS
+        report = self._prune(PrunePolicy(), Limits(deadline=deadline, room=wanted))
+        _LOG.info("disk full: removed %d older entries of the cache", report.entries)
+        return report.freed_bytes > 0
+
+    def _keep_to_size(self, entry: Prepared) -> None:
+        """Prune down to `max_size`, scanning only when the sum may have passed it."""
+        from npugx_cache.store.prune import Limits
+
+        if self._max_size is None:
+            return
+        now = time.monotonic()
+        with self._mutex:
+            size, taken = self._estimate
+            size += entry.stored_bytes
+            self._estimate = (size, taken)
+            if size <= self._max_size and now - taken < _ESTIMATE_SECONDS:
+                return
+        limits = Limits(
+            deadline=now + _CLEAN_SECONDS,
+            protect=entry.manifest.entry,
+            low_water=_LOW_WATER,
+        )
+        report = self._prune(PrunePolicy(max_size=self._max_size), limits)
+        if report.stopped is None:
+            with self._mutex:
+                self._estimate = (report.kept_bytes, now)
+
+    def _forget_parent(self) -> None:
+        # The parent counts its own hits, and a lock held at the fork would never be released.
+        self._mutex = threading.Lock()
+        self._hits = {}
+
+
+def open_store(settings: Settings) -> Store | Unusable:
+    """Open the folder of the settings after checking whom it belongs to.
+
+    Creates it where it is missing, except in mode "readonly".
+    """
+    if settings.mode == "off":
+        return Unusable(reason="the cache is switched off (NPUGX_CACHE=off)")
+    readonly = "NPUGX_CACHE=readonly" if settings.mode == "readonly" else None
+    folder = prepare_folder(settings.cache_dir, settings.trust, readonly=readonly)
+    if isinstance(folder, Unusable):
+        return folder
+    return Store(folder, max_size=settings.max_size)
+
+
+@atexit.register
+def _flush_all() -> None:
+    for store in list(_open_stores):
+        with contextlib.suppress(Exception):
+            store.flush()
+
+
+def _after_fork() -> None:
+    for store in list(_open_stores):
+        store._forget_parent()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,116 @@
+"""Leftovers that are no entry.
+
+Temporaries of killed writers, empty folders, stale markers, old quarantine, unused locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from npugx_cache.store import syscalls
+from npugx_cache.store.layout import (
+    is_key,
+    is_lock,
+    is_quarantined,
+    is_shard,
+    is_temporary,
+    key_folders,
+    listdir,
+)
+from npugx_cache.store.lock import Wait, hold
+from npugx_cache.store.results import Locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npugx_cache.store.layout import Folder
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+_LIVE_WRITER = 60.0
+
+
+def remove(path: str) -> bool:
+    """Delete one file; tell whether it is gone."""
+    try:
+        syscalls.unlink(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def sweep(folder: Folder, *, everything: bool, dry_run: bool) -> tuple[int, int]:
+    """Remove leftovers; return how many and how many bytes."""
+    # A live writer's temporary must stay even when everything goes: its rename would fail.
+    count, size = _sweep_files(
+        folder.part("tmp"), is_temporary, _LIVE_WRITER if everything else HOUR, dry_run=dry_run
+    )
+    more, more_size = _sweep_files(
+        folder.part("quarantine"), is_quarantined, 0 if everything else 7 * DAY, dry_run=dry_run
+    )
+    count += more + _sweep_markers(folder, dry_run=dry_run)
+    if not dry_run:
+        _sweep_folders(folder)
+        count += _sweep_locks(folder, 0 if everything else DAY)
+    return count, size + more_size
+
+
+def _sweep_files(
+    root: str, is_ours: Callable[[str], bool], age: float, *, dry_run: bool
+) -> tuple[int, int]:
+    oldest = time.time() - age
+    count = size = 0
+    for name in filter(is_ours, listdir(root)):
+        path = f"{root}/{name}"
+        with contextlib.suppress(OSError):
+            status = syscalls.lstat(path)
+            if status.st_mtime <= oldest and (dry_run or remove(path)):
+                count, size = count + 1, size + status.st_size
+    return count, size
+
+
+def _sweep_markers(folder: Folder, *, dry_run: bool) -> int:
+    # A marker is written after its manifest, so one without a key's folder has none.
+    keys = set(key_folders(folder))
+    count = 0
+    for identity in filter(is_key, listdir(folder.part("fn"))):
+        for key in filter(is_key, listdir(folder.part(f"fn/{identity}"))):
+            if key not in keys and (dry_run or remove(folder.marker(identity, key))):
+                count += 1
+        if not dry_run:
+            _remove_empty(folder.part(f"fn/{identity}"))
+    return count
+
+
+def _sweep_folders(folder: Folder) -> None:
+    """Remove empty key and shard folders; rmdir itself spares those that are not empty."""
+    for key in key_folders(folder):
+        _remove_empty(folder.key(key))
+    for part in ("ac", "cas"):
+        for shard in filter(is_shard, listdir(folder.part(part))):
+            _remove_empty(folder.part(f"{part}/{shard}"))
+
+
+def _remove_empty(path: str) -> None:
+    with contextlib.suppress(OSError):
+        syscalls.rmdir(path)
+
+
+def _sweep_locks(folder: Folder, age: float) -> int:
+    oldest = time.time() - age
+    count = 0
+    for name in filter(is_lock, listdir(folder.part("locks"))):
+        path = f"{folder.part('locks')}/{name}"
+        with contextlib.suppress(OSError):
+            if syscalls.lstat(path).st_mtime > oldest:
+                continue
+            # Removed only while held: whoever holds it would otherwise share the name with a
+            # second holder.
+            with hold(folder, name.removesuffix(".lock"), Wait(seconds=0)) as answer:
+                if isinstance(answer, Locked) and remove(path):
+                    count += 1
+    return count
