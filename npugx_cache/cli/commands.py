@@ -1,0 +1,110 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from npugx_cache.cli.opening import Failure, duration, size
+
+_DIR = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False),
+    help="The cache folder; by default the one that a worker with this environment uses.",
+)
+_FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json is for programs: bytes, seconds and times since the epoch.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="npugx_cache", prog_name="npugx-cache")
+def group() -> None:
+    """Look at and clean up a folder of compiled graphs."""
+
+
+@group.command("ls")
+@_DIR
+@_FORMAT
+@click.option(
+    "--sort",
+    type=click.Choice(["used", "size", "created", "hits"]),
+    default="used",
+    show_default=True,
+    help="What to list by, largest or latest first.",
+)
+def list_entries(directory: str | None, form: str, sort: str) -> None:
+    """List the entries: what, when, how big, how often hit, compile seconds saved."""
+    from npugx_cache.cli.listing import print_listing
+
+    print_listing(directory, form, sort)
+
+
+@group.command()
+@click.argument("entry")
+@_DIR
+@click.option("--file", type=click.Path(dir_okay=False), help="Write to this file instead.")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="auto colours only on a terminal.",
+)
+def readable(entry: str, directory: str | None, file: str | None, color: str) -> None:
+    """Show what ENTRY holds as one Python file.
+
+    ENTRY is an id as `ls` shows it, a unique prefix of one, or a path.
+    """
+    from npugx_cache.cli.reading import print_readable
+
+    print_readable(entry, directory, file, color)
+
+
+@group.command()
+@_DIR
+@_FORMAT
+@click.option(
+    "--max-size", type=size, metavar="SIZE", help="Keep at most this much, e.g. 500M or 10G."
+)
+@click.option(
+    "--older-than",
+    type=duration,
+    metavar="TIME",
+    help="Remove what was not used for e.g. 12h or 30d.",
+)
+@click.option("--all", "everything", is_flag=True, help="Remove every entry.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--yes", is_flag=True, help="Don't ask before --all.")
+def prune(  # noqa: PLR0917  # click passes them by name
+    directory: str | None,
+    form: str,
+    max_size: int | None,
+    older_than: float | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Remove entries, least recently used first, and what no entry needs any more."""
+    from npugx_cache.cli.pruning import print_prune
+
+    if not everything and max_size is None and older_than is None:
+        raise click.UsageError(
+            "nothing says what to remove: give --max-size, --older-than or --all"
+        )
+    if everything and (max_size is not None or older_than is not None):
+        raise click.UsageError("--all removes everything: leave --max-size and --older-than out")
+    if everything and not dry_run and not yes and sys.stdin.isatty():
+        click.confirm("Remove every entry of the cache?", abort=True)
+    stopped = print_prune(
+        directory, form, max_size=max_size, older_than=older_than, dry_run=dry_run
+    )
+    if stopped is not None:
+        raise Failure(stopped)

@@ -1,0 +1,83 @@
+"""Text for people: sizes, times, tables, and nothing that a terminal would act on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_KEPT = "\n\t"
+_WIDEST = 44
+
+
+def harmless(text: str, *, kept: str = _KEPT) -> str:
+    """Replace control characters: text from a store must not steer the terminal it is shown on.
+
+    Bidirectional overrides count: they show code in another order than it runs.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def in_line(text: str) -> str:
+    return harmless(" ".join(text.split()), kept="")
+
+
+def size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def count(number: float, one: str, many: str) -> str:
+    return f"{number:.0f} {one if number == 1 else many}"
+
+
+def seconds(number: float) -> str:
+    if number < 120:
+        return f"{number:.1f} s"
+    return f"{number / 60:.1f} min" if number < 7200 else f"{number / 3600:.1f} h"
+
+
+def moment(stamp: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp))
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str]) -> str:
+    """Columns as wide as their widest cell; on a terminal long cells are cut."""
+    widest = _WIDEST if on_terminal() else None
+    cut = [[_cut(cell, widest) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cut, strict=True)]
+    lines = []
+    for row in [titles, *cut]:
+        cells = [
+            cell.rjust(width) if title in right else cell.ljust(width)
+            for title, cell, width in zip(titles, row, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _cut(cell: str, widest: int | None) -> str:
+    return cell if widest is None or len(cell) <= widest else f"{cell[: widest - 1]}…"
+
+
+def print_json(value: object) -> None:
+    # ASCII escapes make control characters harmless as well.
+    click.echo(json.dumps(value, indent=2))

@@ -1,0 +1,109 @@
+"""`npugx-cache prune`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from npugx_cache.cli import output
+from npugx_cache.cli.opening import load_settings, open_existing
+from npugx_cache.store import PrunePolicy, PruneReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from npugx_cache.store import Manifest
+
+_LONG = 200  # entries; fewer are gone before a bar could be read
+_NAMED = 20
+
+
+def print_prune(
+    directory: str | None,
+    form: str,
+    *,
+    max_size: int | None,
+    older_than: float | None,
+    dry_run: bool,
+) -> str | None:
+    """Prune and report; return why it is incomplete, or None. No limit at all means everything."""
+    policy = PrunePolicy(
+        max_size=max_size,
+        older_than=older_than,
+        everything=max_size is None and older_than is None,
+    )
+    # A dry run looks only: it must work, and change nothing, where nothing may be written.
+    store = open_existing(directory, "readonly" if dry_run else "on")
+    report = PruneReport(dry_run=dry_run)
+    if store is not None:
+        with _progress() as progress:
+            report = store.prune(policy, dry_run=dry_run, progress=progress)
+    root = load_settings(directory).cache_dir if store is None else store.root
+    if form == "json":
+        output.print_json(_as_json(report))
+    else:
+        _print_text(report, str(root))
+    return None if report.stopped is None else f"incomplete: {report.stopped}"
+
+
+def _print_text(report: PruneReport, root: str) -> None:
+    verb = "would remove" if report.dry_run else "removed"
+    for manifest in report.removed[:_NAMED]:
+        click.echo(f"{verb} {manifest.entry[:12]}  {_function(manifest)}")
+    if len(report.removed) > _NAMED:
+        click.echo(f"{verb} {len(report.removed) - _NAMED} more (all of them with --format json)")
+    freed = "would free" if report.dry_run else "freed"
+    click.echo(
+        f"{verb} {output.count(report.entries, 'entry', 'entries')} and "
+        f"{output.count(report.blobs, 'blob', 'blobs')}, "
+        f"{freed} {output.size(report.freed_bytes)}; left in {output.in_line(root)}: "
+        f"{output.count(report.kept_entries, 'entry', 'entries')}, "
+        f"{output.size(report.kept_bytes)}"
+    )
+
+
+def _function(manifest: Manifest) -> str:
+    value = manifest.about.get("function")
+    return output.in_line(value) if isinstance(value, str) else "?"
+
+
+def _as_json(report: PruneReport) -> dict[str, object]:
+    return {
+        "dry_run": report.dry_run,
+        "entries": report.entries,
+        "blobs": report.blobs,
+        "freed_bytes": report.freed_bytes,
+        "kept_entries": report.kept_entries,
+        "kept_bytes": report.kept_bytes,
+        "swept": report.swept,
+        "removed": [
+            {"entry": manifest.entry, "key": manifest.key, "function": _function(manifest)}
+            for manifest in report.removed
+        ],
+        "stopped": report.stopped,
+    }
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on a terminal once a prune turns out to be a long one."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        bars: list[Callable[[int], None]] = []
+
+        def advance(_done: int, total: int) -> None:
+            if total < _LONG:
+                return
+            if not bars:
+                bar = stack.enter_context(
+                    click.progressbar(length=total, label="pruning", file=sys.stderr)
+                )
+                bars.append(bar.update)
+            bars[0](1)
+
+        yield advance

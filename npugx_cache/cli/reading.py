@@ -1,0 +1,51 @@
+"""`npugx-cache readable`."""
+
+from __future__ import annotations
+
+import click
+
+from npugx_cache.cli import output
+from npugx_cache.cli.opening import Failure, WrongInput
+from npugx_cache.errors import CorruptEntry, EntryNotFound, OptionError, StoreError
+
+
+def print_readable(entry: str, directory: str | None, file: str | None, color: str) -> None:
+    text = _read(entry, directory, file)
+    if file is not None:
+        click.echo(f"written to {output.in_line(file)}")
+        return
+    text = output.harmless(text)
+    if color == "always" or (color == "auto" and output.on_terminal()):
+        text = highlight(text)
+    # click strips colours itself where stdout is no terminal, unless it is told that they stay.
+    click.echo(text, nl=not text.endswith("\n"), color=color != "never")
+
+
+def _read(entry: str, directory: str | None, file: str | None) -> str:
+    from npugx_cache.readable import readable_cache
+
+    try:
+        return readable_cache(entry, print_output=False, file=file, cache_dir=directory)
+    except EntryNotFound as error:
+        raise WrongInput(f"{error}. `npugx-cache ls` shows what there is") from None
+    except OptionError as error:
+        raise WrongInput(f"{error}. Correct or unset it") from None
+    except (CorruptEntry, StoreError) as error:
+        raise Failure(str(error)) from None
+    except OSError as error:
+        raise WrongInput(f"--file {file}: {error.strerror}. Name a file that can be written") from (
+            None
+        )
+
+
+def highlight(text: str) -> str:
+    """Colour Python with terminal codes, leaving its lines as they are."""
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    console = Console(force_terminal=True, color_system="standard", no_color=False)
+    code = Syntax(text, "python", theme="ansi_dark", background_color="default").highlight(text)
+    with console.capture() as capture:
+        # soft_wrap: rich would otherwise cut and pad lines to the width of the terminal.
+        console.print(code, soft_wrap=True, end="")
+    return capture.get()
