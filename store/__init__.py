@@ -1,20 +1,24 @@
 """Bytes on disk: content-addressed blobs and the manifests naming them. Knows nothing of torch."""
 
-from npugx_cache.store.manifest import BlobRef, Draft, Factors, Manifest, Plain
-from npugx_cache.store.results import (
-    Candidates,
-    Listed,
-    Locked,
-    Miss,
-    NotLocked,
-    NotStored,
-    PrunePolicy,
-    PruneReport,
-    Published,
-    Refused,
-    Unusable,
-)
-from npugx_cache.store.store import Store, open_store
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npugx_cache.store.lock import Locked, NotLocked
+    from npugx_cache.store.manifest import BlobRef, Draft, Factors, Manifest
+    from npugx_cache.store.plain import Plain
+    from npugx_cache.store.prune import PrunePolicy, PruneReport
+    from npugx_cache.store.results import (
+        Candidates,
+        Listed,
+        Miss,
+        NotStored,
+        Published,
+        Refused,
+        Unusable,
+    )
+    from npugx_cache.store.store import Store, open_store
 
 __all__ = [
     "BlobRef",
@@ -36,3 +40,32 @@ __all__ = [
     "Unusable",
     "open_store",
 ]
+
+# Loaded on first use: a hit needs neither locks nor eviction, and `ls` counts milliseconds.
+_HOMES = {
+    "lock": ("Locked", "NotLocked"),
+    "manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
+    "plain": ("Plain",),
+    "prune": ("PrunePolicy", "PruneReport"),
+    "results": (
+        "Candidates",
+        "Listed",
+        "Miss",
+        "NotStored",
+        "Published",
+        "Refused",
+        "Unusable",
+    ),
+    "store": ("Store", "open_store"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

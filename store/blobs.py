@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import Fault, quarantine, read_file, write_file
-from npugx_cache.store.manifest import BlobRef, Malformed
+from npugx_cache.store.manifest import BlobRef
+from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Miss
 
 if TYPE_CHECKING:

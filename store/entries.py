@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import Fault, quarantine, read_file
 from npugx_cache.store.layout import is_digest, is_key, key_folders, listdir
-from npugx_cache.store.manifest import MAX_BYTES, Malformed, Manifest, decode
+from npugx_cache.store.manifest import MAX_BYTES, Manifest, decode
+from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Candidates, Miss, Refused
 from npugx_cache.store.trust import distrust
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.layout import is_lock, make_parents
-from npugx_cache.store.results import Locked, NotLocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +30,26 @@ _NOTICE_EVERY = 10.0
 _MAX_HOLDER = 128
 # Waiting for a lock that this very thread holds would last until the wait is over.
 _held_here = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    """The lock is held. `waited` is in seconds."""
+
+    waited: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotLocked:
+    """Go on without the lock: it saves work and never carries correctness.
+
+    `appeared`: `done` said yes while waiting. `held`: somebody else still has it.
+    """
+
+    reason: str
+    waited: float = 0.0
+    appeared: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-import msgpack
-
 from npugx_cache.store.layout import is_digest, is_key
+from npugx_cache.store.plain import Malformed, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, Plain] | None"
+    from npugx_cache.store.plain import Plain
+
 Kind: TypeAlias = Literal["graph", "bypass"]
 Codec: TypeAlias = Literal["raw", "zlib"]
 Factors: TypeAlias = tuple[tuple[str, str, str], ...]
@@ -27,12 +26,11 @@ FORMAT = b"npugx_cache manifest 1\0"
 MAX_BYTES = 8 << 20
 _TRAILER = 32
 _MAX_DEPTH = 32
-_MAX_ITEMS = 1 << 16
-_MAX_TEXT = 4 << 20
 _MAX_BLOBS = 1024
 # deflate can't do better: a larger claim is a decompression bomb, not a blob.
 _MAX_RATIO = 1032
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+_MAX_NAME = 128
+_NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
 _FIELDS = (
     "key",
     "entry",
@@ -89,14 +87,10 @@ class Draft:
     uncompressed: frozenset[str] = frozenset()
 
 
-class Malformed(ValueError):  # noqa: N818  # a refusal inside this package, not an error of it
-    """Bytes or values that can't be a manifest. Never leaves the store."""
-
-
 def entry_id(key: str, kind: str, factors: Factors, about: Plain, blobs: list[Plain]) -> str:
     """Name an entry by its content, so that equal results of two publishers are one entry."""
     named = [key, kind, blobs, about, [list(row) for row in factors]]
-    return hashlib.sha256(FORMAT + _pack(named)).hexdigest()
+    return hashlib.sha256(FORMAT + pack(named)).hexdigest()
 
 
 def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manifest:
@@ -123,7 +117,7 @@ def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manife
 
 
 def encode(manifest: Manifest) -> bytes:
-    body = _pack(
+    body = pack(
         {
             "key": manifest.key,
             "entry": manifest.entry,
@@ -146,7 +140,7 @@ def decode(data: bytes) -> Manifest:
     body, trailer = data[:-_TRAILER], data[-_TRAILER:]
     if hashlib.sha256(FORMAT + body).digest() != trailer:
         raise Malformed("digest mismatch")
-    fields = _unpack(body)
+    fields = unpack(body)
     if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
         raise Malformed("unexpected fields")
     about = _canonical(fields["about"], "about", 0)
@@ -167,29 +161,6 @@ def decode(data: bytes) -> Manifest:
     )
     _require(named == manifest.entry, "the entry id does not belong to the content")
     return manifest
-
-
-def _pack(value: object) -> bytes:
-    try:
-        return cast("bytes", msgpack.packb(value, use_bin_type=True))
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise Malformed(f"can't be encoded: {error}") from None
-
-
-def _unpack(body: bytes) -> object:
-    try:
-        return msgpack.unpackb(
-            body,
-            raw=False,
-            strict_map_key=True,
-            max_str_len=_MAX_TEXT,
-            max_bin_len=_MAX_TEXT,
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
-            max_ext_len=0,
-        )
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        raise Malformed(f"not msgpack: {error}") from None
 
 
 def _blob_rows(blobs: tuple[BlobRef, ...]) -> list[Plain]:
@@ -257,10 +228,16 @@ def _checked_blobs(value: object) -> tuple[BlobRef, ...]:
     return refs
 
 
+def _is_name(name: object) -> bool:
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+        return False
+    return name[0] not in ".+-" and not name.strip(_NAME)
+
+
 def _checked_blob(row: object) -> BlobRef:
     _require(isinstance(row, list) and len(row) == 5, "a blob row is odd")
     name, digest, stored, logical, codec = cast("list[object]", row)
-    _require(type(name) is str and _NAME.fullmatch(name) is not None, "a blob name is odd")
+    _require(_is_name(name), "a blob name is odd")
     _checked_digest(digest, "a blob's sha256")
     _require(codec in get_args(Codec), "unknown codec")
     for size in (stored, logical):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import diskcache
-import msgpack
 from diskcache.core import MODE_RAW, UNKNOWN
 
-_MAX_ITEMS = 1 << 17
+from npugx_cache.store.plain import pack, unpack
+
 MAX_VALUE = 1 << 26
 
 
@@ -42,7 +42,7 @@ class PlainDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         if read:
             raise TypeError("values from files are not stored")
         number = type(value) in (int, float) and _is_native(value)
-        plain = value if number else msgpack.packb(value, use_bin_type=True)
+        plain = value if number else pack(value)
         if not number and len(plain) >= self.min_file_size:
             raise TypeError("this value is too large for the database")
         return cast("tuple[int, int, None, Any]", super().store(plain, read, key))
@@ -53,13 +53,4 @@ class PlainDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         found = super().fetch(mode, filename, value, read)
         if not isinstance(found, bytes):
             return found
-        return msgpack.unpackb(
-            found,
-            raw=False,
-            strict_map_key=True,
-            max_str_len=MAX_VALUE,
-            max_bin_len=MAX_VALUE,
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
-            max_ext_len=0,
-        )
+        return unpack(found)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from npugx_cache.store import syscalls
 from npugx_cache.store.entries import Entry, load_all
 from npugx_cache.store.layout import is_digest, is_shard, listdir
-from npugx_cache.store.results import PrunePolicy, PruneReport
 from npugx_cache.store.sweep import remove, sweep
 
 if TYPE_CHECKING:
@@ -27,6 +26,34 @@ if TYPE_CHECKING:
 GRACE = 3600.0
 _MIN_ROOM = 64 << 20
 _OUT_OF_TIME = "out of time; the rest is left to the next one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePolicy:
+    """What to keep: `max_size` in bytes, `older_than` in seconds since the last use."""
+
+    max_size: int | None = None
+    older_than: float | None = None
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneReport:
+    """What was removed (or would be, on a dry run) and what is left.
+
+    `swept` counts leftovers that were no entry: old temporaries, markers, quarantined files,
+    locks. `stopped` says why the work is incomplete.
+    """
+
+    entries: int = 0
+    blobs: int = 0
+    freed_bytes: int = 0
+    kept_entries: int = 0
+    kept_bytes: int = 0
+    swept: int = 0
+    removed: tuple[Manifest, ...] = ()
+    stopped: str | None = None
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from npugx_cache.store import blobs as blob_files
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import write_file
 from npugx_cache.store.layout import make_parents
-from npugx_cache.store.manifest import Draft, Malformed, Manifest, assemble, encode
+from npugx_cache.store.manifest import Draft, Manifest, assemble, encode
+from npugx_cache.store.plain import Malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

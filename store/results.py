@@ -50,26 +50,6 @@ class NotStored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Locked:
-    """The lock is held. `waited` is in seconds."""
-
-    waited: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotLocked:
-    """Go on without the lock: it saves work and never carries correctness.
-
-    `appeared`: `done` said yes while waiting. `held`: somebody else still has it.
-    """
-
-    reason: str
-    waited: float = 0.0
-    appeared: bool = False
-    held: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """One readable entry; `stored_bytes` counts a blob shared with others in full."""
 
@@ -77,31 +57,3 @@ class Listed:
     stored_bytes: int
     hits: int
     last_used: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunePolicy:
-    """What to keep: `max_size` in bytes, `older_than` in seconds since the last use."""
-
-    max_size: int | None = None
-    older_than: float | None = None
-    everything: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneReport:
-    """What was removed (or would be, on a dry run) and what is left.
-
-    `swept` counts leftovers that were no entry: old temporaries, markers, quarantined files,
-    locks. `stopped` says why the work is incomplete.
-    """
-
-    entries: int = 0
-    blobs: int = 0
-    freed_bytes: int = 0
-    kept_entries: int = 0
-    kept_bytes: int = 0
-    swept: int = 0
-    removed: tuple[Manifest, ...] = ()
-    stopped: str | None = None
-    dry_run: bool = False

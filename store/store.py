@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING
 
-from npugx_cache.store import blobs, entries, syscalls
+from npugx_cache.store import entries, syscalls
 from npugx_cache.store.files import quarantine
-from npugx_cache.store.lock import Wait, hold
-from npugx_cache.store.manifest import Draft, Malformed, Manifest
 from npugx_cache.store.opening import prepare_folder
+from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import (
     Candidates,
     Listed,
-    Locked,
     Miss,
-    NotLocked,
     NotStored,
-    PrunePolicy,
-    PruneReport,
     Published,
     Refused,
     Unusable,
@@ -37,10 +31,11 @@ if TYPE_CHECKING:
 
     from npugx_cache.config import Settings
     from npugx_cache.store.layout import Folder
-    from npugx_cache.store.prune import Limits
+    from npugx_cache.store.lock import Locked, NotLocked
+    from npugx_cache.store.manifest import Draft, Manifest
+    from npugx_cache.store.prune import Limits, PrunePolicy, PruneReport
     from npugx_cache.store.publish import Prepared
 
-_LOG = logging.getLogger("npugx_cache")
 _CLEANER = "c1ea"  # the lock of the one cleaner; too short for a key
 _TOUCH_EVERY = 3600.0
 _CLEAN_SECONDS = 5.0
@@ -83,6 +78,8 @@ class Store:
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
         """Return the logical bytes of these blobs, all verified, or a miss."""
+        from npugx_cache.store import blobs
+
         refs = {ref.name: ref for ref in manifest.blobs}
         found: dict[str, bytes] = {}
         for name in names:
@@ -126,6 +123,8 @@ class Store:
         self, name: str, *, wait: float, done: Callable[[], bool] | None = None
     ) -> Iterator[Locked | NotLocked]:
         """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`."""
+        from npugx_cache.store.lock import Wait, hold
+
         with hold(self._folder, name, Wait(seconds=wait, done=done)) as answer:
             yield answer
 
@@ -186,7 +185,8 @@ class Store:
         return self._prune(policy, Limits(dry_run=dry_run, progress=progress))
 
     def _prune(self, policy: PrunePolicy, limits: Limits) -> PruneReport:
-        from npugx_cache.store.prune import prune
+        from npugx_cache.store.lock import NotLocked, Wait, hold
+        from npugx_cache.store.prune import PruneReport, prune
 
         if limits.dry_run:
             return prune(self._folder, policy, self._usage.load(), limits)
@@ -200,16 +200,20 @@ class Store:
         return report
 
     def _make_room(self, wanted: int) -> bool:
-        from npugx_cache.store.prune import Limits
+        import logging
+
+        from npugx_cache.store.prune import Limits, PrunePolicy
 
         deadline = time.monotonic() + _CLEAN_SECONDS
         report = self._prune(PrunePolicy(), Limits(deadline=deadline, room=wanted))
-        _LOG.info("disk full: removed %d older entries of the cache", report.entries)
+        logging.getLogger("npugx_cache").info(
+            "disk full: removed %d older entries of the cache", report.entries
+        )
         return report.freed_bytes > 0
 
     def _keep_to_size(self, entry: Prepared) -> None:
         """Prune down to `max_size`, scanning only when the sum may have passed it."""
-        from npugx_cache.store.prune import Limits
+        from npugx_cache.store.prune import Limits, PrunePolicy
 
         if self._max_size is None:
             return

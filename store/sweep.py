@@ -19,8 +19,7 @@ from npugx_cache.store.layout import (
     key_folders,
     listdir,
 )
-from npugx_cache.store.lock import Wait, hold
-from npugx_cache.store.results import Locked
+from npugx_cache.store.lock import Locked, Wait, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +54,8 @@ def check_folder(path: Path, status: os.stat_result, trust: TrustMode) -> str | 
     fault = distrust(status, trust)
     if fault is None:
         return None
+    import shlex
+
     quoted = shlex.quote(str(path))
     if status.st_mode & stat.S_IWOTH:
         remedy = f"chmod o-w {quoted}"
@@ -99,6 +100,8 @@ def _check_path(root: Path) -> str | None:
 def _check_parent(parent: Path) -> str | None:
     status = syscalls.stat(str(parent))
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        import shlex
+
         return (
             f"{parent} is not trusted: everybody can write it and it has no sticky bit, so the "
             f"cache under it can be replaced. Do: chmod +t {shlex.quote(str(parent))}"

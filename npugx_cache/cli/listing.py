@@ -132,5 +132,6 @@ def _sentence(total: dict[str, float]) -> str:
     bypasses = output.count(total["bypasses"], "bypass", "bypasses")
     return (
         f"{entries} ({bypasses}), {total['unreadable']:.0f} unreadable, "
-        f"{output.size(total['size'])}, {output.count(total['hits'], 'hit', 'hits')}, {output.seconds(total['saved_seconds'])} of compiling saved"
+        f"{output.size(total['size'])}, {output.count(total['hits'], 'hit', 'hits')}, "
+        f"{output.seconds(total['saved_seconds'])} of compiling saved"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -79,5 +78,7 @@ def _cut(cell: str, widest: int | None) -> str:
 
 
 def print_json(value: object) -> None:
+    import json
+
     # ASCII escapes make control characters harmless as well.
     click.echo(json.dumps(value, indent=2))

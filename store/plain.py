@@ -1,0 +1,39 @@
+"""Plain data <-> msgpack, with limits. Nothing in it names a type to build or code to run."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, cast
+
+import msgpack
+
+Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, Plain] | None"
+
+_MAX_ITEMS = 1 << 17
+_MAX_BYTES = 1 << 26
+
+
+class Malformed(ValueError):  # noqa: N818  # a refusal inside this package, not an error of it
+    """Bytes or values that can't be what they should be. Never leaves the store."""
+
+
+def pack(value: object) -> bytes:
+    try:
+        return cast("bytes", msgpack.packb(value, use_bin_type=True))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise Malformed(f"can't be encoded: {error}") from None
+
+
+def unpack(data: bytes) -> object:
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=_MAX_BYTES,
+            max_bin_len=_MAX_BYTES,
+            max_array_len=_MAX_ITEMS,
+            max_map_len=_MAX_ITEMS,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise Malformed(f"not msgpack: {error}") from None
