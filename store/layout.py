@@ -136,11 +136,20 @@ def make_parents(folder: Folder, path: str) -> list[str]:
 
 
 def listdir(path: str) -> list[str]:
-    """Return the sorted names in a folder, none where it is missing or unreadable."""
+    """Return the sorted names in a folder, none where it is missing, unreadable or a link.
+
+    Following a link in a folder's place would let a cleaner delete outside the store.
+    """
     try:
-        return sorted(syscalls.names(path))
+        fd = syscalls.open_folder(path)
     except OSError:
         return []
+    try:
+        return sorted(syscalls.names(fd))
+    except OSError:
+        return []
+    finally:
+        syscalls.close(fd)
 
 
 def key_folders(folder: Folder) -> list[str]:

@@ -82,9 +82,9 @@ def rmdir(path: str) -> None:
     os.rmdir(path)  # noqa: PTH106
 
 
-def names(folder: str | int) -> list[str]:
-    """Return the names in a folder (a path or an open descriptor), without `.` and `..`."""
-    return os.listdir(folder)  # noqa: PTH208
+def names(folder: int) -> list[str]:
+    """Return the names in an open folder, without `.` and `..`."""
+    return os.listdir(folder)
 
 
 def fstat(fd: int) -> os.stat_result:

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def count(store):
+    return len(list(store.listing()))
+
+
+def test_prune_without_a_criterion_is_an_error_that_names_them(filled, run):
+    done = run("prune")
+    assert done.returncode == 2
+    assert "--max-size, --older-than or --all" in done.stderr
+    assert count(filled) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--max-size", "10X"), ("--max-size", "-1"), ("--older-than", "30"), ("--older-than", "x d")],
+)
+def test_a_wrong_value_names_the_option_and_the_form(filled, run, option, value):
+    done = run("prune", f"{option}={value}")
+    assert done.returncode == 2
+    assert option in done.stderr
+    assert "such as" in done.stderr
+
+
+def test_all_together_with_a_limit_is_an_error(filled, run):
+    assert run("prune", "--all", "--max-size", "1G").returncode == 2
+
+
+def test_prune_by_size_says_what_it_removed_and_freed(filled, run):
+    done = run("prune", "--max-size", "3K")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "removed 1 entry and 1 blob, freed 1.4 kB" in done.stdout
+    assert "Decoder.f0" in done.stdout
+    assert count(filled) == 2
+
+
+def test_prune_by_age_keeps_what_was_used_since(filled, run):
+    done = run("prune", "--older-than", "1h")
+    assert "removed 0 entries" in done.stdout
+    assert count(filled) == 3
+
+
+def test_a_dry_run_removes_nothing(filled, run):
+    done = run("prune", "--all", "--dry-run")
+    assert "would remove 3 entries" in done.stdout
+    assert count(filled) == 3
+
+
+def test_the_json_of_prune_lists_every_removed_entry(filled, run):
+    report = json.loads(run("prune", "--all", "--format", "json").stdout)
+    assert report["entries"] == 3
+    assert report["kept_bytes"] == 0
+    assert {row["function"] for row in report["removed"]} == {
+        f"model.Decoder.f{number}" for number in range(3)
+    }
+    assert count(filled) == 0
+
+
+def test_all_asks_on_a_terminal(filled, on_terminal):
+    code, shown = on_terminal("prune", "--all", typed="n\n")
+    assert code == 1
+    assert "Remove every entry" in shown
+    assert count(filled) == 3
+    code, _ = on_terminal("prune", "--all", typed="y\n")
+    assert code == 0
+    assert count(filled) == 0
+
+
+def test_all_with_yes_does_not_ask(filled, on_terminal):
+    code, shown = on_terminal("prune", "--all", "--yes")
+    assert code == 0
+    assert "Remove every entry" not in shown
+    assert count(filled) == 0
+
+
+def test_prune_never_makes_a_cache_of_a_folder(run, tmp_path):
+    place = tmp_path / "documents"
+    place.mkdir()
+    (place / "letter").write_text("dear")
+    done = run("prune", "--all", "--dir", place)
+    assert done.returncode == 2
+    assert [path.name for path in place.iterdir()] == ["letter"]
+
+
+def test_prune_of_a_cache_that_does_not_exist_yet_is_nothing_to_do(run, root):
+    done = run("prune", "--all")
+    assert done.returncode == 0
+    assert not root.exists()
+
+
+def test_prune_is_refused_where_the_cache_is_declared_read_only(filled, run):
+    done = run("prune", "--all", NPUGX_CACHE="readonly")
+    assert done.returncode == 1
+    assert "NPUGX_CACHE=readonly" in done.stderr
+    assert run("prune", "--all", "--dry-run", NPUGX_CACHE="readonly").returncode == 0
+    assert count(filled) == 3

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from npugx_cache.store import PrunePolicy
+
+
+def age(path, seconds):
+    stamp = time.time() - seconds
+    os.utime(path, (stamp, stamp), follow_symlinks=False)
+
+
+def entry_path(store, manifest):
+    return store.root / "v1/ac" / manifest.key[:2] / manifest.key / manifest.entry
+
+
+def files(store, part):
+    return sorted(p.name for p in (store.root / "v1" / part).rglob("*") if p.is_file())
+
+
+def stored(store):
+    parts = [p for part in ("ac", "cas") for p in (store.root / "v1" / part).rglob("*")]
+    return sum(p.stat().st_size for p in parts if p.is_file())
+
+
+@pytest.fixture
+def five(store, publish):
+    """Five entries of about 10 kB, the first the least recently used."""
+    manifests = []
+    for number in range(5):
+        manifests.append(publish(store, number, blobs={"a": os.urandom(10_000)}))
+        age(entry_path(store, manifests[-1]), 86400 * (5 - number))
+    return manifests
+
+
+def keys(store):
+    return [item.manifest.key for item in store.listing()]
+
+
+def test_a_size_limit_evicts_the_least_recently_used_first(store, five):
+    report = store.prune(PrunePolicy(max_size=25_000))
+    assert [manifest.key for manifest in report.removed] == [m.key for m in five[:3]]
+    assert keys(store) == [m.key for m in five[3:]]
+    assert (report.entries, report.blobs, report.kept_entries) == (3, 3, 2)
+    assert report.kept_bytes == stored(store) <= 25_000
+    assert report.stopped is None
+
+
+def test_an_age_limit_evicts_what_was_not_used_since(store, five):
+    report = store.prune(PrunePolicy(older_than=86400 * 2.5))
+    assert keys(store) == [m.key for m in five[3:]]
+    assert report.freed_bytes > 30_000
+
+
+def test_a_hit_that_only_the_counters_know_keeps_an_entry(store, five, open_at):
+    store.record_hit(five[0])
+    store.flush()
+    age(entry_path(store, five[0]), 86400 * 9)
+    open_at().prune(PrunePolicy(older_than=86400 * 1.5))
+    assert keys(store) == [five[0].key, five[4].key]
+
+
+def test_both_limits_together_hold_both(store, five):
+    store.prune(PrunePolicy(older_than=86400 * 4.5, max_size=35_000))
+    assert keys(store) == [m.key for m in five[2:]]
+
+
+def test_everything_leaves_an_empty_usable_store(store, five, publish):
+    (store.root / "v1/quarantine" / f"{'a' * 64}.{'b' * 16}").write_bytes(b"x")
+    report = store.prune(PrunePolicy(everything=True))
+    assert report.entries == 5
+    assert report.kept_entries == report.kept_bytes == 0
+    for part in ("ac", "cas", "fn", "tmp", "quarantine"):
+        assert list((store.root / "v1" / part).iterdir()) == []
+    publish(store, 9)
+    assert len(keys(store)) == 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [PrunePolicy(max_size=25_000), PrunePolicy(older_than=1), PrunePolicy(everything=True)],
+)
+def test_a_dry_run_says_what_would_go_and_changes_nothing(store, five, policy):
+    before = {p: p.lstat().st_mtime_ns for p in store.root.rglob("*")}
+    promised = store.prune(policy, dry_run=True)
+    assert {p: p.lstat().st_mtime_ns for p in store.root.rglob("*")} == before
+    done = store.prune(policy)
+    assert promised.dry_run
+    assert promised.removed == done.removed
+    assert promised.blobs == done.blobs
+    assert promised.freed_bytes == done.freed_bytes
+    assert promised.kept_bytes == done.kept_bytes
+
+
+def test_a_blob_that_a_kept_entry_names_stays(store, publish):
+    shared = os.urandom(5000)
+    old = publish(store, 1, blobs={"a": shared, "b": os.urandom(10)})
+    new = publish(store, 2, blobs={"a": shared})
+    age(entry_path(store, old), 9999)
+    report = store.prune(PrunePolicy(older_than=5000))
+    assert report.blobs == 1
+    assert store.read(new, ["a"])["a"] == shared
+
+
+def test_an_unnamed_blob_goes_after_an_hour_of_grace(store, five):
+    entry_path(store, five[0]).unlink()
+    entry_path(store, five[1]).unlink()
+    digest = five[0].blobs[0].sha256
+    age(store.root / "v1/cas" / digest[:2] / digest, 4000)
+    report = store.prune(PrunePolicy(max_size=1 << 30))
+    assert report.blobs == 1
+    assert digest not in files(store, "cas")
+    assert five[1].blobs[0].sha256 in files(store, "cas")
+
+
+def test_blobs_stay_while_a_manifest_can_not_be_read(store, five):
+    entry_path(store, five[0]).chmod(0o666)
+    digest = five[0].blobs[0].sha256
+    age(store.root / "v1/cas" / digest[:2] / digest, 9999)
+    store.prune(PrunePolicy(max_size=1 << 30))
+    assert digest in files(store, "cas")
+
+
+def test_leftovers_are_swept_by_their_age(store, publish):
+    publish(store)
+    base = store.root / "v1"
+    old = {
+        base / "tmp" / f"123-{'a' * 32}": 4000,
+        base / "quarantine" / f"{'b' * 64}.{'c' * 16}": 8 * 86400,
+        base / "quarantine" / f"{'b' * 64}.{'c' * 16}.reason": 8 * 86400,
+        base / "locks" / f"{'d' * 64}.lock": 2 * 86400,
+    }
+    young = {
+        base / "tmp" / f"124-{'a' * 32}": 100,
+        base / "quarantine" / f"{'e' * 64}.{'c' * 16}": 6 * 86400,
+        base / "locks" / f"{'e' * 64}.lock": 100,
+    }
+    for path, seconds in (old | young).items():
+        path.write_bytes(b"x")
+        age(path, seconds)
+    stale = base / "fn" / ("f" * 32)
+    stale.mkdir()
+    (stale / ("9" * 64)).touch()
+    empty = base / "ac/77" / ("7" * 64)
+    empty.mkdir(parents=True)
+    report = store.prune(PrunePolicy(max_size=1 << 30))
+    assert not [path for path in [*old, stale, empty.parent] if path.exists()]
+    assert all(path.exists() for path in young)
+    assert report.swept == 5
+    assert len(files(store, "fn")) == 1
+
+
+def test_nothing_is_deleted_that_the_store_did_not_name(store, publish, tmp_path):
+    publish(store)
+    outside = tmp_path / "precious"
+    outside.mkdir()
+    (outside / ("a" * 64)).write_text("keep")
+    base = store.root / "v1"
+    (base / "cas/aa").symlink_to(outside)
+    foreign = [
+        store.root / "notes.txt",
+        base / "notes.txt",
+        base / "tmp/notes.txt",
+        base / "cas/README",
+        base / "ac/README",
+        base / "ac/00" / ("0" * 64) / "README",
+        base / "locks/notes",
+        base / "quarantine/notes",
+        outside / ("a" * 64),
+    ]
+    for path in foreign[:-1]:
+        path.write_text("keep")
+        age(path, 99 * 86400)
+    age(foreign[-1], 99 * 86400)
+    store.prune(PrunePolicy(everything=True))
+    assert [path for path in foreign if not path.exists()] == []
+
+
+def test_one_cleaner_at_a_time(store, five, python):
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from npugx_cache.config import Settings
+        from npugx_cache.store import open_store
+        store = open_store(Settings(cache_dir=Path(sys.argv[1])))
+        with store.lock('c1ea', wait=0):
+            print('held', flush=True)
+            sys.stdin.readline()
+    """
+    holder = python(code, store.root)
+    assert holder.stdout.readline().strip() == "held"
+    assert "another prune" in store.prune(PrunePolicy(everything=True)).stopped
+    assert len(keys(store)) == 5
+
+
+def test_an_entry_published_again_since_the_scan_stays(store, five):
+    def republish(done, total):
+        os.utime(entry_path(store, five[4]))
+
+    report = store.prune(PrunePolicy(older_than=1), progress=republish)
+    assert report.entries == 4
+    assert keys(store) == [five[4].key]
+
+
+def test_progress_is_told_entry_by_entry(store, five):
+    seen = []
+    store.prune(PrunePolicy(everything=True), progress=lambda *step: seen.append(step))
+    assert seen == [(number, 5) for number in range(1, 6)]
+
+
+def test_publishing_keeps_the_store_within_its_size(open_at, publish):
+    store = open_at(max_size=50_000)
+    for number in range(20):
+        publish(store, number, blobs={"a": os.urandom(10_000)})
+        assert stored(store) <= 50_000
+    assert f"{19:064x}" in keys(store)
+    assert f"{0:064x}" not in keys(store)
+
+
+def test_an_entry_larger_than_the_limit_is_still_stored_alone(open_at, publish):
+    store = open_at(max_size=5_000)
+    publish(store, 1, blobs={"a": os.urandom(100)})
+    manifest = publish(store, 2, blobs={"a": os.urandom(10_000)})
+    assert keys(store) == [manifest.key]
+
+
+def test_a_reader_beside_a_cleaner_sees_whole_entries_or_none(store, draft, python):
+    code = """if True:
+        import sys, time
+        from pathlib import Path
+        from npugx_cache.config import Settings
+        from npugx_cache.store import PrunePolicy, open_store
+        store = open_store(Settings(cache_dir=Path(sys.argv[1])))
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            store.prune(PrunePolicy(everything=True))
+    """
+    cleaner = python(code, store.root)
+    hits = 0
+    while cleaner.poll() is None:
+        given = draft(blobs={"a": b"same", "b": b"z" * 3000})
+        store.publish(given)
+        for manifest in store.candidates(given.key).manifests:
+            answer = store.read(manifest, given.blobs)
+            if isinstance(answer, dict):
+                assert answer == given.blobs
+                hits += 1
+    assert cleaner.communicate() == ("", "")
+    assert hits > 0
