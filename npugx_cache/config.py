@@ -116,3 +116,30 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
         return parse_size(text)
     except ValueError as error:
         raise OptionError(f"{name}={text!r}: {error}") from None
+
+
+_COMPILER_PREFIXES = ("TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCH_COMPILE_", "AOT_", "TORCHAOT_")
+_NO_EFFECT_ON_A_TRACE = frozenset(
+    {
+        "TORCHDYNAMO_VERBOSE",
+        "TORCHDYNAMO_DEBUG_FUNCTION",
+        "TORCHDYNAMO_REPRO_AFTER",
+        "TORCHDYNAMO_REPRO_LEVEL",
+        "TORCH_COMPILE_DEBUG",
+        "TORCH_COMPILE_DEBUG_DIR",
+        "TORCH_COMPILE_JOB_ID",
+        "TORCH_COMPILE_STRICT_AUTOGRAD_CACHE",
+    }
+)
+
+
+def compiler_environment(
+    environ: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, str], ...]:
+    """Environment variables that can change what Dynamo traces; unknown ones count."""
+    env = os.environ if environ is None else environ
+    return tuple(
+        (name, env[name])
+        for name in sorted(env)
+        if name.startswith(_COMPILER_PREFIXES) and name not in _NO_EFFECT_ON_A_TRACE
+    )

@@ -1,0 +1,122 @@
+"""Program -> readable Python. The same text is compiled and run, and shown by `readable`.
+
+Knows nothing of torch: the names in the text are bound by `namespace_names`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npugx_cache.backend.program import VALUE, Operator, Program, values_in
+from npugx_cache.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    from npugx_cache.portable import Plain
+
+FUNCTION = "forward"
+
+
+def source_text(program: Program) -> str:
+    """Python text of a module that defines `forward(*inputs)`, which returns the outputs.
+
+    An intermediate is deleted after its last use: the text frees memory as early as eager does.
+    """
+    names = operator_names(program)
+    dying = _last_uses(program)
+    first = len(program.inputs) + len(program.constants)
+    lines = [f"def {FUNCTION}({', '.join(program.inputs)}):"]
+    for position, call in enumerate(program.calls):
+        line = f"    {call.name} = {_call_text(program, call, names)}"
+        dead = [program.name_of(value) for value in dying.get(position, ()) if value >= first]
+        lines.append(f"{line}; del {', '.join(dead)}" if dead else line)
+    lines.append(f"    return {_text(program, program.outputs)}")
+    return "\n".join(lines) + "\n"
+
+
+def operator_names(program: Program) -> list[str]:
+    """The global name of each operator of the program, in order: `aten_add_Tensor`, `getitem`."""
+    taken = {*program.inputs, *(c.name for c in program.constants), *(c.name for c in program.calls)}
+    names: list[str] = []
+    for operator in program.operators:
+        base = _operator_name(operator)
+        while base in taken:
+            base += "_"
+        taken.add(base)
+        names.append(base)
+    return names
+
+
+def _operator_name(operator: Operator) -> str:
+    if not operator.namespace:
+        return operator.name.replace(".", "_")
+    parts = [operator.namespace, operator.name, operator.overload or "default"]
+    name = "_".join(part.replace(".", "_") for part in parts)
+    if not name.isidentifier():
+        raise CorruptEntry(f"program: operator {name!r} is not an identifier")
+    return name
+
+
+def _last_uses(program: Program) -> dict[int, list[int]]:
+    """For each call, the values that nothing needs after it."""
+    first = len(program.inputs) + len(program.constants)
+    last: dict[int, int] = {first + i: i for i in range(len(program.calls))}
+    for position, call in enumerate(program.calls):
+        for value in values_in([call.args, call.kwargs]):
+            last[value] = position
+    for value in values_in(program.outputs):
+        last.pop(value, None)
+    dying: dict[int, list[int]] = {}
+    for value, position in last.items():
+        dying.setdefault(position, []).append(value)
+    return dying
+
+
+def _call_text(program: Program, call: Plain, names: list[str]) -> str:
+    args = [_text(program, arg) for arg in call.args]
+    if not program.operators[call.operator].namespace and names[call.operator].endswith("getitem"):
+        return f"{args[0]}[{args[1]}]"
+    kwargs = []
+    for name, arg in call.kwargs:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise CorruptEntry(f"program: keyword {name!r}")
+        kwargs.append(f"{name}={_text(program, arg)}")
+    return f"{names[call.operator]}({', '.join([*args, *kwargs])})"
+
+
+def _text(program: Program, data: Plain) -> str:
+    if not isinstance(data, list):
+        return repr(data)
+    kind, *rest = data
+    if kind == VALUE:
+        return program.name_of(rest[0])
+    if kind in ("list", "tuple", "size"):
+        items = [_text(program, item) for item in rest[0]]
+        if kind == "list":
+            return f"[{', '.join(items)}]"
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if kind == "slice":
+        return f"slice({', '.join(_text(program, part) for part in rest)})"
+    return _scalar_text(kind, rest)
+
+
+def _scalar_text(kind: str, rest: list[Plain]) -> str:
+    if kind == "bool":
+        return "True" if rest[0] else "False"
+    if kind == "int":
+        return str(int(rest[0]))
+    if kind == "float":
+        return _float_text(rest[0])
+    if kind == "complex":
+        return f"complex({_float_text(rest[0])}, {_float_text(rest[1])})"
+    if kind == "torch" and str(rest[0]).isidentifier():
+        return f"torch.{rest[0]}"
+    if kind == "device":
+        return f"device({str(rest[0])!r})"
+    raise CorruptEntry(f"program: an argument of kind {kind!r}")
+
+
+def _float_text(text: str) -> str:
+    value = float.fromhex(text) if "x" in text else float(text)
+    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - nan
+        return f'float("{value}")'
+    return repr(value)

@@ -1,0 +1,155 @@
+"""An aten fx graph as a Program. What has no stored form is refused with its reason."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from npugx_cache._compat import runtime
+from npugx_cache.backend.program import (
+    PYTHON_FUNCTIONS,
+    VALUE,
+    Call,
+    Constant,
+    Operator,
+    Program,
+)
+from npugx_cache.portable import NotPortable, Plain, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MODULES = {"operator": operator, "math": math, "torch": torch, "builtins": builtins}
+_FUNCTION_NAMES = {
+    getattr(_MODULES[name.partition(".")[0]], name.partition(".")[2]): name
+    for name in PYTHON_FUNCTIONS
+}
+_RESERVED = frozenset({"torch", "device", "inf", "nan", "forward", "Ellipsis", "range", "slice"})
+
+
+def to_program(
+    graph_module: fx.GraphModule, input_names: Sequence[str] = ()
+) -> tuple[Program, dict[str, torch.Tensor]]:
+    """The program of a graph and its constants by name; raises `NotPortable` with the reason.
+
+    `input_names` name the placeholders; the default is their names in the graph. Must be called in
+    the autocast state in which the graph was traced.
+    """
+    return _Encoder(graph_module, input_names).encode()
+
+
+class _Encoder:
+    def __init__(self, graph_module: fx.GraphModule, input_names: Sequence[str]) -> None:
+        self._module = graph_module
+        self._names: set[str] = set(_RESERVED)
+        self._values: dict[fx.Node, int] = {}
+        self._operators: dict[Operator, int] = {}
+        self._calls: list[Call] = []
+        self._constants: list[Constant] = []
+        self._tensors: dict[str, torch.Tensor] = {}
+        nodes = list(graph_module.graph.nodes)
+        self._placeholders = [node for node in nodes if node.op == "placeholder"]
+        self._attributes = [node for node in nodes if node.op == "get_attr"]
+        self._rest = [node for node in nodes if node.op not in ("placeholder", "get_attr")]
+        names = input_names or [node.name for node in self._placeholders]
+        self._inputs = tuple(self._unique(name) for name in names)
+
+    def encode(self) -> tuple[Program, dict[str, torch.Tensor]]:
+        for node in self._placeholders:
+            self._values[node] = len(self._values)
+        for node in self._attributes:
+            self._add_constant(node)
+            self._values[node] = len(self._values)
+        outputs: Plain = None
+        for node in self._rest:
+            if node.op == "output":
+                outputs = self._argument(node.args[0])
+            else:
+                self._add_call(node)
+        program = Program(
+            inputs=self._inputs,
+            constants=tuple(self._constants),
+            operators=tuple(self._operators),
+            calls=tuple(self._calls),
+            outputs=outputs,
+            disable_autocast=runtime.is_any_autocast_enabled(),
+        )
+        return program, self._tensors
+
+    def _unique(self, wanted: str) -> str:
+        base = wanted if wanted.isidentifier() and not keyword.iskeyword(wanted) else "v"
+        name, serial = base, 1
+        while name in self._names:
+            name, serial = f"{base}_{serial}", serial + 1
+        self._names.add(name)
+        return name
+
+    def _add_call(self, node: fx.Node) -> None:
+        if node.op != "call_function":
+            raise NotPortable(f"the graph calls a {node.op} ({node.target})")
+        target = self._operator(node.target)
+        index = self._operators.setdefault(target, len(self._operators))
+        args = [self._argument(arg) for arg in node.args]
+        kwargs = [[name, self._argument(arg)] for name, arg in node.kwargs.items()]
+        self._calls.append(Call(self._unique(node.name), index, args, kwargs))
+        self._values[node] = len(self._values)
+
+    def _operator(self, target: Any) -> Operator:
+        named = runtime.operator_name(target)
+        if named is not None and named[0] == "op":
+            refuse_operator(target)
+            return Operator(*named[1:])
+        if named is not None:
+            raise NotPortable(f"the graph contains {named[1]}: control flow can't be stored")
+        if target in _FUNCTION_NAMES:
+            return Operator("", _FUNCTION_NAMES[target], "")
+        raise NotPortable(f"the graph calls {getattr(target, '__qualname__', target)}")
+
+    def _argument(self, arg: Any) -> Plain:
+        if isinstance(arg, fx.Node):
+            return [VALUE, self._values[arg]]
+        if isinstance(arg, (list, tuple)) and type(arg) is not torch.Size:
+            kind = "tuple" if isinstance(arg, tuple) else "list"
+            return [kind, [self._argument(item) for item in arg]]
+        if isinstance(arg, slice):
+            parts = (self._argument(part) for part in (arg.start, arg.stop, arg.step))
+            return ["slice", *parts]
+        if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise NotPortable(f"a size that no operator computes: {arg}")
+        return encode(arg)
+
+    def _add_constant(self, node: fx.Node) -> None:
+        tensor = self._module
+        for part in str(node.target).split("."):
+            tensor = getattr(tensor, part)
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise NotPortable(f"the graph holds a {type(tensor).__name__}")
+        if tensor.layout is not torch.strided:
+            raise NotPortable(f"the graph holds a {tensor.layout} tensor")
+        name = self._unique(node.name)
+        self._constants.append(
+            Constant(
+                name,
+                str(tensor.dtype).removeprefix("torch."),
+                str(tensor.device),
+                tuple(tensor.shape),
+                tuple(tensor.stride()),
+            )
+        )
+        self._tensors[name] = tensor.detach()
+
+
+def refuse_operator(target: Any) -> None:
+    """Refuse operators whose result a stored graph can't reproduce (`NotPortable`)."""
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        raise NotPortable(f"{target} draws random numbers")
+    if torch.Tag.dynamic_output_shape in target.tags:
+        raise NotPortable(f"the output shape of {target} depends on data")
+    if torch.Tag.data_dependent_output in target.tags:
+        raise NotPortable(f"the result of {target} depends on data and steers the graph")

@@ -1,0 +1,18 @@
+"""Graph passes: each takes an aten graph and returns how many nodes it removed.
+
+The graphs are not functionalised: an operator may write to its inputs, and values may be views of
+each other. A pass must keep every write, and every aliasing that a caller could see.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+class Pass(Protocol):
+    """Changes a graph in place; returns the number of nodes removed."""
+
+    def __call__(self, graph: fx.Graph) -> int: ...

@@ -1,0 +1,143 @@
+"""Program: an optimised aten graph as data. Knows nothing of torch.
+
+Values are numbered: first the inputs, then the constants, then the results of the calls in order.
+Arguments are portable encodings (`npugx_cache.portable`) in which ["value", n] stands for a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npugx_cache.portable import Plain
+
+VALUE = "value"
+
+PYTHON_FUNCTIONS = frozenset(
+    {
+        *(f"operator.{name}" for name in "getitem add sub mul floordiv truediv mod pow neg".split()),
+        *(f"operator.{name}" for name in "eq ne lt le gt ge and_ or_ not_ xor lshift rshift".split()),
+        *(f"math.{name}" for name in "floor ceil trunc sqrt".split()),
+        *(f"torch.{name}" for name in "sym_max sym_min sym_float sym_int sym_not sym_ite".split()),
+        "torch.sym_sum",
+        "builtins.round",
+        "builtins.max",
+        "builtins.min",
+    }
+)
+"""Functions other than operators that a program may call: arithmetic on sizes, and unpacking."""
+
+
+class Operator(NamedTuple):
+    """What a call calls: a registered operator, or (namespace "") one of PYTHON_FUNCTIONS."""
+
+    namespace: str
+    name: str
+    overload: str
+
+
+class Call(NamedTuple):
+    name: str
+    operator: int
+    args: Plain
+    kwargs: Plain
+
+
+class Constant(NamedTuple):
+    """A tensor that belongs to the graph; its bytes are stored apart, contiguous, under `name`."""
+
+    name: str
+    dtype: str
+    device: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """`disable_autocast`: the casts are in the graph, so autocast must not cast again."""
+
+    inputs: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    operators: tuple[Operator, ...]
+    calls: tuple[Call, ...]
+    outputs: Plain
+    disable_autocast: bool
+
+    def name_of(self, value: int) -> str:
+        if value < len(self.inputs):
+            return self.inputs[value]
+        value -= len(self.inputs)
+        if value < len(self.constants):
+            return self.constants[value].name
+        return self.calls[value - len(self.constants)].name
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {
+            "inputs": list(self.inputs),
+            "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
+            "operators": [list(operator) for operator in self.operators],
+            "calls": [list(call) for call in self.calls],
+            "outputs": self.outputs,
+            "disable_autocast": self.disable_autocast,
+        }
+
+    @classmethod
+    def from_plain(cls, data: Any) -> Program:
+        """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
+        try:
+            program = cls(
+                inputs=tuple(map(_identifier, data["inputs"])),
+                constants=tuple(
+                    Constant(_identifier(n), str(t), str(d), tuple(size), tuple(stride))
+                    for n, t, d, size, stride in data["constants"]
+                ),
+                operators=tuple(Operator(*map(str, row)) for row in data["operators"]),
+                calls=tuple(Call(_identifier(n), int(o), a, k) for n, o, a, k in data["calls"]),
+                outputs=data["outputs"],
+                disable_autocast=bool(data["disable_autocast"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"program: {error!r}") from error
+        program.validate()
+        return program
+
+    def validate(self) -> None:
+        """Refuse unknown functions and values used before they exist (`CorruptEntry`)."""
+        for operator in self.operators:
+            if not operator.namespace and operator.name not in PYTHON_FUNCTIONS:
+                raise CorruptEntry(f"program: {operator.name} is not an allowed function")
+        known = len(self.inputs) + len(self.constants)
+        for call in self.calls:
+            self._check_values([call.args, call.kwargs], known)
+            if not 0 <= call.operator < len(self.operators):
+                raise CorruptEntry(f"program: call {call.name} of operator {call.operator}")
+            known += 1
+        self._check_values(self.outputs, known)
+
+    def _check_values(self, data: Plain, known: int) -> None:
+        for value in values_in(data):
+            if not isinstance(value, int) or not 0 <= value < known:
+                raise CorruptEntry(f"program: value {value!r} is used before it is computed")
+
+
+def values_in(data: Plain) -> Iterator[int]:
+    """The values that encoded arguments refer to."""
+    if isinstance(data, list):
+        if len(data) == 2 and data[0] == VALUE:
+            yield data[1]
+        else:
+            for item in data:
+                yield from values_in(item)
+
+
+def _identifier(name: Any) -> str:
+    # Names become Python text that is compiled: nothing but an identifier may enter it.
+    if not isinstance(name, str) or not name.isidentifier():
+        raise CorruptEntry(f"program: {name!r} is not an identifier")
+    return name

@@ -1,0 +1,82 @@
+"""Bind a program to live operators and constants, and run it. Imports torch, no compiler."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import runtime
+from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
+from npugx_cache.backend.program import Constant, Operator, Program
+from npugx_cache.portable import resolve_op
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Mapping, Sequence
+
+_MODULES: dict[str, Any] = {
+    "builtins": builtins,
+    "math": math,
+    "operator": operator,
+    "torch": torch,
+}
+
+
+def compiled(program: Program) -> types.CodeType:
+    """The code object of the program's text, as a module."""
+    return compile(source_text(program), "<npugx_cache program>", "exec", dont_inherit=True)
+
+
+def bind(
+    code: types.CodeType,
+    operators: Sequence[tuple[str, Operator]],
+    constants: Mapping[str, torch.Tensor],
+    *,
+    disable_autocast: bool,
+) -> Callable[..., Any]:
+    """The callable of a compiled program; raises `NotPortable` for an unregistered operator.
+
+    `operators` pairs each global name in the code with the operator it stands for. The callable
+    takes the graph's inputs in order and owns the constants, nothing else.
+    """
+    namespace: dict[str, Any] = {"torch": torch, "device": torch.device, **constants}
+    for name, target in operators:
+        namespace[name] = _target(target)
+    exec(code, namespace)  # noqa: S102 - text generated from a validated Program
+    function: Callable[..., Any] = namespace[FUNCTION]
+    return _without_autocast(function) if disable_autocast else function
+
+
+def bind_program(program: Program, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+    """Compile and bind in one step, for a program that is not stored."""
+    names = zip(operator_names(program), program.operators, strict=True)
+    return bind(
+        compiled(program), tuple(names), constants, disable_autocast=program.disable_autocast
+    )
+
+
+def _target(target: Operator) -> Any:
+    if target.namespace:
+        return resolve_op(*target)
+    module, _, name = target.name.partition(".")
+    return getattr(_MODULES[module], name)
+
+
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        with runtime.disable_autocast():
+            return function(*inputs)
+
+    return run
+
+
+def live_constant(constant: Constant, contiguous: torch.Tensor) -> torch.Tensor:
+    """A constant on its device and with its strides, from its contiguous bytes."""
+    tensor = torch.empty_strided(
+        constant.size, constant.stride, dtype=contiguous.dtype, device=constant.device
+    )
+    return tensor.copy_(contiguous)

@@ -1,0 +1,155 @@
+"""Private torch names that the hit path may use. Checked on torch 2.13.
+
+Nothing here imports `torch._dynamo`, `torch._inductor`, `torch._functorch.aot_autograd` or `sympy`
+(P3); `torch._C._dynamo` is the C++ extension and is loaded by `import torch` itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import types
+from itertools import islice
+from typing import Any
+
+import torch
+import torch._C._dynamo.guards as _c_guards
+import torch.utils._device as _device
+from torch import _ops
+
+TESTED_TORCH = ((2, 11), (2, 14))
+"""Half-open range of torch versions that the package was tested on; outside it nothing is cached."""
+
+dispatch_keys = torch._C._dispatch_keys
+"""The dispatch key set of a tensor; `.raw_repr()` is an int that is stable within a torch build."""
+
+disable_autocast = torch._C._DisableAutocast
+"""Context manager: operators run as written, autocast does not cast their inputs again."""
+
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+
+
+def torch_version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def operator_name(value: object) -> list[str] | None:
+    """Portable identity of an operator, or None for any other object."""
+    if isinstance(value, _ops.OpOverload):
+        namespace, _, name = value._schema.name.partition("::")
+        return ["op", namespace, name, value._overloadname]
+    if isinstance(value, _ops.OpOverloadPacket):
+        return ["packet", str(value)]
+    if isinstance(value, _ops.HigherOrderOperator):
+        return ["hop", value.name()]
+    return None
+
+
+def schema_text(operator: Any) -> str:
+    """The signature of an operator, with its aliasing and mutation annotations."""
+    return str(operator._schema)
+
+
+def global_state() -> dict[str, object]:
+    """Thread and process state that changes what a trace would contain, as plain JSON-like data.
+
+    `num_threads` is reported apart from the rest: it changes a trace only when the traced code asks
+    for it, and a fleet has hosts with different numbers of cores.
+    """
+    return {
+        **_parsed(_c_guards.GlobalStateGuard().__getstate__()),
+        "inference_mode": torch.is_inference_mode_enabled(),
+        "tls_include": torch._C._dispatch_tls_local_include_set().raw_repr(),
+        "tls_exclude": torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+        "torch_function_modes": [
+            type(torch._C._get_function_stack_at(level)).__qualname__
+            for level in range(torch._C._len_torch_function_stack())
+        ],
+        "torch_dispatch_modes": torch._C._len_torch_dispatch_stack(),
+        "default_device": None if _device.CURRENT_DEVICE is None else str(_device.CURRENT_DEVICE),
+        "dual_level": torch.autograd.forward_ad._current_level,
+        "saved_tensor_hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
+        "functorch_levels": torch._C._functorch.peek_interpreter_stack() is not None,
+        "global_module_hooks": sum(map(len, _GLOBAL_HOOKS)),
+    }
+
+
+_parsed = functools.lru_cache(maxsize=64)(json.loads)
+_GLOBAL_HOOKS = tuple(
+    hooks
+    for name, hooks in vars(sys.modules["torch.nn.modules.module"]).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
+)
+
+
+DIMENSION_MARKS = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+    "_dynamo_static_indices",
+)
+"""Attributes that `mark_dynamic` and its kin leave on a tensor."""
+
+
+def _set_attribute_past_descriptors(target: Any, name: str, value: object) -> None:
+    object.__getattribute__(target, "__dict__")[name] = value
+
+
+def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
+    del object.__getattribute__(target, "__dict__")[name]
+
+
+FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
+    "torch._dynamo.utils": types.SimpleNamespace(
+        call_size=torch.Tensor.size,
+        call_stride=torch.Tensor.stride,
+        call_storage_offset=torch.Tensor.storage_offset,
+        dict_getitem=dict.__getitem__,
+        list_getitem=list.__getitem__,
+        dict_keys_getitem=lambda mapping, n: next(islice(dict.keys(mapping), n, None)),
+        make_cell=types.CellType,
+        object_new=object.__new__,
+        iter_next=next,
+        object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
+        object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
+    ),
+}
+"""What a stored caller frame gets in the place of a Dynamo module, by module name.
+
+Each name does what Dynamo's function of that name does; a frame that needs any other is not stored.
+"""
+
+
+_SETTINGS_WITHOUT_EFFECT = frozenset(
+    {
+        # Set around a trace by our own capture, or by people to log more or to retry longer.
+        "record_runtime_overhead",
+        "verbose",
+        "recompile_limit",
+        "cache_size_limit",
+        "accumulated_recompile_limit",
+        "accumulated_cache_size_limit",
+        "suppress_errors",
+        "log_compilation_metrics",
+        "caching_precompile",
+    }
+)
+
+
+def dynamo_settings() -> tuple[tuple[str, str], ...]:
+    """Dynamo's settings that differ from their defaults; nothing while Dynamo is not loaded."""
+    module: Any = sys.modules.get("torch._dynamo.config")
+    if module is None:
+        return ()
+    return tuple(
+        (name, repr(getattr(module, name)))
+        for name in sorted(module._config)
+        if not module._is_default(name) and name not in _SETTINGS_WITHOUT_EFFECT
+    )
+
+
+def cuda_driver() -> str:
+    return str(torch._C._cuda_getDriverVersion())

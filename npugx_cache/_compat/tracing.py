@@ -1,0 +1,140 @@
+"""Private torch names that a trace needs: Dynamo, its guards, and make_fx. Checked on torch 2.13.
+
+Importing this module loads the compiler; only `npugx_cache.trace` may do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo.config as dynamo_config
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo import source as sources
+from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch._guards import Guard, Source, TracingContext, tracing
+
+from npugx_cache._compat.lowering import lower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "CaptureOutput",
+    "Guard",
+    "Source",
+    "TorchDynamoException",
+    "capture",
+    "guards_of",
+    "lowered",
+    "shape_conditions",
+    "sources",
+]
+
+@contextlib.contextmanager
+def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:  # noqa: FBT001
+    """The meaning that torch.compile gives to its argument `dynamic`."""
+    changes: dict[str, object] = {"record_runtime_overhead": False}
+    # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
+    if dynamic is True:
+        changes["assume_static_by_default"] = False
+    elif dynamic is False:
+        changes |= {"automatic_dynamic_shapes": False, "assume_static_by_default": True}
+    with dynamo_config.patch(changes):  # type: ignore[attr-defined]
+        yield
+
+
+def capture(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool | None,
+) -> CaptureOutput:
+    """Trace one call with Dynamo as a full graph; raises `TorchDynamoException`."""
+    with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
+        return fullgraph_capture(function, args, kwargs)
+
+
+def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> torch.fx.GraphModule:
+    """Dynamo's graph as aten operators."""
+    backend_input = output.backend_input
+    assert backend_input is not None
+    context = TracingContext(backend_input.fake_mode)
+    context.tensor_to_context = backend_input.tensor_to_context
+    with tracing(context):
+        return lower(backend_input.graph_module, backend_input.example_inputs, decompositions)
+
+
+class _Collected(dynamo_guards.CheckFunctionManager):
+    """Builds torch's own guard manager and keeps what it was built from."""
+
+    builder: Any = None
+    ordered: list[Guard]
+
+    def serialize_guards(
+        self, builder: Any, sorted_guards: list[Guard], output_graph: Any
+    ) -> bytes:
+        del output_graph
+        self.builder = builder
+        self.ordered = list(sorted_guards)
+        return b""
+
+
+def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]]:
+    """Build torch's guards for a capture; AssertionError if they refuse the very frame traced.
+
+    Must run after lowering, which may add guards on symbolic sizes.
+    """
+    with get_metrics_context(), dynamo_timed("npugx_cache.guards"), torch.no_grad():
+        manager = _Collected(code, output.graph_capture_output.output_graph, save_guards=True)
+    return manager, manager.ordered
+
+
+def guard_kind(guard: Guard) -> tuple[str, dict[str, Any]]:
+    """The name of a guard's kind and its parameters."""
+    create = guard.create_fn
+    if isinstance(create, functools.partial):
+        return create.func.__name__, dict(create.keywords)
+    return create.__name__, {}
+
+
+def unskipped(first: Source, second: Source) -> bool:
+    """Whether torch itself checks the aliasing of two sources."""
+    skip = dynamo_guards.is_from_skip_guard_source
+    return not (skip(first) or skip(second))
+
+
+def concrete(values: Any) -> list[int | None]:
+    """Sizes or strides with None where they are symbolic."""
+    return list(dynamo_guards.convert_to_concrete_values(values))
+
+
+def shape_conditions(output: CaptureOutput) -> tuple[list[str], dict[str, Source]]:
+    """torch's conditions on symbolic sizes as Python, and the source behind each variable in them.
+
+    Call it before `guards_of`, which freezes the shape environment.
+    """
+    graph = output.graph_capture_output.output_graph
+    shape_env: Any = graph.shape_env
+    names: dict[Source, str] = {}
+
+    def name_of(source: Source) -> str:
+        if source.guard_source is torch._guards.GuardSource.CONSTANT:
+            return source.name
+        return names.setdefault(source, f"v{len(names)}")
+
+    fakes = shape_env.tracked_fakes or []
+    parts = shape_env.produce_guards_verbose(
+        [fake.fake for fake in fakes],
+        [fake.source for fake in fakes],
+        input_contexts=[fake.symbolic_context for fake in fakes],
+        source_ref=name_of,
+        ignore_static=True,
+        langs=("python",),
+    )
+    return list(parts[0].exprs), {name: source for source, name in names.items()}

@@ -1,0 +1,221 @@
+"""cache_compile: look up, restore or compile, publish. The whole story of a call, in call order.
+
+    call -> a bound graph accepts it (guards checked)           -> run
+         -> else an entry of the store accepts it (lookup)      -> bind, run
+         -> else trace, optimise, publish, bind (lookup)        -> run
+         -> else (it can't be one graph)                        -> run eagerly, say why
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import torch
+
+from npugx_cache import config, environment, targets
+from npugx_cache.backend import engines, options as backend_options
+from npugx_cache.errors import BackendUnavailable, OptionError
+from npugx_cache.events import CacheInfo, Counters
+from npugx_cache.guards.sources import Scope
+from npugx_cache.lookup import Lookup
+from npugx_cache.recipe import Recipe, check_decompositions
+from npugx_cache.restore import Specialisation
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from npugx_cache.config import Settings
+    from npugx_cache.events import Refusal
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+class _State:
+    """What one binding of a function has learned: its graphs, counters and last refusals."""
+
+    def __init__(self, recipe: Recipe, settings: Settings) -> None:
+        self.lock = threading.RLock()
+        self.counters = Counters()
+        self.specialisations: tuple[Specialisation, ...] = ()
+        self.lookup = Lookup(recipe, settings, self.counters)
+
+
+class CachedFunction:
+    """A function that is compiled once for the fleet. Made by `cache_compile`.
+
+    Runs under `torch.no_grad()`, cold and restored alike. In a class body it is a descriptor: each
+    instance gets a binding of its own. Safe to call from several threads.
+    """
+
+    def __init__(
+        self, recipe: Recipe, settings: Settings, owner: object | None = None
+    ) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        self._owner = owner
+        self._state = _State(recipe, settings)
+        self._bound: dict[int, tuple[Any, _State]] = {}
+        self._locals = targets.FrameLocals(recipe.function)
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(self, name, getattr(recipe.function, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # somebody else traces: let them see the function itself
+            return self.__wrapped__(*args, **kwargs)
+        if self._owner is not None:
+            args = (self._owner, *args)
+        with torch.no_grad():
+            return self._find(args, kwargs)(*args, **kwargs)
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """The graph for a call, most recently used first; the function itself for a bypass."""
+        scope = Scope(self._locals(args, kwargs), self._recipe.function.__globals__)
+        state, switches = self._state, environment.call_state()
+        for known in state.specialisations:
+            if known.call_state == switches and known.accepts(scope):
+                return self._used(known)
+        with state.lock:
+            for known in state.specialisations:  # another thread may have been faster
+                if known.call_state == switches and known.accepts(scope):
+                    return self._used(known)
+            answer = state.lookup.answer(args, kwargs, scope)
+            if not isinstance(answer, Specialisation):
+                return self._recipe.function
+            state.specialisations = (answer, *state.specialisations)
+            return answer.run
+
+    def _used(self, known: Specialisation) -> Callable[..., Any]:
+        state = self._state
+        if state.specialisations[0] is not known:
+            with state.lock:
+                others = (s for s in state.specialisations if s is not known)
+                state.specialisations = (known, *others)
+        return known.run
+
+    def warm(self, *args: Any, **kwargs: Any) -> None:
+        """Restore or compile what a call with these arguments needs, without running it."""
+        if self._owner is not None:
+            args = (self._owner, *args)
+        with torch.no_grad():
+            self._find(args, kwargs)
+
+    def cache_info(self) -> CacheInfo:
+        return self._state.counters.info(len(self._state.specialisations))
+
+    def explain(self) -> tuple[Refusal, ...]:
+        """Why stored entries were not used by the last lookup that missed, most similar first."""
+        return self._state.lookup.refusals
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        function = self._recipe.function
+        return function if self._owner is None else types.MethodType(function, self._owner)
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction:
+        if instance is None:
+            return self
+        bound = copy.copy(self)
+        bound._owner = instance
+        bound._state = self._state_of(instance)
+        return bound
+
+    def _state_of(self, instance: object) -> _State:
+        """The state of one instance, for as long as it lives."""
+        known = self._bound.get(id(instance))
+        if known is None or known[0]() is not instance:
+            try:
+                reference = weakref.ref(instance, self._forget(id(instance)))
+            except TypeError:  # no weak references (__slots__): all such instances share one state
+                return self._state
+            known = reference, _State(self._recipe, self._settings)
+            self._bound[id(instance)] = known
+        return known[1]
+
+    def _forget(self, key: int) -> Callable[[Any], None]:
+        bound = self._bound
+        return lambda _: bound.pop(key, None) and None
+
+    def __copy__(self) -> CachedFunction:
+        twin = object.__new__(CachedFunction)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
+        return CachedFunction(self._recipe, self._settings, copy.deepcopy(self._owner, memo))
+
+    def __repr__(self) -> str:
+        return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
+
+
+@overload
+def cache_compile(target: M, /, **arguments: Any) -> M: ...
+@overload
+def cache_compile(target: Callable[..., Any], /, **arguments: Any) -> CachedFunction: ...
+@overload
+def cache_compile(
+    target: None = None, /, **arguments: Any
+) -> Callable[[Callable[..., Any]], CachedFunction]: ...
+def cache_compile(
+    target: Any = None,
+    /,
+    *,
+    backend: str = "npugraph_ex",
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    guards: str = "full",
+    custom_decompositions: Mapping[Any, Any] | None = None,
+    global_rank: int | None = None,
+    tp_rank: int | None = None,
+    pp_rank: int | None = None,
+) -> Any:
+    """Compile a function, method or module through the cache; usable as a decorator.
+
+    A module is changed in place (its `forward` becomes a CachedFunction) and returned.
+    dynamic: None follows torch (static first, then dynamic where sizes changed), True makes sizes
+    symbolic at once, False never. strict: raise `Uncacheable` for what can't be cached and
+    `StoreError` for faults of the store. The ranks are accepted for compatibility and change
+    nothing: ranks whose graphs are equal share an entry.
+    Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments.
+    """
+    del global_rank, tp_rank, pp_rank
+    _check_arguments(dynamic, strict, guards)
+    settings = config.load(cache_dir=cache_dir, strict=strict)
+    chosen = {
+        "backend": engines.check_name(backend),
+        "options": backend_options.parse(options),
+        "dynamic": dynamic,
+        "decompositions": check_decompositions(custom_decompositions),
+    }
+
+    def decorate(decorated: Any) -> Any:
+        is_module = isinstance(decorated, torch.nn.Module)
+        inner = decorated.forward if is_module else decorated
+        if isinstance(inner, CachedFunction):
+            inner = inner.__wrapped__
+        function, owner = targets.split(inner)
+        recipe = Recipe(function=function, title=targets.name_of(function), **chosen)
+        cached = CachedFunction(recipe, settings, owner)
+        if not is_module:
+            return cached
+        decorated.forward = cached
+        return decorated
+
+    return decorate if target is None else decorate(target)
+
+
+def _check_arguments(dynamic: object, strict: object, guards: object) -> None:
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise OptionError(f"dynamic={dynamic!r}: valid values are None, True and False")
+    if not isinstance(strict, bool):
+        raise OptionError(f"strict={strict!r}: valid values are True and False")
+    if guards == "inputs_unsafe":
+        raise BackendUnavailable("guards='inputs_unsafe' is not implemented in this version")
+    if guards != "full":
+        raise OptionError(f"guards={guards!r}: the valid value is 'full'")

@@ -1,0 +1,146 @@
+"""Artifact: what one entry holds <-> named blobs. Bytes in, data out; nothing is executed here.
+
+| blob       | content                                                                   | read |
+|------------|---------------------------------------------------------------------------|------|
+| conditions | guard tree and source facts, msgpack                                      | to decide |
+| bindings   | caller frame, compiled program text, names of operators, msgpack          | to run |
+| constants  | tensors that belong to the graph, safetensors; absent if there are none   | to run |
+| program    | the graph as data, msgpack                                                | by tools |
+| readable   | the text that `npugx-cache readable` shows                                | by people |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from npugx_cache import source
+from npugx_cache.backend.program import Constant, Operator, Program
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.frame import Frame
+from npugx_cache.guards import GuardTree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONDITIONS = "conditions"
+BINDINGS = "bindings"
+CONSTANTS = "constants"
+PROGRAM = "program"
+READABLE = "readable"
+
+_MAX_BYTES = 1 << 30
+_MAX_ITEMS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """When the entry may run."""
+
+    guards: GuardTree
+    facts: tuple[source.SourceFact, ...]
+
+    def pack(self) -> bytes:
+        data = {"guards": self.guards.to_plain(), "facts": source.to_plain(self.facts)}
+        return _pack(data)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Conditions:
+        """Raises `CorruptEntry`."""
+        plain = _unpack(data)
+        try:
+            facts = source.from_plain(plain["facts"])
+            return cls(guards=GuardTree.from_plain(plain["guards"]), facts=facts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"conditions: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bindings:
+    """What runs. `program_code` is empty for a function without tensor operations."""
+
+    frame: Frame
+    program_code: bytes
+    operators: tuple[tuple[str, Operator], ...]
+    constants: tuple[Constant, ...]
+    disable_autocast: bool
+
+    def pack(self) -> bytes:
+        return _pack(
+            {
+                "frame": self.frame.to_plain(),
+                "program_code": self.program_code,
+                "operators": [[name, *operator] for name, operator in self.operators],
+                "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
+                "disable_autocast": self.disable_autocast,
+            }
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Bindings:
+        """Raises `CorruptEntry`."""
+        plain = _unpack(data)
+        try:
+            return cls(
+                frame=Frame.from_plain(plain["frame"]),
+                program_code=bytes(plain["program_code"]),
+                operators=tuple((str(n), Operator(*map(str, op))) for n, *op in plain["operators"]),
+                constants=tuple(
+                    Constant(str(n), str(t), str(d), tuple(size), tuple(stride))
+                    for n, t, d, size, stride in plain["constants"]
+                ),
+                disable_autocast=bool(plain["disable_autocast"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"bindings: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """All parts of one entry. `constants` are safetensors bytes, or None."""
+
+    conditions: Conditions
+    bindings: Bindings
+    constants: bytes | None
+    program: Program | None
+    readable: str
+
+    def to_blobs(self) -> dict[str, bytes]:
+        blobs = {
+            CONDITIONS: self.conditions.pack(),
+            BINDINGS: self.bindings.pack(),
+            READABLE: self.readable.encode(),
+        }
+        if self.program is not None:
+            blobs[PROGRAM] = _pack(self.program.to_plain())
+        if self.constants is not None:
+            blobs[CONSTANTS] = self.constants
+        return blobs
+
+
+def program_of(blobs: Mapping[str, bytes]) -> Program:
+    """The graph of an entry as data; raises `CorruptEntry`."""
+    return Program.from_plain(_unpack(blobs[PROGRAM]))
+
+
+def _pack(data: Any) -> bytes:
+    packed: bytes = msgpack.packb(data, use_bin_type=True)
+    return packed
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=_MAX_BYTES,
+            max_bin_len=_MAX_BYTES,
+            max_array_len=_MAX_ITEMS,
+            max_map_len=_MAX_ITEMS,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise CorruptEntry(f"msgpack: {error!r}") from error

@@ -1,0 +1,117 @@
+"""What a miss does: trace one call, optimise its graph, and pack it into an artifact."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import frame
+from npugx_cache.artifact import Artifact, Bindings, Conditions
+from npugx_cache.backend import engines
+from npugx_cache.backend.codegen import operator_names
+from npugx_cache.portable import NotPortable
+from npugx_cache.readable import render
+from npugx_cache.source import operator_fact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from npugx_cache.backend.program import Program
+    from npugx_cache.fingerprint import Factor
+    from npugx_cache.guards.sources import Scope
+    from npugx_cache.recipe import Recipe
+    from npugx_cache.source import SourceFact
+    from npugx_cache.trace import LocalOnly, Traced, Untraceable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """`seconds` is the wall time of trace and passes: what a hit saves."""
+
+    artifact: Artifact
+    seconds: float
+
+
+def compile_call(
+    recipe: Recipe,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    scope: Scope,
+    state: Mapping[str, Any],
+    factors: tuple[Factor, ...],
+) -> Compiled | LocalOnly | Untraceable:
+    """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`."""
+    from npugx_cache import trace
+
+    started = time.perf_counter()
+    traced = trace.trace(
+        recipe.function,
+        args,
+        kwargs,
+        scope,
+        state=state,
+        dynamic=recipe.dynamic,
+        decompositions=dict(recipe.decompositions or {}),
+    )
+    if not isinstance(traced, trace.Traced):
+        return traced
+    try:
+        artifact = _artifact(recipe, traced, factors)
+    except NotPortable as error:
+        return traced.local_only(str(error))
+    return Compiled(artifact=artifact, seconds=time.perf_counter() - started)
+
+
+def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
+    program, constants, passes = None, None, ()
+    operators: tuple[Any, ...] = ()
+    code = b""
+    if traced.graph is not None:
+        from npugx_cache.backend.graph import to_program
+        from npugx_cache.backend.runtime import compiled
+
+        passes = engines.load(recipe.backend).optimise(traced.graph, recipe.options)
+        program, tensors = to_program(traced.graph, traced.inputs)
+        constants = _constant_bytes(tensors)
+        operators = tuple(zip(operator_names(program), program.operators, strict=True))
+        code = frame.dump(compiled(program))
+    conditions = Conditions(
+        guards=traced.guards, facts=(*traced.facts, *_operator_facts(program))
+    )
+    bindings = Bindings(
+        frame=traced.frame,
+        program_code=code,
+        operators=operators,
+        constants=program.constants if program else (),
+        disable_autocast=bool(program and program.disable_autocast),
+    )
+    caller = frame.load(traced.frame.code)
+    text = render(recipe.title, factors, conditions, program, caller, passes)
+    return Artifact(
+        conditions=conditions,
+        bindings=bindings,
+        constants=constants,
+        program=program,
+        readable=text,
+    )
+
+
+def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
+    """The schemas of custom operators; torch's own are covered by its version."""
+    if program is None:
+        return ()
+    custom = {op for op in program.operators if op.namespace not in ("", "aten", "prims")}
+    return tuple(
+        operator_fact(op.namespace, op.name, op.overload or "default") for op in sorted(custom)
+    )
+
+
+def _constant_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes | None:
+    if not tensors:
+        return None
+    from safetensors.torch import save
+
+    return save({name: tensor.contiguous().cpu().clone() for name, tensor in tensors.items()})

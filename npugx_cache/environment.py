@@ -1,0 +1,99 @@
+"""What surrounds a trace, as factors: Python, torch, the device, and torch's switches."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+
+from npugx_cache import config
+from npugx_cache._compat import runtime
+from npugx_cache.fingerprint import Factor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMAT = "1"
+"""Version of what an entry holds; raised whenever older entries must not be read any more."""
+
+
+def unsupported() -> str | None:
+    """Why nothing can be cached in this process, or None."""
+    low, high = runtime.TESTED_TORCH
+    if not low <= runtime.torch_version() < high:
+        tested = f">= {low[0]}.{low[1]} and < {high[0]}.{high[1]}"
+        return f"torch {torch.__version__} is outside the tested range {tested}"
+    if sys.implementation.name != "cpython":
+        return f"{sys.implementation.name} is not supported: caller frames are CPython bytecode"
+    return None
+
+
+def factors(device_types: frozenset[str]) -> tuple[Factor, ...]:
+    """All factors of the surroundings, for a call whose tensors are on these kinds of device."""
+    switches = (Factor(f"torch.{name}", value, "call") for name, value in call_state())
+    devices = (factor for kind in sorted(device_types) for factor in _device(kind))
+    return (*_process_factors(), *switches, *devices, *_compiler_config())
+
+
+def summary() -> str:
+    """One short text for people."""
+    return f"py{platform.python_version()} torch{torch.__version__} {platform.machine()}"
+
+
+def call_state() -> tuple[tuple[str, str], ...]:
+    """Switches that steer which operators torch picks and that guards don't cover."""
+    backends = torch.backends
+    return (
+        ("float32_matmul_precision", torch.get_float32_matmul_precision()),
+        ("sdp.flash", str(backends.cuda.flash_sdp_enabled())),
+        ("sdp.mem_efficient", str(backends.cuda.mem_efficient_sdp_enabled())),
+        ("sdp.math", str(backends.cuda.math_sdp_enabled())),
+        ("sdp.cudnn", str(backends.cuda.cudnn_sdp_enabled())),
+        ("mha.fastpath", str(backends.mha.get_fastpath_enabled())),
+        ("mkldnn", str(backends.mkldnn.enabled)),
+        ("cudnn", str(backends.cudnn.enabled)),
+    )
+
+
+@functools.cache
+def _process_factors() -> tuple[Factor, ...]:
+    from npugx_cache import __version__
+
+    return (
+        Factor("format", FORMAT),
+        Factor("npugx_cache", __version__),
+        Factor("python", f"{sys.version} {sys.implementation.cache_tag}"),
+        Factor("platform", f"{platform.system()} {platform.machine()}"),
+        Factor("torch", f"{torch.__version__} {torch.version.git_version}"),
+        Factor("cpu", torch.backends.cpu.get_cpu_capability()),
+        # Assertions and docstrings are compiled away under -O and -OO.
+        Factor("optimize", str(sys.flags.optimize)),
+    )
+
+
+def _device(kind: str) -> Iterator[Factor]:
+    if kind == "cuda":
+        name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+        yield Factor("cuda", f"{torch.version.cuda} {runtime.cuda_driver()}")
+        yield Factor("cuda.device", f"{name} {capability}")
+    elif kind == "npu":
+        torch_npu = sys.modules.get("torch_npu")
+        yield Factor("npu", str(getattr(torch_npu, "__version__", "unknown")))
+        yield Factor("npu.cann", str(getattr(torch.version, "cann", "unknown")))
+        yield Factor("npu.device", str(getattr(torch, "npu").get_device_name()))  # noqa: B009
+    else:
+        yield Factor(f"device.{kind}", "used")
+
+
+def _compiler_config() -> Iterator[Factor]:
+    """Dynamo's settings, by their difference from the defaults and by environment variables.
+
+    Dynamo is not imported for this (P3): while it is not loaded, nobody has changed its settings.
+    """
+    for name, value in config.compiler_environment():
+        yield Factor(f"env.{name}", value)
+    for name, value in runtime.dynamo_settings():
+        yield Factor(f"dynamo.{name}", value, "call")

@@ -1,0 +1,61 @@
+"""What happened: counters, reasons, and the one log line per lookup."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import NamedTuple
+
+logger = logging.getLogger("npugx_cache")
+
+
+class CacheInfo(NamedTuple):
+    """Counts since the function was decorated, in this process.
+
+    A lookup happens when no specialisation that is already bound accepts a call. hits: lookups
+    answered by the store; misses: lookups that compiled; bypasses: calls that ran without the
+    cache; stored: entries published; entries: specialisations bound now.
+    """
+
+    hits: int
+    misses: int
+    bypasses: int
+    stored: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why one stored entry was not used for the last missed call. `entry` is its id."""
+
+    entry: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.entry[:12]}: {'; '.join(self.reasons)}"
+
+
+class Counters:
+    """Thread-safe counts behind `CacheInfo`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(("hits", "misses", "bypasses", "stored"), 0)
+
+    def add(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+    def info(self, entries: int) -> CacheInfo:
+        with self._lock:
+            return CacheInfo(**self._counts, entries=entries)
+
+
+def log_lookup(function: str, outcome: str, seconds: float, detail: str) -> None:
+    """The one INFO line of a lookup."""
+    logger.info("%s: %s in %.1f ms: %s", function, outcome, seconds * 1e3, detail)
+
+
+def warn_bypass(function: str, reason: str) -> None:
+    logger.warning("%s runs uncached: %s", function, reason)

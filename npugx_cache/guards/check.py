@@ -1,0 +1,280 @@
+"""Check a guard tree against live objects. The truth on whether a stored graph may run (P1)."""
+
+from __future__ import annotations
+
+import operator
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from npugx_cache._compat import runtime
+from npugx_cache.guards import shapes
+from npugx_cache.guards.sources import MISSING, Scope, Unreachable, evaluate, evaluate_all, plan
+from npugx_cache.guards.tree import Check, GuardTree, Kind, TensorFact
+from npugx_cache.guards.wording import Wording
+from npugx_cache.portable import NotPortable, decode, encode, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from npugx_cache.portable import Plain
+
+THREADS = "num_threads"
+
+
+def live_state() -> dict[str, object]:
+    """`runtime.global_state` without the number of threads, which is guarded on its own."""
+    state = runtime.global_state()
+    state.pop(THREADS, None)
+    return state
+
+
+class Guards:
+    """A guard tree made ready for repeated checks. Safe to use from several threads.
+
+    What it learns while checking (which live class answers to which recorded identity) is a memo:
+    each hit in it was compared in full once, and is compared by `is` afterwards.
+    """
+
+    def __init__(self, tree: GuardTree) -> None:
+        self.tree = tree
+        self._plan = plan(tree)
+        self._known: list[object] = [MISSING] * len(tree.idents)
+        self._tensors = tuple(starmap(_LiveTensorFact.of, tree.tensors))
+        self._groups = _by_kind(tree.checks)
+
+    def accept(self, scope: Scope) -> bool:
+        """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
+        if live_state() != self.tree.state or not self._threads_match():
+            return False
+        try:
+            values = evaluate(self._plan, scope)
+            return self._checks_hold(values) and self._relations_hold(values)
+        except Unreachable:
+            return False
+        except Exception:  # noqa: BLE001 - a user's __eq__, __len__, ... may raise anything
+            return False
+
+    def failures(self, scope: Scope, limit: int = 8) -> list[str]:
+        """Why the conditions don't hold, in words; an empty list when they do."""
+        return list(_take(self._failures(scope), limit))
+
+    def _threads_match(self) -> bool:
+        return self.tree.threads is None or self.tree.threads == torch.get_num_threads()
+
+    def _checks_hold(self, values: list[Any]) -> bool:
+        for kind, rows in self._groups:
+            if kind == Kind.TYPE:
+                known = self._known
+                for node, arg in rows:
+                    live = type(values[node])
+                    if live is not known[arg] and not self._is(live, arg):
+                        return False
+            elif kind == Kind.TENSOR:
+                if not all(self._tensor_matches(values[node], arg) for node, arg in rows):
+                    return False
+            elif kind == Kind.ABSENT_ATTR:
+                if any(name in values[node].__dict__ for node, name in rows):
+                    return False
+            elif kind == Kind.LENGTH:
+                if not all(len(values[node]) == arg for node, arg in rows):
+                    return False
+            elif not all(self._holds(kind, values[node], arg) for node, arg in rows):
+                return False
+        return True
+
+    def _relations_hold(self, values: list[Any]) -> bool:
+        tree = self.tree
+        if not all(values[a] is values[b] for a, b in tree.aliases):
+            return False
+        if len({id(values[node]) for node in tree.distinct}) != len(tree.distinct):
+            return False
+        return all(shapes.holds(condition, values) for condition in tree.shapes)
+
+    def _is(self, live: object, ident: int) -> bool:
+        """Whether a live object answers to a recorded identity."""
+        if live is self._known[ident]:
+            return True
+        try:
+            same = bool(identity(live) == self.tree.idents[ident])
+        except NotPortable:
+            return False
+        # A function can be edited in place (__code__, __defaults__): never remembered as equal.
+        if same and isinstance(live, type):
+            self._known[ident] = live
+        return same
+
+    def _tensor_matches(self, value: Any, index: int) -> bool:
+        fact = self._tensors[index]
+        live = type(value)
+        return (
+            (live is self._known[fact.type] or self._is(live, fact.type))
+            and value.dtype is fact.dtype
+            and value.device == fact.device
+            and value.requires_grad is fact.requires_grad
+            and fact.layout_matches(value)
+            and runtime.dispatch_keys(value).raw_repr() == fact.dispatch_keys
+            and fact.marks_match(value)
+        )
+
+    def _holds(self, kind: Kind, value: Any, arg: Plain) -> bool:
+        if kind == Kind.TYPE:
+            return self._is(type(value), arg)
+        if kind == Kind.IDENTITY:
+            return self._is(value, arg)
+        if kind == Kind.TENSOR:
+            return isinstance(value, torch.Tensor) and self._tensor_matches(value, arg)
+        return _SIMPLE[kind](value, arg)
+
+    def _failures(self, scope: Scope) -> Iterator[str]:
+        words = Wording(self.tree)
+        yield from _state_failures(self.tree.state, live_state())
+        if not self._threads_match():
+            yield f"torch.get_num_threads() was {self.tree.threads}, is {torch.get_num_threads()}"
+        values = evaluate_all(self._plan, scope)
+        reported: set[int] = set()
+        for check in self.tree.checks:
+            if values[check.node] is MISSING:
+                missing = self._first_missing(values, check.node)
+                if missing not in reported:
+                    reported.add(missing)
+                    yield f"{words.path(missing)} does not exist"
+            elif not self._safely_holds(check, values[check.node]):
+                yield words.failure(check, values[check.node])
+        yield from self._relation_failures(values, words)
+
+    def _safely_holds(self, check: Check, value: Any) -> bool:
+        try:
+            return self._holds(check.kind, value, check.arg)
+        except Exception:  # noqa: BLE001 - as in accept()
+            return False
+
+    def _first_missing(self, values: list[Any], node: int) -> int:
+        parent = self.tree.nodes[node].parent
+        while parent >= 0 and values[parent] is MISSING:
+            node, parent = parent, self.tree.nodes[parent].parent
+        return node
+
+    def _relation_failures(self, values: list[Any], words: Wording) -> Iterator[str]:
+        tree = self.tree
+        for a, b in tree.aliases:
+            if values[a] is not values[b]:
+                yield f"{words.path(a)} and {words.path(b)} were one object"
+        seen: dict[int, int] = {}
+        for node in tree.distinct:
+            other = seen.setdefault(id(values[node]), node)
+            if other != node and values[node] is not MISSING:
+                yield f"{words.path(node)} and {words.path(other)} were different tensors"
+        for condition in tree.shapes:
+            try:
+                holds = shapes.holds(condition, values)
+            except Exception:  # noqa: BLE001 - arithmetic on a missing size
+                holds = False
+            if not holds:
+                yield f"shape condition failed: {shapes.wording(condition, words.path)}"
+
+
+class _LiveTensorFact(NamedTuple):
+    """A `TensorFact` with torch's own objects in it."""
+
+    type: int
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    dispatch_keys: int
+    size: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    static: bool
+    marks: dict[str, frozenset[int]]
+
+    @classmethod
+    def of(cls, *fields: Any) -> _LiveTensorFact:
+        fact = TensorFact(*fields)
+        return cls(
+            fact.type,
+            decode(["torch", fact.dtype]),
+            torch.device(fact.device),
+            fact.requires_grad,
+            fact.dispatch_keys,
+            fact.size,
+            fact.stride,
+            None not in fact.size and None not in fact.stride,
+            {name: frozenset(dims) for name, dims in fact.marks},
+        )
+
+    def layout_matches(self, value: torch.Tensor) -> bool:
+        if self.static:
+            return value.shape == self.size and value.stride() == self.stride
+        return (
+            value.dim() == len(self.size)
+            and all(want is None or want == n for want, n in zip(self.size, value.shape, strict=True))
+            and all(
+                want is None or want == n
+                for want, n in zip(self.stride, value.stride(), strict=True)
+            )
+        )
+
+    def marks_match(self, value: torch.Tensor) -> bool:
+        """A tensor may ask for fewer dynamic dimensions than were traced, never for others."""
+        live = value.__dict__
+        if not live:
+            return True
+        return all(
+            live[name] <= self.marks.get(name, frozenset())
+            for name in runtime.DIMENSION_MARKS
+            if name in live
+        )
+
+
+def _by_kind(checks: tuple[Check, ...]) -> tuple[tuple[Kind, tuple[tuple[int, Any], ...]], ...]:
+    groups: dict[Kind, list[tuple[int, Any]]] = {}
+    for check in checks:
+        groups.setdefault(check.kind, []).append((check.node, check.arg))
+    return tuple((kind, tuple(rows)) for kind, rows in groups.items())
+
+
+def _equals(value: object, arg: Plain) -> bool:
+    if type(value) is str or value is None:
+        return value == arg
+    return bool(encode(value) == arg)
+
+
+_SIMPLE: dict[Kind, Callable[[Any, Plain], bool]] = {
+    Kind.EQUALS: _equals,
+    Kind.LENGTH: lambda value, arg: len(value) == arg,
+    Kind.ABSENT_ATTR: lambda value, arg: arg not in value.__dict__,
+    Kind.HAS_ATTR: hasattr,
+    Kind.LACKS_ATTR: lambda value, arg: not hasattr(value, arg),
+    Kind.CONTAINS: lambda value, arg: decode(arg) in value,
+    Kind.NOT_CONTAINS: lambda value, arg: decode(arg) not in value,
+    Kind.KEYS: lambda value, arg: encode(_keys(value)) == arg,
+    Kind.KEY_SET: lambda value, arg: encode(set(_keys(value))) == arg,
+    Kind.NOT_NONE: lambda value, _: value is not None,
+    Kind.ITERATOR: lambda value, arg: iterator_state(value) == arg,
+}
+
+
+def iterator_state(value: Any) -> Plain:
+    """What is left in a tuple, range or count iterator, without advancing it."""
+    if type(value) is type(iter(())):
+        return ["left", operator.length_hint(value)]
+    return encode(list(value.__reduce__()[1:]))
+
+
+def _keys(value: Any) -> list[Any]:
+    return list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
+
+
+def _state_failures(recorded: Mapping[str, Plain], live: Mapping[str, object]) -> Iterator[str]:
+    for name in sorted({*recorded, *live}):
+        if recorded.get(name) != live.get(name):
+            yield f"global torch state {name} was {recorded.get(name)!r}, is {live.get(name)!r}"
+
+
+def _take(items: Iterator[str], limit: int) -> Iterator[str]:
+    for position, item in enumerate(items):
+        if position == limit:
+            yield "and more"
+            return
+        yield item

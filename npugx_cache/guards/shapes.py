@@ -1,0 +1,140 @@
+"""Conditions on symbolic sizes: torch's expressions as data, evaluated on ints.
+
+torch prints them as Python over the sizes of the inputs (`2 <= x.size()[0]`, `Mod(s, 8) == 0`).
+They are kept as nested lists of a closed vocabulary: [operator, operand, ...], ["node", n] for the
+value of a node of the guard tree, and ["const", value].
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.portable import NotPortable, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from npugx_cache.portable import Plain
+
+_BINARY: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+    ast.FloorDiv: ("//", operator.floordiv),
+    ast.Mod: ("%", operator.mod),
+    ast.Pow: ("**", operator.pow),
+    ast.LShift: ("<<", operator.lshift),
+    ast.RShift: (">>", operator.rshift),
+    ast.BitAnd: ("&", operator.and_),
+    ast.BitOr: ("|", operator.or_),
+    ast.BitXor: ("^", operator.xor),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+}
+_UNARY: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
+    ast.Not: ("not", operator.not_),
+    ast.USub: ("neg", operator.neg),
+    ast.UAdd: ("pos", operator.pos),
+}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "math.floor": math.floor,
+    "math.ceil": math.ceil,
+    "math.trunc": math.trunc,
+    "math.sqrt": math.sqrt,
+    "math.pow": math.pow,
+    "round": round,
+}
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    **{name: function for name, function in _BINARY.values()},
+    **{name: function for name, function in _UNARY.values()},
+    **_CALLS,
+    "and": lambda *parts: all(parts),
+    "or": lambda *parts: any(parts),
+    "if": lambda test, yes, no: yes if test else no,
+}
+
+
+def parse(text: str, names: Mapping[str, int]) -> Plain:
+    """Turn one of torch's conditions into data; `names` maps its variables to nodes.
+
+    Raises `NotPortable` for syntax or functions outside the vocabulary.
+    """
+    return _parse(ast.parse(text.strip(), mode="eval").body, names)
+
+
+def _parse(tree: ast.expr, names: Mapping[str, int]) -> Plain:
+    match tree:
+        case ast.Name(id=name) if name in names:
+            return ["node", names[name]]
+        case ast.Constant(value=value) if isinstance(value, (bool, int, float)):
+            return ["const", encode(value)]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return [_BINARY[type(op)][0], _parse(left, names), _parse(right, names)]
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+            return [_UNARY[type(op)][0], _parse(operand, names)]
+        case ast.BoolOp(op=op, values=values):
+            word = "and" if isinstance(op, ast.And) else "or"
+            return [word, *(_parse(value, names) for value in values)]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return ["if", *(_parse(part, names) for part in (test, body, orelse))]
+        case ast.Compare():
+            return _parse_comparison(tree, names)
+        case ast.Call(func=function, args=args, keywords=[]) if ast.unparse(function) in _CALLS:
+            return [ast.unparse(function), *(_parse(arg, names) for arg in args)]
+    raise NotPortable(f"shape condition {ast.unparse(tree)!r}")
+
+
+def _parse_comparison(tree: ast.Compare, names: Mapping[str, int]) -> Plain:
+    operands = [_parse(part, names) for part in (tree.left, *tree.comparators)]
+    pairs = []
+    for op, left, right in zip(tree.ops, operands, operands[1:], strict=False):
+        if type(op) not in _BINARY:
+            raise NotPortable(f"shape condition {ast.unparse(tree)!r}")
+        pairs.append([_BINARY[type(op)][0], left, right])
+    return pairs[0] if len(pairs) == 1 else ["and", *pairs]
+
+
+def holds(condition: Plain, values: Sequence[Any]) -> bool:
+    """Whether a condition is true of the values of the nodes; unknown operators raise KeyError."""
+    return bool(_value(condition, values))
+
+
+def _value(data: Plain, values: Sequence[Any]) -> Any:
+    head = data[0]
+    if head == "node":
+        return values[data[1]]
+    if head == "const":
+        return decode(data[1])
+    return _OPERATORS[head](*(_value(part, values) for part in data[1:]))
+
+
+def wording(data: Plain, name: Callable[[int], str]) -> str:
+    """A condition as Python; `name` gives the text of a node."""
+    head = data[0]
+    if head == "node":
+        return name(data[1])
+    if head == "const":
+        return repr(decode(data[1]))
+    parts = [wording(part, name) for part in data[1:]]
+    if head in ("and", "or"):
+        return f" {head} ".join(f"({part})" for part in parts)
+    if head == "if":
+        return f"({parts[1]} if {parts[0]} else {parts[2]})"
+    if head in _CALLS:
+        return f"{head}({', '.join(parts)})"
+    if len(parts) == 1:
+        return {"not": "not ", "neg": "-", "pos": "+"}[head] + parts[0]
+    return f"({parts[0]} {head} {parts[1]})" if head in "+-*/%//**" else f"{parts[0]} {head} {parts[1]}"

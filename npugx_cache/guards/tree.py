@@ -1,0 +1,186 @@
+"""GuardTree: a trie of accessors with checks at its nodes. Plain data; knows nothing of torch.
+
+A node is reached from its parent by one `Step`, so a path that many guards share is walked once. A
+check compares the live value at a node with what the trace saw. The vocabulary is closed: data that
+names an unknown step or kind is refused when it is decoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npugx_cache.portable import Plain
+
+
+class Step(IntEnum):
+    """How a value is reached: from the call (parent -1) or from its parent's value.
+
+    The numbers are part of the format of stored entries.
+    """
+
+    LOCAL = 0  # an argument or a free variable of the traced function, by name
+    GLOBAL = 1  # a global of the module that defines the traced function
+    MODULE = 2  # an imported module, by its name in sys.modules
+    NAMESPACE = 3  # the global dict of an imported module
+    BUILTINS = 4  # the dict of builtins the function sees
+    OBJECT = 5  # an object found by its identity (portable.resolve)
+    FUNCTION_GLOBALS = 6  # the global dict of a function found by module and qualname
+    ATTR = 10
+    GENERIC_ATTR = 11  # object.__getattribute__, past a user's __getattr__
+    ITEM = 12  # mapping[key]; dict.__getitem__ on dicts, past overrides
+    INDEX = 13  # sequence[i] or sequence[slice]
+    KEY_AT = 14  # the i-th key of a dict
+    VALUE_AT = 15  # the value under the i-th key of a dict
+    TYPE = 16
+    TYPE_DICT = 17
+    MRO = 18
+    DEFAULT = 19
+    KWDEFAULT = 20
+    CLOSURE = 21
+    CODE = 22
+    SIZE = 30  # of a tensor; only under shape conditions
+    STRIDE = 31
+    STORAGE_OFFSET = 32
+
+
+class Kind(IntEnum):
+    """What a check demands of the value at its node. The numbers are part of the format."""
+
+    TYPE = 0  # idents[arg] names its exact type
+    IDENTITY = 1  # idents[arg] names it
+    EQUALS = 2  # its portable encoding equals arg
+    TENSOR = 3  # it matches tensors[arg]
+    LENGTH = 4
+    ABSENT_ATTR = 5  # arg is not a key of its __dict__
+    HAS_ATTR = 6
+    LACKS_ATTR = 7
+    CONTAINS = 8
+    NOT_CONTAINS = 9
+    KEYS = 10  # its keys, in order, encode to arg
+    KEY_SET = 11  # its keys, in any order
+    NOT_NONE = 12
+    ITERATOR = 13  # a tuple, range or count iterator whose remainder reduces to arg
+
+
+class Node(NamedTuple):
+    parent: int
+    step: Step
+    arg: Plain
+
+
+class Check(NamedTuple):
+    node: int
+    kind: Kind
+    arg: Plain
+
+
+class TensorFact(NamedTuple):
+    """What a graph was specialised on for one tensor input.
+
+    `type` indexes `GuardTree.idents`; `size` and `stride` hold None where the graph is symbolic;
+    `marks` are the dimension marks (`mark_dynamic`) present when it was traced.
+    """
+
+    type: int
+    dtype: str
+    device: str
+    requires_grad: bool
+    dispatch_keys: int
+    size: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    marks: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardTree:
+    """All conditions on live objects under which one traced graph may run.
+
+    `aliases` are pairs of nodes that must be one object; `distinct` are nodes of tensors that must
+    be different objects from each other. `shapes` are expression trees over SIZE, STRIDE and
+    STORAGE_OFFSET nodes and int nodes (see `shapes.py`). `state` is `global_state()` at the trace.
+    """
+
+    nodes: tuple[Node, ...]
+    checks: tuple[Check, ...]
+    idents: tuple[Plain, ...]
+    tensors: tuple[TensorFact, ...]
+    aliases: tuple[tuple[int, int], ...]
+    distinct: tuple[int, ...]
+    shapes: tuple[Plain, ...]
+    state: Mapping[str, Plain]
+    threads: int | None
+    """Number of intra-op threads if the traced code asked for it, else None."""
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {
+            "nodes": [[n.parent, int(n.step), n.arg] for n in self.nodes],
+            "checks": [[c.node, int(c.kind), c.arg] for c in self.checks],
+            "idents": list(self.idents),
+            "tensors": [list(t) for t in self.tensors],
+            "aliases": [list(pair) for pair in self.aliases],
+            "distinct": list(self.distinct),
+            "shapes": list(self.shapes),
+            "state": dict(self.state),
+            "threads": self.threads,
+        }
+
+    @classmethod
+    def from_plain(cls, data: Any) -> GuardTree:
+        """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
+        try:
+            return cls(
+                nodes=_nodes(data["nodes"]),
+                checks=_checks(data["checks"], len(data["nodes"])),
+                idents=tuple(data["idents"]),
+                tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
+                aliases=tuple((int(a), int(b)) for a, b in data["aliases"]),
+                distinct=tuple(map(int, data["distinct"])),
+                shapes=tuple(data["shapes"]),
+                state=dict(data["state"]),
+                threads=data["threads"],
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CorruptEntry(f"guard tree: {error!r}") from error
+
+
+_STEPS = {int(step): step for step in Step}
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def _nodes(rows: list[Any]) -> tuple[Node, ...]:
+    nodes = []
+    for position, (parent, step, arg) in enumerate(rows):
+        if not -1 <= parent < position:
+            raise CorruptEntry(f"guard tree: node {position} has parent {parent}")
+        nodes.append(Node(parent, _STEPS[step], arg))
+    return tuple(nodes)
+
+
+def _checks(rows: list[Any], count: int) -> tuple[Check, ...]:
+    checks = []
+    for node, kind, arg in rows:
+        if not 0 <= node < count:
+            raise CorruptEntry(f"guard tree: check of node {node} of {count}")
+        checks.append(Check(node, _KINDS[kind], arg))
+    return tuple(checks)
+
+
+def _tensor_fact(row: list[Any]) -> TensorFact:
+    type_, dtype, device, requires_grad, keys, size, stride, marks = row
+    return TensorFact(
+        int(type_),
+        str(dtype),
+        str(device),
+        bool(requires_grad),
+        int(keys),
+        tuple(size),
+        tuple(stride),
+        tuple((str(name), tuple(dims)) for name, dims in marks),
+    )

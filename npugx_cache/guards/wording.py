@@ -1,0 +1,158 @@
+"""Guards in words: as Python for `readable`, and as a reason for a miss. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npugx_cache.guards import shapes
+from npugx_cache.guards.tree import Check, GuardTree, Kind, Step, TensorFact
+from npugx_cache.portable import NotPortable, describe, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_VALUE = 120
+
+
+class Wording:
+    """Names the nodes of one guard tree the way a person would write them."""
+
+    def __init__(self, tree: GuardTree) -> None:
+        self._tree = tree
+        self._paths: dict[int, str] = {}
+
+    def path(self, node: int) -> str:
+        known = self._paths.get(node)
+        if known is None:
+            parent, step, arg = self._tree.nodes[node]
+            base = self.path(parent) if parent >= 0 else ""
+            known = self._paths[node] = _PATHS[step](base, arg)
+        return known
+
+    def failure(self, check: Check, live: object) -> str:
+        """What a check expected and what it found."""
+        path = self.path(check.node)
+        if check.kind == Kind.TENSOR:
+            return f"{path}: {_tensor_difference(self._tree, check.arg, live)}"
+        if check.kind == Kind.TYPE:
+            expected = describe(self._tree.idents[check.arg])
+            return f"type({path}) was {expected}, is {_type_name(live)}"
+        if check.kind == Kind.IDENTITY:
+            return f"{path} was {describe(self._tree.idents[check.arg])}, is {_shown(live)}"
+        if check.kind == Kind.EQUALS:
+            return f"{path} was {describe(check.arg)}, is {_shown(live)}"
+        if check.kind == Kind.LENGTH:
+            size = len(live) if hasattr(live, "__len__") else "without a length"
+            return f"len({path}) was {check.arg}, is {size}"
+        return f"no longer true: {self.as_python(check)}"
+
+    def as_python(self, check: Check) -> str:
+        """The check as an expression, for people to read."""
+        path, arg = self.path(check.node), check.arg
+        if check.kind == Kind.TYPE:
+            return f"type({path}) is {describe(self._tree.idents[arg])}"
+        if check.kind == Kind.IDENTITY:
+            return f"{path} is {describe(self._tree.idents[arg])}"
+        if check.kind == Kind.TENSOR:
+            return f"check_tensor({path}, {_tensor_words(self._tree, arg)})"
+        return _EXPRESSIONS[check.kind](path, arg)
+
+    def lines(self) -> Iterator[str]:
+        """All conditions of the tree, one line each."""
+        tree = self._tree
+        for name, value in sorted(tree.state.items()):
+            yield f"torch_state[{name!r}] == {value!r}"
+        if tree.threads is not None:
+            yield f"torch.get_num_threads() == {tree.threads}"
+        for check in tree.checks:
+            yield self.as_python(check)
+        for a, b in tree.aliases:
+            yield f"{self.path(a)} is {self.path(b)}"
+        if len(tree.distinct) > 1:
+            yield f"all_distinct({', '.join(map(self.path, tree.distinct))})"
+        for condition in tree.shapes:
+            yield shapes.wording(condition, self.path)
+
+
+_PATHS = {
+    Step.LOCAL: lambda _, a: a,
+    Step.GLOBAL: lambda _, a: f"globals()[{a!r}]",
+    Step.MODULE: lambda _, a: a,
+    Step.NAMESPACE: lambda _, a: f"vars({a})",
+    Step.BUILTINS: lambda _, a: "vars(builtins)",
+    Step.OBJECT: lambda _, a: describe(a),
+    Step.FUNCTION_GLOBALS: lambda _, a: f"{a.replace(':', '.')}.__globals__",
+    Step.ATTR: lambda base, a: f"{base}.{a}" if a.isidentifier() else f"getattr({base}, {a!r})",
+    Step.GENERIC_ATTR: lambda base, a: f"object.__getattribute__({base}, {a!r})",
+    Step.ITEM: lambda base, a: f"{base}[{describe(a)}]",
+    Step.INDEX: lambda base, a: f"{base}[{describe(a)}]",
+    Step.KEY_AT: lambda base, a: f"list({base})[{a}]",
+    Step.VALUE_AT: lambda base, a: f"list({base}.values())[{a}]",
+    Step.TYPE: lambda base, _: f"type({base})",
+    Step.TYPE_DICT: lambda base, _: f"{base}.__dict__",
+    Step.MRO: lambda base, _: f"{base}.__mro__",
+    Step.DEFAULT: lambda base, a: f"{base}.__defaults__[{a}]",
+    Step.KWDEFAULT: lambda base, a: f"{base}.__kwdefaults__[{a!r}]",
+    Step.CLOSURE: lambda base, _: f"{base}.__closure__",
+    Step.CODE: lambda base, _: f"{base}.__code__",
+    Step.SIZE: lambda base, a: f"{base}.size({a})",
+    Step.STRIDE: lambda base, a: f"{base}.stride({a})",
+    Step.STORAGE_OFFSET: lambda base, _: f"{base}.storage_offset()",
+}
+
+_EXPRESSIONS = {
+    Kind.EQUALS: lambda path, a: f"{path} == {describe(a)}",
+    Kind.LENGTH: lambda path, a: f"len({path}) == {a}",
+    Kind.ABSENT_ATTR: lambda path, a: f"{a!r} not in {path}.__dict__",
+    Kind.HAS_ATTR: lambda path, a: f"hasattr({path}, {a!r})",
+    Kind.LACKS_ATTR: lambda path, a: f"not hasattr({path}, {a!r})",
+    Kind.CONTAINS: lambda path, a: f"{describe(a)} in {path}",
+    Kind.NOT_CONTAINS: lambda path, a: f"{describe(a)} not in {path}",
+    Kind.KEYS: lambda path, a: f"list({path}) == {describe(a)}",
+    Kind.KEY_SET: lambda path, a: f"set({path}) == {describe(a)}",
+    Kind.NOT_NONE: lambda path, _: f"{path} is not None",
+    Kind.ITERATOR: lambda path, a: f"remaining({path}) == {describe(a)}",
+}
+
+
+def _tensor_words(tree: GuardTree, index: int) -> str:
+    fact = tree.tensors[index]
+    size = ", ".join("*" if n is None else str(n) for n in fact.size)
+    stride = ", ".join("*" if n is None else str(n) for n in fact.stride)
+    grad = ", requires_grad" if fact.requires_grad else ""
+    kind = describe(tree.idents[fact.type])
+    return f"{kind}, {fact.dtype}[{size}], stride=({stride}), {fact.device}{grad}"
+
+
+def _tensor_difference(tree: GuardTree, index: int, live: object) -> str:
+    fact: TensorFact = tree.tensors[index]
+    if not hasattr(live, "dtype") or not hasattr(live, "stride"):
+        return f"was a tensor, is {_shown(live)}"
+    found = {
+        "type": (describe(tree.idents[fact.type]), _type_name(live)),
+        "dtype": (fact.dtype, str(live.dtype).removeprefix("torch.")),
+        "device": (fact.device, str(getattr(live, "device", None))),
+        "requires_grad": (fact.requires_grad, getattr(live, "requires_grad", None)),
+        "size": _masked(fact.size, tuple(getattr(live, "shape", ()))),
+        "stride": _masked(fact.stride, tuple(live.stride())),
+    }
+    parts = [f"{name} was {was}, is {now}" for name, (was, now) in found.items() if was != now]
+    return "; ".join(parts) or "dispatch keys or dimension marks differ"
+
+
+def _masked(want: tuple[int | None, ...], have: tuple[int, ...]) -> tuple[object, object]:
+    if len(want) != len(have):
+        return want, have
+    same = all(w is None or w == h for w, h in zip(want, have, strict=True))
+    return (have, have) if same else (want, have)
+
+
+def _type_name(live: object) -> str:
+    return f"{type(live).__module__}.{type(live).__qualname__}"
+
+
+def _shown(live: object) -> str:
+    try:
+        return describe(encode(live))[:_MAX_VALUE]
+    except NotPortable:
+        return f"an object of type {_type_name(live)}"

@@ -1,0 +1,294 @@
+"""From a call that no bound graph accepts to one that does: restore, or compile and publish."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import environment, events, restore, store
+from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS
+from npugx_cache.compile import Compiled, compile_call
+from npugx_cache.errors import CorruptEntry, StoreError, Uncacheable
+from npugx_cache.events import Refusal
+from npugx_cache.fingerprint import Factor, Fingerprint, differences, digest
+from npugx_cache.guards.check import live_state
+from npugx_cache.portable import NotPortable
+from npugx_cache.restore import Specialisation
+from npugx_cache.signature import Signature, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npugx_cache.config import Settings
+    from npugx_cache.guards.sources import Scope
+    from npugx_cache.recipe import Recipe
+    from npugx_cache.trace import LocalOnly, Untraceable
+
+_MAX_REFUSALS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call to be answered. `args` include the object a method is bound to."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    scope: Scope
+    signature: Signature
+    fingerprint: Fingerprint
+    call_state: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bypass:
+    """The call runs eagerly."""
+
+    reason: str
+
+
+@dataclass
+class Lookup:
+    """Answers the calls of one function from one store. Not reentrant: the caller holds a lock."""
+
+    recipe: Recipe
+    settings: Settings
+    counters: events.Counters
+    refusals: tuple[Refusal, ...] = ()
+    _bypassed: dict[str, str] = field(default_factory=dict)
+    _store: store.Store | store.Unusable | None = None
+
+    def answer(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope
+    ) -> Specialisation | Bypass:
+        """Raises `Uncacheable` and `StoreError` only under `strict`."""
+        started = time.perf_counter()
+        shape = signature(scope.frame_locals)
+        reason = self._bypassed.get(shape.kind) or environment.unsupported() or _unstorable_state()
+        if reason is not None:
+            return self._bypass(reason, shape)
+        call_state = environment.call_state()
+        factors = (*self.recipe.factors(), *environment.factors(shape.device_types))
+        call = Call(args, kwargs, scope, shape, Fingerprint.of(factors), call_state)
+        found = self._restored(call)
+        if found is None:
+            return self._compiled_under_lock(call, started)
+        self._log("hit", started, f"entry {(found.entry or '')[:12]}")
+        return found
+
+    # --- restore
+
+    def _restored(self, call: Call) -> Specialisation | None:
+        opened = self._opened()
+        if opened is None:
+            return None
+        candidates = opened.candidates(call.fingerprint.key)
+        refusals = [Refusal(entry=r.entry, reasons=(r.reason,)) for r in candidates.refused]
+        alike = sorted(
+            candidates.manifests,
+            key=lambda m: m.about.get("signature_id") != call.signature.exact,
+        )
+        for manifest in alike:
+            answer = self._try(opened, manifest, call)
+            if isinstance(answer, Specialisation):
+                opened.record_hit(manifest)
+                self.counters.add("hits")
+                return answer
+            refusals.append(answer)
+        refusals.sort(key=lambda refusal: len(refusal.reasons))
+        self.refusals = tuple(refusals) or tuple(self._from_siblings(opened, call))
+        return None
+
+    def _try(
+        self, opened: store.Store, manifest: store.Manifest, call: Call
+    ) -> Specialisation | Refusal:
+        def refusal(*reasons: str) -> Refusal:
+            return Refusal(entry=manifest.entry, reasons=reasons)
+
+        blobs = opened.read(manifest, [CONDITIONS])
+        if isinstance(blobs, store.Miss):
+            return refusal(blobs.reason)
+        try:
+            candidate = restore.Candidate.of(blobs)
+            if not candidate.accepts(call.scope):
+                return refusal(*candidate.failures(call.scope))
+            present = {ref.name for ref in manifest.blobs}
+            code = opened.read(manifest, present & {BINDINGS, CONSTANTS})
+            if isinstance(code, store.Miss):
+                return refusal(code.reason)
+            return restore.bind(
+                candidate,
+                code,
+                self.recipe.function,
+                entry=manifest.entry,
+                call_state=call.call_state,
+            )
+        except CorruptEntry as error:
+            opened.quarantine(manifest, str(error))
+            return refusal(str(error))
+        except NotPortable as error:
+            return refusal(str(error))
+
+    def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[Refusal]:
+        """Why entries of the same function are under other keys, the most similar first."""
+        rows = []
+        for manifest in opened.siblings(self.recipe.identity):
+            reasons = tuple(differences(manifest.factors, call.fingerprint.factors))
+            if reasons and manifest.kind == "graph":
+                rows.append(Refusal(entry=manifest.entry, reasons=reasons))
+        yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
+
+    # --- compile
+
+    def _compiled_under_lock(self, call: Call, started: float) -> Specialisation | Bypass:
+        opened = self._opened()
+        if opened is None:
+            return self._compiled(call, None, started)
+        key = call.fingerprint.key
+        seen = {manifest.entry for manifest in opened.candidates(key).manifests}
+
+        def published() -> bool:
+            return any(m.entry not in seen for m in opened.candidates(key).manifests)
+
+        shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
+        name = digest([key, shape])
+        with opened.lock(name, wait=self.settings.lock_wait, done=published):
+            found = self._restored(call) if published() else None
+            if found is not None:
+                self._log("hit after waiting", started, f"entry {(found.entry or '')[:12]}")
+                return found
+            return self._compiled(call, opened, started)
+
+    def _compiled(
+        self, call: Call, opened: store.Store | None, started: float
+    ) -> Specialisation | Bypass:
+        reasons = str(self.refusals[0]) if self.refusals else "no entry for this function"
+        outcome = compile_call(
+            self.recipe, call.args, call.kwargs, call.scope, live_state(), call.fingerprint.factors
+        )
+        if not isinstance(outcome, Compiled):
+            return self._uncacheable(outcome, call)
+        self.counters.add("misses")
+        blobs = outcome.artifact.to_blobs()
+        draft = _draft(self.recipe, call, outcome, blobs)
+        entry = self._publish(opened, draft) if opened else None
+        # Bound from the packed bytes: what runs now is what a restart will run (P7).
+        candidate = restore.Candidate.of(blobs)
+        specialisation = restore.bind(
+            candidate, blobs, self.recipe.function, entry=entry, call_state=call.call_state
+        )
+        self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
+        return specialisation
+
+    def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
+        answer = opened.publish(draft)
+        if isinstance(answer, store.Published):
+            self.counters.add("stored")
+            return answer.manifest.entry
+        if self.settings.strict:
+            raise StoreError(f"{opened.root}: {answer.reason}")
+        level = events.logger.debug if opened.readonly else events.logger.warning
+        level("%s: not stored in %s: %s", self.recipe.title, opened.root, answer.reason)
+        return None
+
+    def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
+        from npugx_cache.trace import LocalOnly
+
+        self._warn_and_list(outcome.reason, call)
+        if not isinstance(outcome, LocalOnly):
+            self._bypassed[call.signature.kind] = outcome.reason
+            return self._bypass(outcome.reason, call.signature)
+        self.counters.add("bypasses")
+        accept = outcome.accept
+        return Specialisation(
+            None, lambda scope: accept(scope.frame_locals), outcome.run, call.call_state
+        )
+
+    def _warn_and_list(self, reason: str, call: Call) -> None:
+        if self.settings.strict:
+            raise Uncacheable(self.recipe.title, reason)
+        events.warn_bypass(self.recipe.title, reason)
+        opened = self._opened()
+        if opened is not None:
+            opened.publish(_bypass_draft(self.recipe, call, reason))
+
+    def _bypass(self, reason: str, shape: Signature) -> Bypass:
+        if self.settings.strict:
+            raise Uncacheable(self.recipe.title, reason)
+        if shape.kind not in self._bypassed:
+            self._bypassed[shape.kind] = reason
+            events.warn_bypass(self.recipe.title, reason)
+        self.counters.add("bypasses")
+        return Bypass(reason)
+
+    # --- the store
+
+    def _opened(self) -> store.Store | None:
+        if self._store is None:
+            self._store = store.open_store(self.settings)
+            if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
+                events.logger.warning("cache not used: %s", self._store.reason)
+        if isinstance(self._store, store.Unusable):
+            if self.settings.strict and self.settings.mode != "off":
+                raise StoreError(self._store.reason)
+            return None
+        return self._store
+
+    def _log(self, outcome: str, started: float, detail: str) -> None:
+        events.log_lookup(self.recipe.title, outcome, time.perf_counter() - started, detail)
+
+
+def _unstorable_state() -> str | None:
+    """Why a call can't be traced under the global torch state it is made in, or None."""
+    state = live_state()
+    if set(state["torch_function_modes"]) - {"DeviceContext"}:
+        return "a TorchFunctionMode is active"
+    for name, reason in _PLAIN_STATE.items():
+        if state[name] not in (0, False, -1):
+            return reason
+    return None
+
+
+_PLAIN_STATE = {
+    "torch_dispatch_modes": "a TorchDispatchMode is active",
+    "dual_level": "forward-mode automatic differentiation is active",
+    "saved_tensor_hooks": "saved-tensor hooks are active",
+    "functorch_levels": "a functorch transform (vmap, grad, ...) is active",
+    "global_module_hooks": "hooks for all modules are registered",
+}
+
+
+def _about(recipe: Recipe, call: Call) -> dict[str, Any]:
+    return {
+        "function": recipe.title,
+        "backend": recipe.backend,
+        "signature": call.signature.text,
+        "signature_id": call.signature.exact,
+        "environment": environment.summary(),
+    }
+
+
+def _draft(
+    recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]
+) -> store.Draft:
+    return store.Draft(
+        key=call.fingerprint.key,
+        identity=recipe.identity,
+        kind="graph",
+        cost_seconds=outcome.seconds,
+        factors=call.fingerprint.factors,
+        about=_about(recipe, call),
+        blobs=blobs,
+    )
+
+
+def _bypass_draft(recipe: Recipe, call: Call, reason: str) -> store.Draft:
+    return store.Draft(
+        key=call.fingerprint.key,
+        identity=recipe.identity,
+        kind="bypass",
+        cost_seconds=0.0,
+        factors=call.fingerprint.factors,
+        about={**_about(recipe, call), "reason": reason},
+        blobs={},
+    )

@@ -1,0 +1,101 @@
+"""Artifact -> callable. Imports no compiler and never traces (P3); the cold path ends here too (P7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import frame, source
+from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, Bindings, Conditions
+from npugx_cache.backend import runtime
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.guards.check import Guards
+from npugx_cache.portable import NotPortable
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from npugx_cache.guards.sources import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """One graph, ready to run for the calls that `accepts` lets through.
+
+    `entry` is the id of its store entry, or None for one that lives in this process alone;
+    `call_state` are the torch switches it was made under (`environment.call_state`).
+    """
+
+    entry: str | None
+    accepts: Callable[[Scope], bool]
+    run: Callable[..., Any]
+    call_state: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored entry's conditions, decoded; its code is not read before they hold."""
+
+    guards: Guards
+    facts: tuple[source.SourceFact, ...]
+
+    @classmethod
+    def of(cls, blobs: Mapping[str, bytes]) -> Candidate:
+        """Raises `CorruptEntry`."""
+        conditions = Conditions.unpack(blobs[CONDITIONS])
+        try:
+            return cls(Guards(conditions.guards), conditions.facts)
+        except (NotPortable, TypeError, ValueError, RuntimeError) as error:
+            raise CorruptEntry(f"conditions: {error!r}") from error
+
+    def accepts(self, scope: Scope) -> bool:
+        return self.guards.accept(scope) and source.hold(self.facts)
+
+    def failures(self, scope: Scope) -> tuple[str, ...]:
+        return (*source.failures(self.facts), *self.guards.failures(scope))
+
+
+def bind(
+    candidate: Candidate,
+    blobs: Mapping[str, bytes],
+    function: types.FunctionType,
+    *,
+    entry: str | None,
+    call_state: tuple[tuple[str, str], ...],
+) -> Specialisation:
+    """Make an entry callable in the place of `function`.
+
+    Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
+    refers to (an operator, a class) does not exist in this process.
+    """
+    bindings = Bindings.unpack(blobs[BINDINGS])
+    graph: Callable[..., Any] = _no_graph
+    if bindings.program_code:
+        graph = runtime.bind(
+            frame.load(bindings.program_code),
+            bindings.operators,
+            _constants(bindings, blobs),
+            disable_autocast=bindings.disable_autocast,
+        )
+    run = frame.bind(bindings.frame, function, graph)
+    return Specialisation(entry, candidate.guards.accept, run, call_state)
+
+
+def _no_graph(*_: Any) -> Any:
+    raise CorruptEntry("the caller frame calls a graph that the entry does not hold")
+
+
+def _constants(bindings: Bindings, blobs: Mapping[str, bytes]) -> dict[str, torch.Tensor]:
+    if not bindings.constants:
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        stored = load(blobs[CONSTANTS])
+        return {c.name: runtime.live_constant(c, stored[c.name]) for c in bindings.constants}
+    except (SafetensorError, KeyError, RuntimeError) as error:
+        raise CorruptEntry(f"constants: {error!r}") from error

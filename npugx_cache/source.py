@@ -1,0 +1,237 @@
+"""Source facts: the Python code that a trace went through, in a form that a restore can re-check.
+
+A guard tree says nothing about code: Dynamo inlines a helper and forgets its text. Each fact names
+one piece of code and its hash; checking it compares the code that is loaded now, so an edit, another
+version of a package and a function patched at run time are all seen. Code of torch and of Python
+itself is covered by the versions in the fingerprint.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache.portable import NotPortable, Plain, code_hash, unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+FUNCTION = "function"
+FILE = "file"
+OPERATOR = "operator"
+
+
+class SourceFact(NamedTuple):
+    """`name` in `module` had this `hash`.
+
+    kind FUNCTION: the code of module.name as it is loaded. FILE: all code objects of that qualname
+    in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
+    schema of the custom operator `name`; `module` is its namespace.
+    """
+
+    kind: str
+    module: str
+    name: str
+    hash: str
+
+
+def facts_of(codes: Iterable[types.CodeType], root: types.CodeType) -> tuple[SourceFact, ...]:
+    """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
+
+    `root` is the traced function itself, whose code is a factor of the fingerprint.
+    """
+    found = {_fact_of(code) for code in set(codes) if code is not root and not _covered(code)}
+    return tuple(sorted(found))
+
+
+def failures(facts: Iterable[SourceFact]) -> Iterator[str]:
+    """Facts that no longer hold, in words."""
+    for fact in facts:
+        try:
+            now = _HASHES[fact.kind](fact.module, fact.name)
+        except NotPortable as error:
+            yield f"source of {fact.module}.{fact.name} can't be checked: {error}"
+        else:
+            if now != fact.hash:
+                what = "schema of operator" if fact.kind == OPERATOR else "source of"
+                yield f"{what} {fact.module}.{fact.name} changed"
+
+
+def hold(facts: Iterable[SourceFact]) -> bool:
+    return next(failures(facts), None) is None
+
+
+def to_plain(facts: Iterable[SourceFact]) -> list[Plain]:
+    return [list(fact) for fact in facts]
+
+
+def from_plain(rows: Any) -> tuple[SourceFact, ...]:
+    facts = tuple(SourceFact(*(str(field) for field in row)) for row in rows)
+    for fact in facts:
+        if fact.kind not in _HASHES:
+            raise ValueError(f"unknown kind of source fact {fact.kind!r}")
+    return facts
+
+
+def operator_fact(namespace: str, name: str, overload: str) -> SourceFact:
+    full = f"{name}.{overload}"
+    return SourceFact(OPERATOR, namespace, full, _operator_schema(namespace, full))
+
+
+# --- recording
+
+_COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_names
+
+
+def _covered(code: types.CodeType) -> bool:
+    """Whether the code belongs to torch, to this package or to Python's standard library."""
+    if code.co_filename.startswith("<frozen "):
+        return True
+    modules = {f.__module__ for f in _functions_of(code)} or {_module_of_file(code.co_filename)}
+    return all((module or "").partition(".")[0] in _COVERED for module in modules)
+
+
+def _fact_of(code: types.CodeType) -> SourceFact:
+    for module, name in _names_of(code):
+        try:
+            chain = _code_chain(_look_up(module, name))
+        except NotPortable:
+            continue
+        if any(code is part or _contains(part, code) for part in chain):
+            return SourceFact(FUNCTION, module, name, _function_hash(module, name))
+    module = _module_of_file(code.co_filename) or ""
+    fact = SourceFact(FILE, module, code.co_qualname, _file_hash(module, code.co_qualname))
+    if not fact.hash:
+        raise NotPortable(f"the source of {code.co_qualname} can't be found again")
+    return fact
+
+
+def _names_of(code: types.CodeType) -> Iterator[tuple[str, str]]:
+    """Names under which another process may find the code: its own, its class's, an outer's."""
+    functions = _functions_of(code)
+    for function in functions:
+        yield function.__module__, function.__qualname__
+    for function in functions:
+        for cls in _classes_with(function):
+            yield cls.__module__, f"{cls.__qualname__}.{function.__name__}"
+    outer, nested, _ = code.co_qualname.partition(".<locals>")
+    if nested:
+        modules = {f.__module__ for f in functions} | {_module_of_file(code.co_filename)}
+        yield from ((module, outer) for module in sorted(filter(None, modules)))
+
+
+def _functions_of(code: types.CodeType) -> list[types.FunctionType]:
+    return [
+        ref
+        for ref in gc.get_referrers(code)
+        if isinstance(ref, types.FunctionType) and ref.__code__ is code
+    ]
+
+
+def _classes_with(function: types.FunctionType) -> Iterator[type]:
+    """Classes whose body holds the function, as it is or as a method of another kind."""
+    descriptors = (staticmethod, classmethod, property)
+    holders: list[object] = [function]
+    holders += [ref for ref in gc.get_referrers(function) if isinstance(ref, descriptors)]
+    for holder in holders:
+        for namespace in gc.get_referrers(holder):
+            if isinstance(namespace, dict) and namespace.get(function.__name__) is holder:
+                yield from (ref for ref in gc.get_referrers(namespace) if isinstance(ref, type))
+
+
+def _module_of_file(filename: str) -> str | None:
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == filename:
+            return name
+    return None
+
+
+def _contains(outer: types.CodeType, code: types.CodeType) -> bool:
+    return any(
+        constant is code or _contains(constant, code)
+        for constant in outer.co_consts
+        if isinstance(constant, types.CodeType)
+    )
+
+
+# --- finding code again
+
+_MAX_CHAIN = 16
+
+
+def _look_up(module: str, name: str) -> object:
+    found: Any = sys.modules.get(module)
+    if found is None:
+        raise NotPortable(f"module {module} is not imported in this process")
+    for part in name.split("."):
+        # Not getattr: a property or a staticmethod must be found as it stands in its class.
+        owners = getattr(found, "__mro__", (found,))
+        for owner in owners:
+            if part in vars(owner):
+                found = vars(owner)[part]
+                break
+        else:
+            raise NotPortable(f"{module}.{name} does not exist")
+    return found
+
+
+def _code_chain(found: object) -> list[types.CodeType]:
+    """The code behind an object: of itself and of the functions that its decorators wrap."""
+    chain: list[types.CodeType] = []
+    waiting = [found]
+    while waiting and len(chain) < _MAX_CHAIN:
+        function = unwrap(waiting.pop(0))
+        if not isinstance(function, types.FunctionType) or function.__code__ in chain:
+            continue
+        chain.append(function.__code__)
+        waiting += [getattr(function, "__wrapped__", None)]
+        waiting += [_contents(cell) for cell in function.__closure__ or ()]
+    return chain
+
+
+def _contents(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _function_hash(module: str, name: str) -> str:
+    chain = _code_chain(_look_up(module, name))
+    if not chain:
+        raise NotPortable(f"{module}.{name} is not a Python function")
+    return "".join(code_hash(code)[: max(8, 64 // len(chain))] for code in chain)
+
+
+def _file_hash(module: str, qualname: str) -> str:
+    """Hashes of all code objects of that qualname in the module's source file; "" if none."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if not path:
+        return ""
+    try:
+        whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return ",".join(sorted({code_hash(code)[:16] for code in _all_code(whole, qualname)}))
+
+
+def _all_code(code: types.CodeType, qualname: str) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            if constant.co_qualname == qualname:
+                yield constant
+            yield from _all_code(constant, qualname)
+
+
+def _operator_schema(namespace: str, name: str) -> str:
+    from npugx_cache._compat.runtime import schema_text
+    from npugx_cache.portable import resolve_op
+
+    base, _, overload = name.partition(".")
+    return schema_text(resolve_op(namespace, base, overload))
+
+
+_HASHES = {FUNCTION: _function_hash, FILE: _file_hash, OPERATOR: _operator_schema}

@@ -1,0 +1,86 @@
+"""What people decorate: functions, bound methods, modules; and how a call becomes frame locals."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_VARARGS, _VARKW = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+
+
+def split(target: object) -> tuple[types.FunctionType, object | None]:
+    """The plain function behind a target and the object it is bound to; raises TypeError."""
+    function = target.__func__ if isinstance(target, types.MethodType) else target
+    owner = target.__self__ if isinstance(target, types.MethodType) else None
+    if not isinstance(function, types.FunctionType):
+        hint = ""
+        if isinstance(function, (staticmethod, classmethod)):
+            hint = f"; put @{type(function).__name__} above @cache_compile"
+        raise TypeError(
+            "cache_compile takes a Python function, a bound method or an nn.Module, not "
+            f"{type(target).__qualname__}{hint}"
+        )
+    for test in (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
+        if test(function):
+            raise TypeError(f"{function.__qualname__} is a generator or a coroutine: not a graph")
+    return function, owner
+
+
+def name_of(function: types.FunctionType) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+class FrameLocals:
+    """Binds arguments the way Python does, at the speed of a Python call.
+
+    The names are those of the code object: a decorator's `__signature__` or `__wrapped__` plays no
+    part, as it plays none in the frame that Dynamo traces.
+    """
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = function
+        self._bind = _binder(function.__code__)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Frame locals of a call, with free variables; raises TypeError like the call itself."""
+        function, bind = self._function, self._bind
+        bind.__defaults__ = function.__defaults__  # may be replaced at run time
+        bind.__kwdefaults__ = function.__kwdefaults__
+        frame_locals: dict[str, Any] = bind(*args, **kwargs)
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            try:
+                frame_locals[name] = cell.cell_contents
+            except ValueError:  # not filled yet: the function would raise NameError
+                continue
+        return frame_locals
+
+
+def _binder(code: types.CodeType) -> Callable[..., Any]:
+    """A function with the parameters of `code` that returns them by name."""
+    positional = list(code.co_varnames[: code.co_argcount])
+    keyword = list(code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount])
+    rest = list(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+    parameters = positional[:]
+    if code.co_posonlyargcount:
+        parameters.insert(code.co_posonlyargcount, "/")
+    names = positional + keyword
+    varargs = rest.pop(0) if code.co_flags & _VARARGS else ""
+    if varargs or keyword:
+        parameters.append(f"*{varargs}")
+    parameters += keyword
+    varkw = rest.pop(0) if code.co_flags & _VARKW else ""
+    if varkw:
+        parameters.append(f"**{varkw}")
+    names += [name for name in (varargs, varkw) if name]
+    # Defaults are set on the function afterwards; Python allows that for any parameter.
+    body = ", ".join(f"{name!r}: {name}" for name in names)
+    namespace: dict[str, Any] = {}
+    exec(f"def bind({', '.join(parameters)}): return {{{body}}}", namespace)  # noqa: S102
+    binder: Callable[..., Any] = namespace["bind"]
+    return binder

@@ -1,0 +1,165 @@
+"""fn + inputs -> traced function: Dynamo once, then aten operators. The only door to the compiler.
+
+Dynamo's graph is lowered with make_fx on fake tensors, under the modes AOTAutograd uses, but without
+functionalisation: the graph mutates its inputs and returns views of them where eager does, in
+eager's order. So it needs none of AOTAutograd's runtime wrappers (copies back into mutated inputs,
+regenerated output aliases, merged duplicate inputs), which are not part of a graph and could not be
+stored with it.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache import source
+from npugx_cache._compat import tracing
+from npugx_cache.guards.check import Guards
+from npugx_cache.portable import NotPortable
+from npugx_cache.trace.caller_frame import portable_frame
+from npugx_cache.trace.guards import add_guards, add_shape_conditions
+from npugx_cache.trace.roots import Roots
+from npugx_cache.trace.tree_builder import TreeBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from npugx_cache.frame import Frame
+    from npugx_cache.guards import GuardTree
+    from npugx_cache.guards.sources import Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """One call as aten operators, with everything that makes it valid elsewhere.
+
+    `graph` is None for a function without tensor operations; `inputs` names, in the order of the
+    graph's placeholders, what each of them is.
+    """
+
+    graph: torch.fx.GraphModule | None
+    inputs: tuple[str, ...]
+    guards: GuardTree
+    frame: Frame
+    facts: tuple[source.SourceFact, ...]
+    local_only: Callable[[str], LocalOnly | Untraceable]
+    """The same call for this process alone, should it turn out that it can't be stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOnly:
+    """Traced, but something about it has no portable form: valid in this process alone.
+
+    `accept` takes the frame's locals and runs torch's own guards.
+    """
+
+    reason: str
+    accept: Callable[[Mapping[str, Any]], bool]
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untraceable:
+    """Can't be traced as one graph."""
+
+    reason: str
+
+
+def trace(
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    scope: Scope,
+    *,
+    state: Mapping[str, Any],
+    dynamic: bool | None,
+    decompositions: dict[Any, Any] | None,
+) -> Traced | LocalOnly | Untraceable:
+    """Trace one call. Runs nothing of it on real tensors; has no effect on the arguments.
+
+    `scope` are the frame's locals and globals, `state` the global torch state, both as they are at
+    this call. Call it under `torch.no_grad()`.
+    """
+    before = frozenset(function.__globals__)
+    try:
+        output = tracing.capture(function, args, kwargs, dynamic=dynamic)
+    except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all of them mean "eager"
+        return Untraceable(reason=_first_line(error))
+    roots = Roots(function.__globals__, before)
+    try:
+        return _portable(output, function, scope, roots, state, decompositions)
+    except NotPortable as error:
+        return _local_only(output, function, roots, str(error))
+
+
+def _portable(
+    output: tracing.CaptureOutput,
+    function: types.FunctionType,
+    scope: Scope,
+    roots: Roots,
+    state: Mapping[str, Any],
+    decompositions: dict[Any, Any] | None,
+) -> Traced:
+    captured = output.graph_capture_output
+    graph = tracing.lowered(output, decompositions) if output.backend_input else None
+    builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
+    conditions, variables = tracing.shape_conditions(output)
+    _, guards = tracing.guards_of(output, function.__code__)
+    sizes = captured.output_graph.input_source_to_sizes_strides
+    add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
+    add_shape_conditions(builder, conditions, variables)
+    tree = builder.build(state, _threads(captured.traced_code))
+    if reasons := Guards(tree).failures(scope, limit=1):
+        raise NotPortable(f"the recorded guards refuse the call they were made from: {reasons[0]}")
+    backend_id = output.backend_input.backend_id if output.backend_input else None
+    return Traced(
+        graph=graph,
+        inputs=_input_names(output),
+        guards=tree,
+        frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
+        facts=source.facts_of(captured.traced_code, function.__code__),
+        local_only=lambda reason: _local_only(output, function, roots, reason),
+    )
+
+
+def _threads(codes: list[types.CodeType]) -> int | None:
+    """The number of threads matters to a trace only if the traced code asked for it."""
+    asks = any("get_num_threads" in code.co_names for code in codes)
+    return torch.get_num_threads() if asks else None
+
+
+def _input_names(output: tracing.CaptureOutput) -> tuple[str, ...]:
+    if output.backend_input is None:
+        return ()
+    graph = output.backend_input.graph_module.graph
+    return tuple(node.name for node in graph.nodes if node.op == "placeholder")
+
+
+def _local_only(
+    output: tracing.CaptureOutput, function: types.FunctionType, roots: Roots, reason: str
+) -> LocalOnly | Untraceable:
+    """Run Dynamo's own frame and graph under torch's own guards."""
+    try:
+        manager, _ = tracing.guards_of(output, function.__code__)
+    except AssertionError as error:
+        return Untraceable(reason=f"{reason}; and torch's guards: {_first_line(error)}")
+    captured = output.graph_capture_output
+    scope = function.__globals__
+    for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
+        scope.setdefault(name, value)
+    if output.backend_input is not None:
+        scope[output.backend_input.backend_id] = output.backend_input.graph_module
+    run = types.FunctionType(
+        captured.bytecode, scope, function.__name__, function.__defaults__, function.__closure__
+    )
+    run.__kwdefaults__ = function.__kwdefaults__
+    check = manager.guard_manager.check
+    return LocalOnly(reason=reason, accept=lambda frame_locals: bool(check(frame_locals)), run=run)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

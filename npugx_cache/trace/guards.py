@@ -1,0 +1,162 @@
+"""Dynamo's guards as a GuardTree. A guard kind without a portable form refuses the trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache._compat import tracing
+from npugx_cache.guards import Kind, Step, shapes
+from npugx_cache.guards.check import iterator_state
+from npugx_cache.portable import NotPortable, encode, identity
+from npugx_cache.trace.tree_builder import TreeBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATE_KINDS = frozenset(
+    {
+        "GRAD_MODE",
+        "DETERMINISTIC_ALGORITHMS",
+        "GLOBAL_STATE",
+        "FSDP_TRAINING_STATE",
+        "TORCH_FUNCTION_STATE",
+        "DEFAULT_DEVICE",
+        "AUTOGRAD_SAVED_TENSORS_HOOKS",
+        "DUAL_LEVEL",
+        "FUNCTORCH_STACK_MATCH",
+        "SHAPE_ENV",  # its conditions are added by add_shape_conditions
+    }
+)
+"""Guards on global torch state: all of it is compared at every check, whether guarded or not."""
+
+
+def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered: Any) -> None:
+    """Add torch's guards; raises `NotPortable` at the first that has no portable form.
+
+    `sizes` maps the source of a tensor to its possibly symbolic size and stride; `key_ordered` are
+    the sources of dicts whose order of keys the trace relied on.
+    """
+    for guard in guards:
+        kind, parameters = tracing.guard_kind(guard)
+        if kind in STATE_KINDS or builder.in_compiler(guard.originating_source):
+            continue
+        if kind == "TENSOR_MATCH":
+            _add_tensor(builder, guard, sizes)
+        elif kind == "DUPLICATE_INPUT":
+            _add_alias(builder, guard, parameters["source_b"])
+        else:
+            _add_guard(builder, kind, builder.node(guard.originating_source), parameters)
+    for source in key_ordered:
+        node = builder.node(source)
+        if isinstance(builder.value(node), dict):
+            builder.check(node, Kind.KEYS, encode(list(dict.keys(builder.value(node)))))
+
+
+def add_shape_conditions(
+    builder: TreeBuilder, conditions: list[str], variables: dict[str, Any]
+) -> None:
+    """Add torch's conditions on symbolic sizes, which are Python over `variables`."""
+    import re
+
+    for text in conditions:
+        used = {name for name in variables if re.search(rf"\b{name}\b", text)}
+        nodes = {name: builder.node(variables[name]) for name in sorted(used)}
+        builder.shapes.append(shapes.parse(text, nodes))
+
+
+def _add_tensor(builder: TreeBuilder, guard: Any, sizes: Any) -> None:
+    node = builder.node(guard.originating_source)
+    if guard.originating_source not in sizes:
+        raise NotPortable("a tensor that is guarded by its address")
+    layout = sizes[guard.originating_source]
+    size, stride = tracing.concrete(layout["size"]), tracing.concrete(layout["stride"])
+    builder.check_tensor(node, size, stride)
+
+
+def _add_alias(builder: TreeBuilder, guard: Any, other: Any) -> None:
+    if tracing.unskipped(guard.originating_source, other):
+        builder.aliases.append((builder.node(guard.originating_source), builder.node(other)))
+
+
+def _add_guard(builder: TreeBuilder, kind: str, node: int, parameters: dict[str, Any]) -> None:
+    add = _HANDLERS.get(kind)
+    if add is None:
+        raise NotPortable(f"a {kind} guard has no portable form yet")
+    add(builder, node, builder.value(node), parameters)
+
+
+def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check(node, Kind.EQUALS, encode(value))
+
+
+def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    step = builder.nodes[node].step
+    if step == Step.MODULE:
+        return  # sys.modules[name] is that module by the way it is reached
+    builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
+
+
+def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check_type(node)
+    builder.check(node, Kind.LENGTH, len(value))
+
+
+def _keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    keys = list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
+    builder.check_type(node)
+    builder.check(node, Kind.KEY_SET, encode(set(keys)))
+
+
+def _ordered_keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check(node, Kind.KEYS, encode(list(value.keys())))
+
+
+def _has_attribute(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> None:
+    name = parameters["attr"]
+    builder.check(node, Kind.HAS_ATTR if hasattr(value, name) else Kind.LACKS_ATTR, name)
+
+
+def _contains(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> None:
+    key = parameters["key"]
+    builder.check(node, Kind.CONTAINS if key in value else Kind.NOT_CONTAINS, encode(key))
+
+
+_HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
+    "TYPE_MATCH": lambda builder, node, *_: builder.check_type(node),
+    "CONSTANT_MATCH": _constant,
+    "EQUALS_MATCH": _constant,
+    "BOOL_MATCH": _constant,
+    "NONE_MATCH": _constant,
+    "CLOSURE_MATCH": _identity,
+    "FUNCTION_MATCH": _identity,
+    "CLASS_MATCH": _identity,
+    "MODULE_MATCH": _identity,
+    "BUILTIN_MATCH": _identity,
+    "ID_MATCH": _identity,
+    "SEQUENCE_LENGTH": _length,
+    # torch skips these unless asked to look; a hook added later would silently not run.
+    "EMPTY_NN_MODULE_HOOKS_DICT": lambda builder, node, value, _: builder.check(
+        node, Kind.LENGTH, len(value)
+    ),
+    "DICT_KEYS_MATCH": _keys,
+    "MAPPING_KEYS_CHECK": _ordered_keys,
+    "HASATTR": _has_attribute,
+    "NOT_PRESENT_IN_GENERIC_DICT": lambda builder, node, _, parameters: builder.check(
+        node, Kind.ABSENT_ATTR, parameters["attr"]
+    ),
+    "DICT_CONTAINS": _contains,
+    "DICT_NOT_CONTAINS": _contains,
+    "SET_CONTAINS": _contains,
+    "SET_NOT_CONTAINS": _contains,
+    "NOT_NONE_MATCH": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
+    "WEAKREF_ALIVE": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
+    "TUPLE_ITERATOR_LEN": lambda builder, node, value, _: builder.check(
+        node, Kind.ITERATOR, iterator_state(value)
+    ),
+    "RANGE_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
+        node, Kind.ITERATOR, iterator_state(value)
+    ),
+    "COUNT_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
+        node, Kind.ITERATOR, iterator_state(value)
+    ),
+}

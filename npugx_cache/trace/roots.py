@@ -1,0 +1,62 @@
+"""Names that Dynamo made up for one process, as what they stand for in any process."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from npugx_cache.guards import Step
+from npugx_cache.portable import NotPortable, Plain, identity
+
+Root = tuple[Step, Plain]
+
+
+class Roots:
+    """Tells the globals that a trace installed from those of the user's module.
+
+    Dynamo puts objects into the globals of the traced function under names that contain an id() or
+    a counter (`___module_0x.._c0`, `__import_x`, `__builtins_dict___3`). They are known by not
+    having been there before the trace.
+    """
+
+    def __init__(self, frame_globals: dict[str, Any], names_before: frozenset[str]) -> None:
+        self._before = names_before
+        self._installed = {k: v for k, v in frame_globals.items() if k not in names_before}
+
+    def installed(self) -> dict[str, Any]:
+        """What the trace put into the globals, by name."""
+        return dict(self._installed)
+
+    def of(self, name: str, imports: dict[str, str]) -> Root:
+        """The root that a global name stands for; raises `NotPortable`."""
+        if name in self._before:
+            return Step.GLOBAL, name
+        if name in imports:
+            return Step.MODULE, imports[name]
+        if name not in self._installed:
+            return Step.GLOBAL, name
+        return _root_of(self._installed[name], name)
+
+
+def _root_of(value: object, name: str) -> Root:
+    if isinstance(value, types.ModuleType):
+        return Step.MODULE, value.__name__
+    if isinstance(value, dict):
+        return _root_of_dict(value, name)
+    return Step.OBJECT, identity(value)
+
+
+def _root_of_dict(value: dict[str, Any], name: str) -> Root:
+    import builtins
+
+    if value is vars(builtins):
+        return Step.BUILTINS, None
+    for module_name, module in list(sys.modules.items()):
+        if isinstance(module, types.ModuleType) and vars(module) is value:
+            return Step.NAMESPACE, module_name
+    # namedtuple() runs its __new__ in a dict of its own, which no module holds.
+    for cls in tuple.__subclasses__():
+        if getattr(cls.__new__, "__globals__", None) is value and "<locals>" not in cls.__qualname__:
+            return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{cls.__qualname__}.__new__"
+    raise NotPortable(f"the global {name} is a dict that no module owns")

@@ -1,0 +1,216 @@
+"""Builds a GuardTree from Dynamo's sources, reading every value the way a restore will."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import runtime, tracing
+from npugx_cache.guards import Check, GuardTree, Kind, Node, Step, TensorFact
+from npugx_cache.guards.sources import Scope, prepare, read
+from npugx_cache.portable import NotPortable, Plain, encode, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from npugx_cache.trace.roots import Root
+
+S = tracing.sources
+
+TRANSPARENT_SOURCES = (
+    S.NNModuleSource,  # and its subclasses: they say how the module is treated, not where it is
+    S.OptimizerSource,
+    S.SkipGuardSource,
+)
+
+TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+class TreeBuilder:
+    """Collects nodes and checks; values are read through the tree itself, as a restore will."""
+
+    def __init__(self, scope: Scope, root: Callable[[str], Root]) -> None:
+        self._scope = scope
+        self._root = root
+        self.nodes: list[Node] = []
+        self.checks: dict[tuple[int, Kind, str], Check] = {}
+        self.idents: list[Plain] = []
+        self.aliases: list[tuple[int, int]] = []
+        self._tensor_nodes: list[int] = []
+        self._tensor_index: dict[TensorFact, int] = {}
+        self.shapes: list[Plain] = []
+        self._node_of: dict[tuple[int, Step, str], int] = {}
+        self._node_of_source: dict[Any, int] = {}
+        self._values: list[Any] = []
+        self._interned: dict[str, int] = {}
+
+    # --- nodes
+
+    def node(self, source: Any) -> int:
+        known = self._node_of_source.get(source)
+        if known is None:
+            known = self._node_of_source[source] = self._add_source(source)
+        return known
+
+    def value(self, node: int) -> Any:
+        return self._values[node]
+
+    def step(self, parent: int, step: Step, arg: Plain) -> int:
+        key = (parent, step, repr(arg))
+        if key not in self._node_of:
+            node = Node(parent, step, arg)
+            self._values.append(self._read(node))
+            self._node_of[key] = len(self.nodes)
+            self.nodes.append(node)
+        return self._node_of[key]
+
+    def _read(self, node: Node) -> Any:
+        """The live value of a new node; raises `NotPortable` if the tree can't reach it."""
+        try:
+            return read(prepare(node), self._values, self._scope)
+        except Exception as error:  # a user's property may raise anything
+            raise NotPortable(
+                f"a guarded value can't be read again: {node.step.name} {node.arg!r}: {error!r}"
+            ) from None
+
+    def in_compiler(self, source: Any) -> bool:
+        """Whether a guard is about Dynamo's own code, which the version of torch stands for.
+
+        A restore could not check it: it must not import Dynamo (P3).
+        """
+        while hasattr(source, "base"):
+            source = source.base
+        if type(source) is not S.GlobalSource:
+            return False
+        step, arg = self._root(source.global_name)
+        return step is Step.MODULE and arg.split(".")[:2] == ["torch", "_dynamo"]
+
+    def _add_source(self, source: Any) -> int:
+        if type(source) is S.LocalSource:
+            return self.step(-1, Step.LOCAL, source.local_name)
+        if type(source) is S.GlobalSource:
+            return self.step(-1, *self._root(source.global_name))
+        if type(source) is getattr(S, "ImportSource", None):
+            return self.step(-1, Step.MODULE, source.module_name)
+        if not hasattr(source, "base"):
+            raise NotPortable(f"a guard on a {type(source).__name__} ({_source_name(source)})")
+        base = self.node(source.base)
+        if isinstance(source, TRANSPARENT_SOURCES):
+            return base
+        return self.step(base, *_step_of(source))
+
+    # --- checks
+
+    def check(self, node: int, kind: Kind, arg: Plain) -> None:
+        self.checks.setdefault((node, kind, repr(arg)), Check(node, kind, arg))
+
+    def check_type(self, node: int) -> None:
+        self.check(node, Kind.TYPE, self.intern(identity(type(self.value(node)))))
+
+    def intern(self, ident: Plain) -> int:
+        key = repr(ident)
+        if key not in self._interned:
+            self._interned[key] = len(self.idents)
+            self.idents.append(ident)
+        return self._interned[key]
+
+    def check_tensor(self, node: int, size: list[int | None], stride: list[int | None]) -> None:
+        value = self.value(node)
+        if type(value) not in TENSOR_TYPES:
+            raise NotPortable(f"input of type {type(value).__name__}: tensor subclasses are refused")
+        if value.layout is not torch.strided:
+            raise NotPortable(f"a {value.layout} tensor: only strided tensors are supported")
+        marks = tuple(
+            (name, tuple(sorted(vars(value)[name])))
+            for name in runtime.DIMENSION_MARKS
+            if name in vars(value)
+        )
+        fact = TensorFact(
+            self.intern(identity(type(value))),
+            str(value.dtype).removeprefix("torch."),
+            str(value.device),
+            value.requires_grad,
+            runtime.dispatch_keys(value).raw_repr(),
+            tuple(size),
+            tuple(stride),
+            marks,
+        )
+        index = self._tensor_index.setdefault(fact, len(self._tensor_index))
+        self.check(node, Kind.TENSOR, index)
+        if node not in self._tensor_nodes:
+            self._tensor_nodes.append(node)
+
+    def build(self, state: Mapping[str, Plain], threads: int | None) -> GuardTree:
+        distinct = self._distinct()
+        return GuardTree(
+            nodes=tuple(self.nodes),
+            checks=tuple(self.checks.values()),
+            idents=tuple(self.idents),
+            tensors=tuple(self._tensor_index),
+            aliases=tuple(self.aliases),
+            distinct=distinct,
+            shapes=tuple(self.shapes),
+            state=state,
+            threads=threads,
+        )
+
+    def _distinct(self) -> tuple[int, ...]:
+        """One node per tensor object; nodes that share an object become alias pairs."""
+        first: dict[int, int] = {}
+        for node in self._tensor_nodes:
+            same = first.setdefault(id(self.value(node)), node)
+            if same != node and (same, node) not in self.aliases:
+                self.aliases.append((same, node))
+        return tuple(first.values())
+
+
+def _source_name(source: Any) -> str:
+    try:
+        return str(source.name() if callable(source.name) else source.name)
+    except Exception:  # noqa: BLE001 - some sources refuse to be named
+        return "unnamed"
+
+
+def _step_of(source: Any) -> tuple[Step, Plain]:
+    """The step that one chained source takes from its base; raises `NotPortable`."""
+    kind = type(source)
+    if kind is S.GetItemSource or kind is S.ListGetItemSource:
+        index = source.unpack_slice() if source.index_is_slice else source.index
+        return Step.INDEX, encode(index)
+    if kind in (S.DictGetItemSource, S.DictSubclassGetItemSource):
+        if isinstance(source.index, S.ConstDictKeySource):
+            return Step.VALUE_AT, source.index.index
+        return Step.ITEM, encode(source.index)
+    if kind is S.DefaultsSource:
+        return (Step.KWDEFAULT if source.is_kw else Step.DEFAULT), source.idx_key
+    if kind is S.TensorPropertySource:
+        return _TENSOR_STEPS[source.prop.name], source.idx
+    fixed = _FIXED_STEPS.get(kind.__name__)
+    if fixed is not None:
+        step, field = fixed
+        return step, getattr(source, field) if field else None
+    if kind.__name__ == "NamedTupleFieldsSource":
+        return Step.ATTR, "_fields"
+    raise NotPortable(f"a guard on a {kind.__name__} ({_source_name(source)})")
+
+
+_TENSOR_STEPS = {
+    "SIZE": Step.SIZE,
+    "STRIDE": Step.STRIDE,
+    "STORAGE_OFFSET": Step.STORAGE_OFFSET,
+}
+_FIXED_STEPS: dict[str, tuple[Step, str | None]] = {
+    "AttrSource": (Step.ATTR, "member"),
+    "CellContentsSource": (Step.ATTR, "member"),
+    "ParamBufferSource": (Step.ATTR, "member"),
+    "UnspecializedParamBufferSource": (Step.ATTR, "member"),
+    "GradSource": (Step.ATTR, "member"),
+    "GenericAttrSource": (Step.GENERIC_ATTR, "member"),
+    "ConstDictKeySource": (Step.KEY_AT, "index"),
+    "TypeSource": (Step.TYPE, None),
+    "TypeDictSource": (Step.TYPE_DICT, None),
+    "TypeMROSource": (Step.MRO, None),
+    "ClosureSource": (Step.CLOSURE, None),
+    "CodeSource": (Step.CODE, None),
+}
