@@ -154,7 +154,7 @@ def _notice(folder: Folder, path: str, waited: float, longest: float) -> None:
 def _sign(path: str) -> None:
     """Write into the lock file who holds it, for the messages of those who wait."""
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = syscalls.open_again(path)
         try:
             holder = f"process {os.getpid()} on {os.uname().nodename}"
             syscalls.write_all(fd, holder.encode("utf-8", "replace")[:_MAX_HOLDER])

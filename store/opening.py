@@ -69,7 +69,7 @@ def _make_parts(folder: Folder) -> str | None:
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             return folder.explain(error)
         # Anything else (a full disk) may pass: publishing will try again and say why.
-    if not os.access(folder.part("tmp"), os.W_OK, effective_ids=True):
+    if not syscalls.may_write(folder.part("tmp")):
         return f"{VERSION} is not writable here"
     return None
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.manifest import Manifest
+    from npugx_cache.store.results import Refused
     from npugx_cache.store.usage import Use
 
 GRACE = 3600.0
@@ -74,17 +75,25 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class _Scan:
-    """What lies in the store. `complete`: no entry was unreadable, so unnamed blobs are garbage."""
+    """What lies in the store. Entries by id, which is one under all keys."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
     named: dict[str, int] = field(default_factory=dict)
     blobs: dict[str, os.stat_result] = field(default_factory=dict)
-    complete: bool = True
     started: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether a blob that nothing names is garbage.
+
+        A manifest that could not be read just now (EIO, another owner) may name any of them.
+        """
+        return not self.refused
 
     def live_bytes(self) -> int:
         blobs = sum(self.blobs[name].st_size for name in self.named if name in self.blobs)
-        return blobs + sum(entry.size for entry in self.entries)
+        return blobs + sum(entry.size for entry in self.entries.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,8 +126,9 @@ def prune(
         _drop_orphans(folder, scan, policy, limits, tally)
     swept = 0
     if tally.stopped is None:
-        swept, bytes_swept = sweep(folder, everything=policy.everything, dry_run=limits.dry_run)
-        tally.freed += bytes_swept
+        swept = _drop_refused(folder, scan, limits) if policy.everything else 0
+        more, bytes_swept = sweep(folder, everything=policy.everything, dry_run=limits.dry_run)
+        swept, tally.freed = swept + more, tally.freed + bytes_swept
     return PruneReport(
         entries=len(tally.removed),
         blobs=tally.blobs,
@@ -156,9 +166,9 @@ def _scan(folder: Folder, limits: Limits) -> _Scan | None:
         if time.monotonic() > limits.deadline:
             return None
         if not isinstance(item, Entry):
-            scan.complete = False
+            scan.refused.append(item)
             continue
-        scan.entries.append(item)
+        scan.entries[item.manifest.entry] = item
         for digest in _digests(item.manifest):
             scan.named[digest] = scan.named.get(digest, 0) + 1
     return scan
@@ -177,7 +187,7 @@ def _choose(
         use = uses.get(entry.manifest.entry)
         return entry.mtime if use is None else max(entry.mtime, use.last_used)
 
-    ordered = sorted(scan.entries, key=last_used)
+    ordered = sorted(scan.entries.values(), key=last_used)
     if policy.everything:
         return ordered
     left = scan.live_bytes()
@@ -229,7 +239,7 @@ def _evict(folder: Folder, scan: _Scan, entry: Entry, limits: Limits, tally: _Ta
             return
         with contextlib.suppress(OSError):
             syscalls.rmdir(folder.key(manifest.key))
-    scan.entries.remove(entry)
+    del scan.entries[manifest.entry]
     tally.removed.append(manifest)
     tally.freed += entry.size
     for digest in _release(scan.named, entry):
@@ -242,13 +252,22 @@ def _evict(folder: Folder, scan: _Scan, entry: Entry, limits: Limits, tally: _Ta
 def _drop_orphans(
     folder: Folder, scan: _Scan, policy: PrunePolicy, limits: Limits, tally: _Tally
 ) -> None:
-    # A manifest that could not be read just now (EIO, another owner) may name any of them.
     if not scan.complete and not policy.everything:
         return
     grace = 0.0 if policy.everything else GRACE
     for digest in sorted(scan.blobs.keys() - scan.named.keys()):
         if scan.started - scan.blobs[digest].st_mtime >= grace or policy.everything:
             _drop_blob(folder, scan, digest, limits, tally)
+
+
+def _drop_refused(folder: Folder, scan: _Scan, limits: Limits) -> int:
+    """Remove what stands in an entry's place and is none: it would be listed for ever."""
+    count = 0
+    for item in scan.refused:
+        if is_digest(item.entry):
+            path = folder.manifest(item.key, item.entry)
+            count += limits.dry_run or remove(path)
+    return count
 
 
 def _drop_blob(folder: Folder, scan: _Scan, digest: str, limits: Limits, tally: _Tally) -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import entries, syscalls
@@ -42,6 +43,8 @@ _CLEAN_SECONDS = 5.0
 _ESTIMATE_SECONDS = 60.0
 _LOW_WATER = 0.9
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+# A store that nobody holds any more still has its hits to write at exit.
+_with_hits: set[Store] = set()
 
 
 class Store:
@@ -139,11 +142,13 @@ class Store:
         with self._mutex:
             count, key, _ = self._hits.get(manifest.entry, (0, manifest.key, now))
             self._hits[manifest.entry] = (count + 1, key, now)
+            _with_hits.add(self)
 
     def flush(self) -> None:
         """Write the counters and freshen the entries hit. Called at exit and by `publish`."""
         with self._mutex:
             hits, self._hits = self._hits, {}
+            _with_hits.discard(self)
         if not hits or self._folder.readonly is not None:
             return
         for entry, (_, key, used) in hits.items():
@@ -189,7 +194,9 @@ class Store:
         from npugx_cache.store.prune import PruneReport, prune
 
         if limits.dry_run:
-            return prune(self._folder, policy, self._usage.load(), limits)
+            # Not even a bad file is moved away.
+            looking = replace(self._folder, readonly="a dry run changes nothing")
+            return prune(looking, policy, self._usage.load(), limits)
         if self._folder.readonly is not None:
             return PruneReport(stopped=f"read-only: {self._folder.readonly}")
         with hold(self._folder, _CLEANER, Wait(seconds=0)) as answer:
@@ -256,12 +263,13 @@ def open_store(settings: Settings) -> Store | Unusable:
 
 @atexit.register
 def _flush_all() -> None:
-    for store in list(_open_stores):
+    for store in list(_with_hits):
         with contextlib.suppress(Exception):
             store.flush()
 
 
 def _after_fork() -> None:
+    _with_hits.clear()
     for store in list(_open_stores):
         store._forget_parent()  # noqa: SLF001
 

@@ -20,6 +20,11 @@ def open_new(path: str, mode: int) -> int:
     return os.open(path, _NEW_FLAGS, mode)
 
 
+def open_again(path: str) -> int:
+    """Open an existing file to write it anew, in place."""
+    return os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
 def open_folder(path: str) -> int:
     return os.open(path, _FOLDER_FLAGS)
 
@@ -102,6 +107,10 @@ def lstat(path: str) -> os.stat_result:
 def touch(path: str) -> None:
     """Set the times to now. Explicit times would need ownership; `None` only needs write access."""
     os.utime(path, None)
+
+
+def may_write(path: str) -> bool:
+    return os.access(path, os.W_OK, effective_ids=True)
 
 
 def free_bytes(path: str) -> int:

@@ -196,6 +196,19 @@ def test_one_cleaner_at_a_time(store, five, python):
     assert len(keys(store)) == 5
 
 
+def test_everything_takes_what_can_not_be_read_with_it(store, five):
+    entry_path(store, five[0]).chmod(0o666)
+    entry_path(store, five[1]).write_bytes(b"nonsense")
+    entry_path(store, five[2]).unlink()
+    entry_path(store, five[2]).symlink_to("/etc/passwd")
+    store.prune(PrunePolicy(everything=True), dry_run=True)
+    assert len(list(store.listing())) == 5
+    report = store.prune(PrunePolicy(everything=True))
+    assert report.entries == 2
+    assert list(store.listing()) == []
+    assert files(store, "ac") == files(store, "cas") == files(store, "quarantine") == []
+
+
 def test_an_entry_published_again_since_the_scan_stays(store, five):
     def republish(done, total):
         os.utime(entry_path(store, five[4]))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from npugx_cache.store import Listed, Store, open_store
+from npugx_cache.store import Listed
 from npugx_cache.store.plain_disk import PlainDisk
 
 
@@ -70,6 +70,23 @@ def test_the_last_use_of_the_listing_is_the_last_hit(store, publish):
     (item,) = store.listing()
     assert isinstance(item, Listed)
     assert time.time() - item.last_used < 20
+
+
+def test_hits_of_a_store_that_nobody_holds_any_more_are_flushed_at_exit(store, publish, python):
+    manifest = publish(store)
+    code = """if True:
+        import gc, sys
+        from pathlib import Path
+        from npugx_cache.config import Settings
+        from npugx_cache.store import open_store
+        store = open_store(Settings(cache_dir=Path(sys.argv[1])))
+        store.record_hit(store.candidates(sys.argv[2]).manifests[0])
+        del store
+        gc.collect()
+    """
+    _, err = python(code, store.root, manifest.key).communicate(timeout=30)
+    assert err == ""
+    assert [item.hits for item in store.listing()] == [1]
 
 
 def test_hits_are_flushed_at_exit(store, publish, python):
@@ -170,7 +187,5 @@ def test_the_disk_gives_back_plain_values(tmp_path, value):
 def test_two_stores_do_not_share_counters(hits, open_at, tmp_path, publish):
     hits(4)
     other = open_at(tmp_path / "other")
-    assert isinstance(other, Store)
     publish(other)
     assert [item.hits for item in other.listing()] == [0]
-    assert open_store is not None
