@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.opening import Failure, WrongInput
+from npugx_cache.cli.opening import Failure, WrongInput, open_existing
 from npugx_cache.errors import CorruptEntry, EntryNotFound, OptionError, StoreError
 
 
@@ -24,6 +24,9 @@ def print_readable(entry: str, directory: str | None, file: str | None, color: s
 def _read(entry: str, directory: str | None, file: str | None) -> str:
     from npugx_cache.readable import readable_cache
 
+    if "/" not in entry and open_existing(directory, "readonly") is None:
+        # Asked before anything opens it for writing, which would create it.
+        raise WrongInput(f"{entry}: there is no cache yet. Name another one with --dir")
     try:
         return readable_cache(entry, print_output=False, file=file, cache_dir=directory)
     except EntryNotFound as error:
@@ -33,9 +36,10 @@ def _read(entry: str, directory: str | None, file: str | None) -> str:
     except (CorruptEntry, StoreError) as error:
         raise Failure(str(error)) from None
     except OSError as error:
-        raise WrongInput(f"--file {file}: {error.strerror}. Name a file that can be written") from (
-            None
-        )
+        if file is None:
+            raise Failure(f"{entry}: {error}") from None
+        reason = f"--file {file}: {error.strerror}. Name a file that can be written"
+        raise WrongInput(reason) from None
 
 
 def highlight(text: str) -> str:

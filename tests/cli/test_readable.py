@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
+from npugx_cache.artifact import READABLE
 from npugx_cache.cli.output import harmless
 from npugx_cache.cli.reading import highlight
+from npugx_cache.store import Draft
 
 CODE = 'def f(x):\n    """A long line. """ + "' + "y" * 300 + '"\n    return x  # [bold]ä[/bold]\n'
 
@@ -21,9 +25,85 @@ def test_control_characters_are_replaced_and_lines_and_tabs_are_kept():
     assert harmless("a\x1b[2Jb\r\x00\x9b\u202ec") == "a\ufffd[2Jb\ufffd\ufffd\ufffd\ufffdc"
 
 
-def test_an_unknown_entry_is_one_clear_error(filled, run):
-    pytest.importorskip("npugx_cache.readable", reason="readable_cache is not there yet")
-    done = run("readable", "0123456789ab")
+@pytest.fixture
+def entry(filled):
+    answer = filled.publish(
+        Draft(
+            key="e" * 64,
+            identity="1d" * 16,
+            kind="graph",
+            cost_seconds=1.0,
+            factors=(),
+            about={"function": "f"},
+            blobs={READABLE: CODE.encode()},
+        )
+    )
+    return answer.manifest.entry
+
+
+def test_readable_is_plain_when_piped(entry, run):
+    done = run("readable", entry[:10])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == CODE
+
+
+def test_readable_takes_a_path(entry, run, root):
+    done = run("readable", root / "v1/ac/ee" / ("e" * 64) / entry)
+    assert done.stdout == CODE
+
+
+def test_readable_is_coloured_on_a_terminal_and_where_asked_for(entry, run, on_terminal):
+    code, shown = on_terminal("readable", entry)
+    assert code == 0
+    assert "\x1b[" in shown
+    assert "\x1b[" in run("readable", entry, "--color", "always").stdout
+    _, shown = on_terminal("readable", entry, "--color", "never")
+    assert shown.replace("\r\n", "\n") == CODE
+
+
+def test_readable_writes_to_a_file(entry, run, tmp_path):
+    done = run("readable", entry, "--file", tmp_path / "out.py")
+    assert done.returncode == 0
+    assert (tmp_path / "out.py").read_text() == CODE
+    done = run("readable", entry, "--file", tmp_path / "none/out.py")
     assert done.returncode == 2
+    assert "--file" in done.stderr
+
+
+def test_a_damaged_entry_exits_1_with_its_reason(entry, run, root):
+    for path in (root / "v1/cas").rglob("?" * 64):
+        path.write_bytes(b"0" * path.stat().st_size)
+    done = run("readable", entry)
+    assert done.returncode == 1
+    assert "digest mismatch" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "npugx-cache ls" in done.stderr
+
+
+@pytest.mark.parametrize("entry", ["0123456789ab", "zz", "/no/such/v1/ac/00/11/22"])
+def test_an_unknown_entry_is_one_clear_error(filled, run, entry):
+    done = run("readable", entry)
+    assert done.returncode in {1, 2}
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_readable_makes_no_cache_of_a_folder(run, root, tmp_path):
+    assert run("readable", "0123456789ab").returncode == 2
+    assert run("readable", "0123456789ab", "--dir", tmp_path / "typo").returncode == 2
+    assert not root.exists()
+    assert not (tmp_path / "typo").exists()
+
+
+def test_readable_loads_no_torch(entry):
+    code = """if True:
+        import sys
+        from npugx_cache.cli import main
+        try:
+            main(['readable', sys.argv[1]])
+        except SystemExit:
+            pass
+        print(sorted({'torch', 'rich', 'numpy'} & set(sys.modules)))
+    """
+    command = [sys.executable, "-c", code, entry]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
