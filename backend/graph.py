@@ -93,17 +93,18 @@ class _Encoder:
     def _add_call(self, node: fx.Node) -> None:
         if node.op != "call_function":
             raise NotPortable(f"the graph calls a {node.op} ({node.target})")
-        target = self._operator(node.target)
+        target = self._operator(node)
         index = self._operators.setdefault(target, len(self._operators))
         args = [self._argument(arg) for arg in node.args]
         kwargs = [[name, self._argument(arg)] for name, arg in node.kwargs.items()]
         self._calls.append(Call(self._unique(node.name), index, args, kwargs))
         self._values[node] = len(self._values)
 
-    def _operator(self, target: Any) -> Operator:
+    def _operator(self, node: fx.Node) -> Operator:
+        target: Any = node.target
         named = runtime.operator_name(target)
         if named is not None and named[0] == "op":
-            refuse_operator(target)
+            refuse_call(node)
             return Operator(*named[1:])
         if named is not None:
             raise NotPortable(f"the graph contains {named[1]}: control flow can't be stored")
@@ -145,11 +146,20 @@ class _Encoder:
         self._tensors[name] = tensor.detach()
 
 
-def refuse_operator(target: Any) -> None:
-    """Refuse operators whose result a stored graph can't reproduce (`NotPortable`)."""
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        raise NotPortable(f"{target} draws random numbers")
-    if torch.Tag.dynamic_output_shape in target.tags:
-        raise NotPortable(f"the output shape of {target} depends on data")
-    if torch.Tag.data_dependent_output in target.tags:
-        raise NotPortable(f"the result of {target} depends on data and steers the graph")
+def refuse_call(node: fx.Node) -> None:
+    """Refuse calls whose result a stored graph can't reproduce (`NotPortable`)."""
+    target: Any = node.target
+    if torch.Tag.nondeterministic_seeded in target.tags and not _without_dropout(node):
+        raise NotPortable(f"{node.target} draws random numbers")
+    if runtime.depends_on_data(node.meta.get("val")):
+        raise NotPortable(f"a size or number that {node.target} returns depends on data")
+
+
+def _without_dropout(node: fx.Node) -> bool:
+    """Attention operators are tagged as random for the dropout they could do, and mostly don't."""
+    names = runtime.argument_defaults(node.target)
+    if "dropout_p" not in names:
+        return False
+    position = list(names).index("dropout_p")
+    given = node.args[position] if position < len(node.args) else None
+    return (given if given is not None else node.kwargs.get("dropout_p", names["dropout_p"])) == 0

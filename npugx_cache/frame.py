@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.guards import Step
 from npugx_cache.guards.sources import Scope, read
 from npugx_cache.portable import NotPortable, Plain, decode
 
@@ -34,15 +35,22 @@ class Frame:
 
     `names` tells what stands behind each global name that exists in no module by itself: GRAPH,
     [SHIM, module], or the [step, argument] of a root of a guard tree. The names are placeholders
-    that are replaced by unused ones when the frame is bound. `constants` are the live objects among the code's constants, as [path, encoding].
+    that are replaced by unused ones when the frame is bound. `globals` are the other global names
+    it uses. `constants` are the live objects among the code's constants, as [path, encoding].
     """
 
     code: bytes
     names: Mapping[str, Plain]
+    globals: tuple[str, ...]
     constants: tuple[Plain, ...]
 
     def to_plain(self) -> dict[str, Plain]:
-        return {"code": self.code, "names": dict(self.names), "constants": list(self.constants)}
+        return {
+            "code": self.code,
+            "names": dict(self.names),
+            "globals": list(self.globals),
+            "constants": list(self.constants),
+        }
 
     @classmethod
     def from_plain(cls, data: Any) -> Frame:
@@ -50,6 +58,7 @@ class Frame:
             return cls(
                 code=bytes(data["code"]),
                 names=dict(data["names"]),
+                globals=tuple(data["globals"]),
                 constants=tuple(data["constants"]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -89,6 +98,10 @@ def bind(
     """
     code = load(frame.code)
     scope = function.__globals__
+    builtins = read((-1, Step.BUILTINS, None), (), Scope({}, scope))
+    for name in frame.globals:  # or the call would die of a NameError
+        if name not in scope and name not in builtins:
+            raise NotPortable(f"the caller frame needs a global {name}, which does not exist")
     renamed = {name: f"__npugx_{next(_serial)}" for name in frame.names}
     for name, data in frame.names.items():
         scope[renamed[name]] = graph if data == GRAPH else _named_value(data, scope)

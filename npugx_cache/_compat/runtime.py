@@ -52,6 +52,23 @@ def schema_text(operator: Any) -> str:
     return str(operator._schema)
 
 
+def argument_defaults(operator: Any) -> dict[str, object]:
+    """The arguments of an operator in order, with their defaults (None where there is none)."""
+    return {argument.name: argument.default_value for argument in operator._schema.arguments}
+
+
+def depends_on_data(value: object) -> bool:
+    """Whether a traced value, or a size of it, is a symbol that only a run can tell (unbacked)."""
+    if isinstance(value, (list, tuple)):
+        return any(map(depends_on_data, value))
+    sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    return any(
+        isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        and any(str(symbol).startswith("u") for symbol in size.node.expr.free_symbols)
+        for size in sizes
+    )
+
+
 def global_state() -> dict[str, object]:
     """Thread and process state that changes what a trace would contain, as plain JSON-like data.
 
@@ -140,15 +157,26 @@ _SETTINGS_WITHOUT_EFFECT = frozenset(
 
 
 def dynamo_settings() -> tuple[tuple[str, str], ...]:
-    """Dynamo's settings that differ from their defaults; nothing while Dynamo is not loaded."""
+    """Dynamo's settings that differ from their defaults; nothing while Dynamo is not loaded.
+
+    Settings made by environment variables are left to whoever reads the environment.
+    """
     module: Any = sys.modules.get("torch._dynamo.config")
     if module is None:
         return ()
     return tuple(
         (name, repr(getattr(module, name)))
-        for name in sorted(module._config)
-        if not module._is_default(name) and name not in _SETTINGS_WITHOUT_EFFECT
+        for name, entry in sorted(module._config.items())
+        if name not in _SETTINGS_WITHOUT_EFFECT and _is_changed(module, name, entry)
     )
+
+
+def _is_changed(module: Any, name: str, entry: Any) -> bool:
+    # A setting that was patched and put back counts as set by the user, with its old value.
+    override = entry.user_override.get()
+    if module._is_default(name) or entry.alias is not None:
+        return False
+    return type(override) is not object and override != entry.default
 
 
 def cuda_driver() -> str:

@@ -55,6 +55,9 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "math.trunc": math.trunc,
     "math.sqrt": math.sqrt,
     "math.pow": math.pow,
+    "math.isnan": math.isnan,
+    "math.isinf": math.isinf,
+    "math.isfinite": math.isfinite,
     "round": round,
 }
 _OPERATORS: dict[str, Callable[..., Any]] = {

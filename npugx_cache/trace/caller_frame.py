@@ -25,6 +25,7 @@ def portable_frame(
 ) -> frame.Frame:
     """Raises `NotPortable` for a frame that needs what only this process has."""
     names: dict[str, Plain] = {}
+    plain_globals = []
     used = {
         instruction.argval
         for instruction in _instructions(code)
@@ -35,7 +36,9 @@ def portable_frame(
             names[name] = frame.GRAPH
             continue
         step, arg = roots.of(name, imports)
-        if step is not Step.GLOBAL:
+        if step is Step.GLOBAL:
+            plain_globals.append(name)
+        else:
             names[name] = _named(code, name, step, arg)
     stripped, constants = _without_live_constants(code, ())
     # The names hold counters and addresses; equal frames must have equal bytes.
@@ -43,6 +46,7 @@ def portable_frame(
     return frame.Frame(
         code=marshal.dumps(_renamed(stripped, placeholders)),
         names={placeholders[name]: data for name, data in names.items()},
+        globals=tuple(plain_globals),
         constants=tuple(constants),
     )
 

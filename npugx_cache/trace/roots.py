@@ -11,27 +11,29 @@ from npugx_cache.portable import NotPortable, Plain, identity
 
 Root = tuple[Step, Plain]
 
+_made: dict[int, set[str]] = {}
+"""Names that traces of this process installed, by the id of the (immortal) globals of a module."""
+
 
 class Roots:
     """Tells the globals that a trace installed from those of the user's module.
 
     Dynamo puts objects into the globals of the traced function under names that contain an id() or
     a counter (`___module_0x.._c0`, `__import_x`, `__builtins_dict___3`). They are known by not
-    having been there before the trace.
+    having been there before the first trace.
     """
 
     def __init__(self, frame_globals: dict[str, Any], names_before: frozenset[str]) -> None:
-        self._before = names_before
-        self._installed = {k: v for k, v in frame_globals.items() if k not in names_before}
+        made = _made.setdefault(id(frame_globals), set())
+        made |= frame_globals.keys() - names_before
+        self._installed = {name: frame_globals[name] for name in made if name in frame_globals}
 
     def installed(self) -> dict[str, Any]:
-        """What the trace put into the globals, by name."""
+        """What traces put into the globals, by name."""
         return dict(self._installed)
 
     def of(self, name: str, imports: dict[str, str]) -> Root:
         """The root that a global name stands for; raises `NotPortable`."""
-        if name in self._before:
-            return Step.GLOBAL, name
         if name in imports:
             return Step.MODULE, imports[name]
         if name not in self._installed:
