@@ -5,6 +5,7 @@ Knows nothing of torch: the names in the text are bound by `namespace_names`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from npugx_cache.backend.program import VALUE, Operator, Program, values_in
@@ -35,7 +36,11 @@ def source_text(program: Program) -> str:
 
 def operator_names(program: Program) -> list[str]:
     """The global name of each operator of the program, in order: `aten_add_Tensor`, `getitem`."""
-    taken = {*program.inputs, *(c.name for c in program.constants), *(c.name for c in program.calls)}
+    taken = {
+        *program.inputs,
+        *(c.name for c in program.constants),
+        *(c.name for c in program.calls),
+    }
     names: list[str] = []
     for operator in program.operators:
         base = _operator_name(operator)
@@ -117,6 +122,4 @@ def _scalar_text(kind: str, rest: list[Plain]) -> str:
 
 def _float_text(text: str) -> str:
     value = float.fromhex(text) if "x" in text else float(text)
-    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - nan
-        return f'float("{value}")'
-    return repr(value)
+    return repr(value) if math.isfinite(value) else f'float("{value}")'

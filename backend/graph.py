@@ -126,7 +126,7 @@ class _Encoder:
         return encode(arg)
 
     def _add_constant(self, node: fx.Node) -> None:
-        tensor = self._module
+        tensor: Any = self._module
         for part in str(node.target).split("."):
             tensor = getattr(tensor, part)
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):

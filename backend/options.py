@@ -89,7 +89,9 @@ def parse(options: Mapping[str, Any] | None) -> Options:
 
 def _check(name: str, value: object, kind: type) -> None:
     if kind is bool:
-        if not isinstance(value, bool):  # 0 and 1 are refused: the vendor's export turns them to "0"
+        if not isinstance(
+            value, bool
+        ):  # 0 and 1 are refused: the vendor's export turns them to "0"
             raise OptionError(f"option {name!r} is {value!r}; valid values are True and False")
     elif isinstance(value, bool) or not isinstance(value, int):
         raise OptionError(f"option {name!r} is {value!r}; expected an int")

@@ -20,10 +20,32 @@ VALUE = "value"
 
 PYTHON_FUNCTIONS = frozenset(
     {
-        *(f"operator.{name}" for name in "getitem add sub mul floordiv truediv mod pow neg".split()),
-        *(f"operator.{name}" for name in "eq ne lt le gt ge and_ or_ not_ xor lshift rshift".split()),
-        *(f"math.{name}" for name in "floor ceil trunc sqrt".split()),
-        *(f"torch.{name}" for name in "sym_max sym_min sym_float sym_int sym_not sym_ite".split()),
+        *(
+            f"operator.{name}"
+            for name in ["getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg"]
+        ),
+        *(
+            f"operator.{name}"
+            for name in [
+                "eq",
+                "ne",
+                "lt",
+                "le",
+                "gt",
+                "ge",
+                "and_",
+                "or_",
+                "not_",
+                "xor",
+                "lshift",
+                "rshift",
+            ]
+        ),
+        *(f"math.{name}" for name in ["floor", "ceil", "trunc", "sqrt"]),
+        *(
+            f"torch.{name}"
+            for name in ["sym_max", "sym_min", "sym_float", "sym_int", "sym_not", "sym_ite"]
+        ),
         "torch.sym_sum",
         "builtins.round",
         "builtins.max",

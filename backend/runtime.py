@@ -11,12 +11,13 @@ import torch
 
 from npugx_cache._compat import runtime
 from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
-from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.portable import resolve_op
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Mapping, Sequence
+
+    from npugx_cache.backend.program import Constant, Operator, Program
 
 _MODULES: dict[str, Any] = {
     "builtins": builtins,

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npugx_cache.config import VERSION
+
 if TYPE_CHECKING:
-    from npugx_cache.api import CachedFunction, CacheInfo, cache_compile
+    from npugx_cache.api import CachedFunction, cache_compile
+    from npugx_cache.events import CacheInfo
     from npugx_cache.readable import readable_cache
 
-__all__ = ["CacheInfo", "CachedFunction", "cache_compile", "readable_cache"]
-__version__ = "0.1.0"
+__all__ = ["CacheInfo", "CachedFunction", "__version__", "cache_compile", "readable_cache"]
+__version__ = VERSION
 
 _HOME = {
     "CacheInfo": "npugx_cache.events",

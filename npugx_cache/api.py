@@ -1,9 +1,9 @@
 """cache_compile: look up, restore or compile, publish. The whole story of a call, in call order.
 
-    call -> a bound graph accepts it (guards checked)           -> run
-         -> else an entry of the store accepts it (lookup)      -> bind, run
-         -> else trace, optimise, publish, bind (lookup)        -> run
-         -> else (it can't be one graph)                        -> run eagerly, say why
+call -> a bound graph accepts it (guards checked)           -> run
+     -> else an entry of the store accepts it (lookup)      -> bind, run
+     -> else trace, optimise, publish, bind (lookup)        -> run
+     -> else (it can't be one graph)                        -> run eagerly, say why
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import copy
 import threading
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
 from npugx_cache import config, environment, targets
-from npugx_cache.backend import engines, options as backend_options
+from npugx_cache.backend import engines
+from npugx_cache.backend import options as backend_options
 from npugx_cache.errors import BackendUnavailable, OptionError
 from npugx_cache.events import CacheInfo, Counters
 from npugx_cache.guards.sources import Scope
@@ -52,9 +53,7 @@ class CachedFunction:
     instance gets a binding of its own. Safe to call from several threads.
     """
 
-    def __init__(
-        self, recipe: Recipe, settings: Settings, owner: object | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, settings: Settings, owner: object | None = None) -> None:
         self._recipe = recipe
         self._settings = settings
         self._owner = owner
@@ -91,10 +90,13 @@ class CachedFunction:
 
     def _used(self, known: Specialisation) -> Callable[..., Any]:
         state = self._state
-        if state.specialisations[0] is not known:
-            with state.lock:
+        # Not waiting for the lock: another thread may hold it for as long as a compile takes.
+        if state.specialisations[0] is not known and state.lock.acquire(blocking=False):
+            try:
                 others = (s for s in state.specialisations if s is not known)
                 state.specialisations = (known, *others)
+            finally:
+                state.lock.release()
         return known.run
 
     def warm(self, *args: Any, **kwargs: Any) -> None:
@@ -119,10 +121,7 @@ class CachedFunction:
     def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction:
         if instance is None:
             return self
-        bound = copy.copy(self)
-        bound._owner = instance
-        bound._state = self._state_of(instance)
-        return bound
+        return self._twin(instance, self._state_of(instance))
 
     def _state_of(self, instance: object) -> _State:
         """The state of one instance, for as long as it lives."""
@@ -140,9 +139,9 @@ class CachedFunction:
         bound = self._bound
         return lambda _: bound.pop(key, None) and None
 
-    def __copy__(self) -> CachedFunction:
+    def _twin(self, owner: object, state: _State) -> CachedFunction:
         twin = object.__new__(CachedFunction)
-        twin.__dict__.update(self.__dict__)
+        twin.__dict__.update(self.__dict__, _owner=owner, _state=state)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
@@ -152,13 +151,30 @@ class CachedFunction:
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
 
 
-@overload
-def cache_compile(target: M, /, **arguments: Any) -> M: ...
-@overload
-def cache_compile(target: Callable[..., Any], /, **arguments: Any) -> CachedFunction: ...
+class _Arguments(TypedDict, total=False):
+    backend: str
+    dynamic: bool | None
+    options: Mapping[str, Any] | None
+    cache_dir: str | os.PathLike[str] | None
+    strict: bool
+    guards: str
+    custom_decompositions: Mapping[Any, Any] | None
+    global_rank: int | None
+    tp_rank: int | None
+    pp_rank: int | None
+
+
+@overload  # mypy: a module is callable too; the first match is the one meant
+def cache_compile(  # type: ignore[overload-overlap]
+    target: M, /, **arguments: Unpack[_Arguments]
+) -> M: ...
 @overload
 def cache_compile(
-    target: None = None, /, **arguments: Any
+    target: Callable[..., Any], /, **arguments: Unpack[_Arguments]
+) -> CachedFunction: ...
+@overload
+def cache_compile(
+    target: None = None, /, **arguments: Unpack[_Arguments]
 ) -> Callable[[Callable[..., Any]], CachedFunction]: ...
 def cache_compile(
     target: Any = None,
@@ -187,12 +203,8 @@ def cache_compile(
     del global_rank, tp_rank, pp_rank
     _check_arguments(dynamic, strict, guards)
     settings = config.load(cache_dir=cache_dir, strict=strict)
-    chosen = {
-        "backend": engines.check_name(backend),
-        "options": backend_options.parse(options),
-        "dynamic": dynamic,
-        "decompositions": check_decompositions(custom_decompositions),
-    }
+    engine, checked = engines.check_name(backend), backend_options.parse(options)
+    decompositions = check_decompositions(custom_decompositions)
 
     def decorate(decorated: Any) -> Any:
         is_module = isinstance(decorated, torch.nn.Module)
@@ -200,7 +212,14 @@ def cache_compile(
         if isinstance(inner, CachedFunction):
             inner = inner.__wrapped__
         function, owner = targets.split(inner)
-        recipe = Recipe(function=function, title=targets.name_of(function), **chosen)
+        recipe = Recipe(
+            function=function,
+            title=targets.name_of(function),
+            backend=engine,
+            options=checked,
+            dynamic=dynamic,
+            decompositions=decompositions,
+        )
         cached = CachedFunction(recipe, settings, owner)
         if not is_module:
             return cached

@@ -1,12 +1,12 @@
 """Artifact: what one entry holds <-> named blobs. Bytes in, data out; nothing is executed here.
 
-| blob       | content                                                                   | read |
-|------------|---------------------------------------------------------------------------|------|
-| conditions | guard tree and source facts, msgpack                                      | to decide |
-| bindings   | caller frame, compiled program text, names of operators, msgpack          | to run |
-| constants  | tensors that belong to the graph, safetensors; absent if there are none   | to run |
-| program    | the graph as data, msgpack                                                | by tools |
-| readable   | the text that `npugx-cache readable` shows                                | by people |
+| blob       | content                                                              | read by |
+|------------|----------------------------------------------------------------------|---------|
+| conditions | guard tree and source facts, msgpack                                 | restore |
+| bindings   | caller frame, compiled program text, names of operators, msgpack     | restore |
+| constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
+| program    | the graph as data, msgpack                                           | tools   |
+| readable   | the text that `npugx-cache readable` shows                           | people  |
 """
 
 from __future__ import annotations

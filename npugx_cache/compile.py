@@ -66,7 +66,8 @@ def compile_call(
 
 
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
-    program, constants, passes = None, None, ()
+    program, constants = None, None
+    passes: tuple[engines.PassReport, ...] = ()
     operators: tuple[Any, ...] = ()
     code = b""
     if traced.graph is not None:
@@ -78,9 +79,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         constants = _constant_bytes(tensors)
         operators = tuple(zip(operator_names(program), program.operators, strict=True))
         code = frame.dump(compiled(program))
-    conditions = Conditions(
-        guards=traced.guards, facts=(*traced.facts, *_operator_facts(program))
-    )
+    conditions = Conditions(guards=traced.guards, facts=(*traced.facts, *_operator_facts(program)))
     bindings = Bindings(
         frame=traced.frame,
         program_code=code,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CacheMode = Literal["on", "readonly", "off"]
 TrustMode = Literal["private", "group", "signed"]
 
+VERSION = "0.1.0"
 DEFAULT_LOCK_WAIT = 600.0
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import platform
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache import config
 from npugx_cache._compat import runtime
+from npugx_cache.config import VERSION
 from npugx_cache.fingerprint import Factor
 
 if TYPE_CHECKING:
@@ -43,15 +44,21 @@ def summary() -> str:
     return f"py{platform.python_version()} torch{torch.__version__} {platform.machine()}"
 
 
+_CUDA: Any = torch.backends.cuda
+_SDPA_SWITCHES = (
+    ("flash", _CUDA.flash_sdp_enabled),
+    ("mem_efficient", _CUDA.mem_efficient_sdp_enabled),
+    ("math", _CUDA.math_sdp_enabled),
+    ("cudnn", _CUDA.cudnn_sdp_enabled),
+)
+
+
 def call_state() -> tuple[tuple[str, str], ...]:
     """Switches that steer which operators torch picks and that guards don't cover."""
     backends = torch.backends
     return (
         ("float32_matmul_precision", torch.get_float32_matmul_precision()),
-        ("sdp.flash", str(backends.cuda.flash_sdp_enabled())),
-        ("sdp.mem_efficient", str(backends.cuda.mem_efficient_sdp_enabled())),
-        ("sdp.math", str(backends.cuda.math_sdp_enabled())),
-        ("sdp.cudnn", str(backends.cuda.cudnn_sdp_enabled())),
+        *((f"sdp.{name}", str(enabled())) for name, enabled in _SDPA_SWITCHES),
         ("mha.fastpath", str(backends.mha.get_fastpath_enabled())),
         ("mkldnn", str(backends.mkldnn.enabled)),
         ("cudnn", str(backends.cudnn.enabled)),
@@ -60,11 +67,9 @@ def call_state() -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _process_factors() -> tuple[Factor, ...]:
-    from npugx_cache import __version__
-
     return (
         Factor("format", FORMAT),
-        Factor("npugx_cache", __version__),
+        Factor("npugx_cache", VERSION),
         Factor("python", f"{sys.version} {sys.implementation.cache_tag}"),
         Factor("platform", f"{platform.system()} {platform.machine()}"),
         Factor("torch", f"{torch.__version__} {torch.version.git_version}"),
@@ -83,7 +88,7 @@ def _device(kind: str) -> Iterator[Factor]:
         torch_npu = sys.modules.get("torch_npu")
         yield Factor("npu", str(getattr(torch_npu, "__version__", "unknown")))
         yield Factor("npu.cann", str(getattr(torch.version, "cann", "unknown")))
-        yield Factor("npu.device", str(getattr(torch, "npu").get_device_name()))  # noqa: B009
+        yield Factor("npu.device", str(vars(torch)["npu"].get_device_name()))
     else:
         yield Factor(f"device.{kind}", "used")
 

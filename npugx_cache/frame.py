@@ -76,7 +76,7 @@ def dump(code: types.CodeType) -> bytes:
 def load(data: bytes) -> types.CodeType:
     """The code object of authenticated bytes; raises `CorruptEntry`."""
     try:
-        code = marshal.loads(data)  # noqa: S302 - authenticated bytes only, see the module docstring
+        code = marshal.loads(data)  # noqa: S302 - authenticated bytes only, see above
     except (ValueError, EOFError, TypeError) as error:
         raise CorruptEntry(f"code bytes: {error!r}") from error
     if not isinstance(code, types.CodeType):

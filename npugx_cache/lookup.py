@@ -11,7 +11,7 @@ from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS
 from npugx_cache.compile import Compiled, compile_call
 from npugx_cache.errors import CorruptEntry, StoreError, Uncacheable
 from npugx_cache.events import Refusal
-from npugx_cache.fingerprint import Factor, Fingerprint, differences, digest
+from npugx_cache.fingerprint import Fingerprint, differences, digest
 from npugx_cache.guards.check import live_state
 from npugx_cache.portable import NotPortable
 from npugx_cache.restore import Specialisation
@@ -61,7 +61,20 @@ class Lookup:
     def answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope
     ) -> Specialisation | Bypass:
-        """Raises `Uncacheable` and `StoreError` only under `strict`."""
+        """Raises only under `strict`: whatever goes wrong in here, the call itself still runs."""
+        try:
+            return self._answer(args, kwargs, scope)
+        except Exception as error:
+            if self.settings.strict:
+                raise
+            # The one boundary of P2: a fault of ours must not become a fault of the worker.
+            events.logger.exception("%s: a fault of the cache; running eagerly", self.recipe.title)
+            self.counters.add("bypasses")
+            return Bypass(f"a fault of the cache: {error!r}")
+
+    def _answer(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope
+    ) -> Specialisation | Bypass:
         started = time.perf_counter()
         shape = signature(scope.frame_locals)
         reason = self._bypassed.get(shape.kind) or environment.unsupported() or _unstorable_state()
@@ -240,7 +253,7 @@ class Lookup:
 
 def _unstorable_state() -> str | None:
     """Why a call can't be traced under the global torch state it is made in, or None."""
-    state = live_state()
+    state: dict[str, Any] = live_state()
     if set(state["torch_function_modes"]) - {"DeviceContext"}:
         return "a TorchFunctionMode is active"
     for name, reason in _PLAIN_STATE.items():
@@ -268,9 +281,7 @@ def _about(recipe: Recipe, call: Call) -> dict[str, Any]:
     }
 
 
-def _draft(
-    recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]
-) -> store.Draft:
+def _draft(recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]) -> store.Draft:
     return store.Draft(
         key=call.fingerprint.key,
         identity=recipe.identity,

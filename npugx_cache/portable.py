@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Plain = Any
 """None, int, str, bytes or a list of these: what msgpack stores and `==` compares exactly."""
@@ -26,7 +26,7 @@ _INT64 = 1 << 63
 _MAX_DEPTH = 24
 
 
-class NotPortable(Exception):  # noqa: N818 - an answer, not an error: the reason for a refusal
+class NotPortable(Exception):
     """A value has no form that another process could recognise; the text says which and why."""
 
 
@@ -56,8 +56,8 @@ def _encode_float(value: Any) -> Plain:
     return ["float", value.hex() if math.isfinite(value) else repr(value)]
 
 
-def _encode_torch_value(value: object, depth: int) -> Plain | None:
-    torch = sys.modules["torch"]
+def _encode_torch_value(value: Any, depth: int) -> Plain | None:
+    torch = _torch()
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return ["torch", str(value).removeprefix("torch.")]
     if isinstance(value, torch.device):
@@ -89,6 +89,8 @@ def decode(data: Plain) -> Any:
     """Rebuild a value. Only what `encode` can write is accepted; raises `NotPortable` otherwise."""
     if not isinstance(data, list):
         return data
+    if data and data[0] == "id":
+        return resolve(data[1])
     if not data or not isinstance(data[0], str) or data[0] not in _DECODERS:
         raise NotPortable(f"unknown encoding {str(data)[:60]}")
     return _DECODERS[data[0]](*data[1:])
@@ -120,39 +122,26 @@ _DECODERS: dict[str, Any] = {
     "set": lambda items: {decode(x) for x in items},
     "frozenset": lambda items: frozenset(decode(x) for x in items),
     "torch": _decode_torch,
-    "device": lambda text: sys.modules["torch"].device(text),
-    "size": lambda items: sys.modules["torch"].Size([decode(x) for x in items]),
-    "id": lambda data: resolve(data),
+    "device": lambda text: _torch().device(text),
+    "size": lambda items: _torch().Size([decode(x) for x in items]),
 }
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
 
 
 def identity(value: object, depth: int = 0) -> Plain:
     """What names an object in any process; raises `NotPortable` for one that has no name."""
     if depth > _MAX_DEPTH:
         raise NotPortable("nested too deeply, or it contains itself")
-    if isinstance(value, types.ModuleType):
-        return ["module", value.__name__]
-    if isinstance(value, enum.Enum):
-        return ["enum", identity(type(value)), value.name, encode(value._value_, depth + 1)]
-    if isinstance(value, type):
-        return _class_identity(value)
-    if isinstance(value, types.FunctionType):
-        return _function_identity(value, depth)
-    if isinstance(value, types.CodeType):
-        return ["code", code_hash(value)]
-    if isinstance(value, types.MethodType):
-        owner = value.__self__
-        bound_to = owner if isinstance(owner, (type, types.ModuleType)) else type(owner)
-        return ["method", identity(value.__func__, depth + 1), identity(bound_to, depth + 1)]
-    if isinstance(value, partial):
-        parts = (value.func, value.args, value.keywords)
-        return ["partial", *(encode(part, depth + 1) for part in parts)]
-    if isinstance(value, _BUILTIN_KINDS):
-        return ["builtin", _builtin_module(value), value.__qualname__]
-    named = _torch_identity(value)
+    for kinds, name in _IDENTITIES:
+        if isinstance(value, kinds):
+            return name(value, depth)
+    named = _operator_identity(value)
     if named is not None:
         return named
-    if type(value).__module__ == "typing" or isinstance(value, _GENERIC_KINDS):
+    if type(value).__module__ == "typing":
         return ["typing", repr(value)]
     raise NotPortable(f"an object of type {_type_name(type(value))} has no name across processes")
 
@@ -166,7 +155,6 @@ _BUILTIN_KINDS = (
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
 )
-_GENERIC_KINDS = (types.GenericAlias, types.UnionType)
 
 
 def _builtin_module(value: Any) -> str:
@@ -174,12 +162,23 @@ def _builtin_module(value: Any) -> str:
     return str(getattr(value, "__module__", None) or getattr(owner, "__module__", "builtins"))
 
 
-def _torch_identity(value: object) -> Plain | None:
+def _operator_identity(value: object) -> Plain | None:
     if "torch" not in sys.modules:  # nothing can be a torch object; keep the CLI free of torch
         return None
     from npugx_cache._compat import runtime
 
     return runtime.operator_name(value)
+
+
+def _method_identity(value: types.MethodType, depth: int) -> Plain:
+    owner = value.__self__
+    bound_to = owner if isinstance(owner, (type, types.ModuleType)) else type(owner)
+    return ["method", identity(value.__func__, depth + 1), identity(bound_to, depth + 1)]
+
+
+def _partial_identity(value: partial[Any], depth: int) -> Plain:
+    parts = (value.func, value.args, value.keywords)
+    return ["partial", *(encode(part, depth + 1) for part in parts)]
 
 
 def _type_name(kind: type) -> str:
@@ -233,10 +232,26 @@ def _captured(values: Any, depth: int) -> list[Plain]:
     encoded: list[Plain] = []
     for value in values:
         try:
-            encoded.append(encode(value, depth + 8))  # 8: identities of functions nest at most thrice
+            encoded.append(
+                encode(value, depth + 8)
+            )  # 8: identities of functions nest at most thrice
         except NotPortable:
             encoded.append(["type", _type_name(type(value))])
     return encoded
+
+
+_IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
+    (types.ModuleType, lambda v, _: ["module", v.__name__]),
+    (enum.Enum, lambda v, d: ["enum", identity(type(v)), v.name, encode(v._value_, d + 1)]),
+    (types.GenericAlias, lambda v, _: ["typing", repr(v)]),  # list[int] passes for a type too
+    (types.UnionType, lambda v, _: ["typing", repr(v)]),
+    (type, lambda v, _: _class_identity(v)),
+    (types.FunctionType, _function_identity),
+    (types.CodeType, lambda v, _: ["code", code_hash(v)]),
+    (types.MethodType, _method_identity),
+    (partial, _partial_identity),
+    (_BUILTIN_KINDS, lambda v, _: ["builtin", _builtin_module(v), v.__qualname__]),
+)
 
 
 def unwrap(member: object) -> object:

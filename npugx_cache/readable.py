@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npugx_cache import config
@@ -14,10 +15,13 @@ from npugx_cache.guards.wording import Wording
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.artifact import Conditions
     from npugx_cache.backend.program import Program
+
+
+_DEPTH = 4  # folders between a store's root and the file of an entry
 
 
 def render(
@@ -34,12 +38,15 @@ def render(
         _heading("What the entry was made for (a change of any of these is a miss)"),
         "\n".join(f"# {name} = {value}" for name, value, _ in sorted(factors)),
         _heading("Source that the trace went through"),
-        "\n".join(f"# {f.kind} {f.module}.{f.name}  {f.hash}" for f in conditions.facts) or "# none",
+        "\n".join(f"# {f.kind} {f.module}.{f.name}  {f.hash}" for f in conditions.facts)
+        or "# none",
         _guards(conditions),
         _heading("Passes, and how many nodes each removed"),
         "\n".join(f"# {name}: {removed}" for name, removed in passes) or "# none",
         *(_program(program) if program else ["# The function has no tensor operations."]),
-        _heading("Caller frame: reads the inputs, calls forward, rebuilds outputs and side effects"),
+        _heading(
+            "Caller frame: reads the inputs, calls forward, rebuilds outputs and side effects"
+        ),
         _comment(_disassembly(caller)),
     ]
     return "\n".join(sections) + "\n"
@@ -47,7 +54,7 @@ def render(
 
 def readable_cache(
     entry: str | os.PathLike[str],
-    print_output: bool = True,  # noqa: FBT002 - the vendor's signature
+    print_output: bool = True,
     file: str | os.PathLike[str] | None = None,
     *,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -59,8 +66,7 @@ def readable_cache(
     """
     text = _text_of(entry, cache_dir)
     if file is not None:
-        with open(file, "w", encoding="utf-8") as out:  # noqa: PTH123 - accepts what open() does
-            out.write(text)
+        Path(file).write_text(text, encoding="utf-8")
     if print_output:
         sys.stdout.write(text)
     return text
@@ -77,8 +83,8 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
     if isinstance(manifest, store.Miss):
         raise EntryNotFound(f"{name!r} in {opened.root}: {manifest.reason}")
     if manifest.kind == "bypass":
-        return _comment([f"{manifest.about.get('function')} runs uncached:",
-                         str(manifest.about.get("reason"))]) + "\n"
+        function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
+        return _comment([f"{function} runs uncached:", reason]) + "\n"
     blobs = opened.read(manifest, [READABLE])
     if isinstance(blobs, store.Miss):
         raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
@@ -92,11 +98,10 @@ def _name_and_root(
     text = os.fspath(entry)
     if os.sep not in text:
         return text, cache_dir
-    path = os.path.abspath(text)  # noqa: PTH100 - text arithmetic, nothing is resolved
-    head, name = os.path.split(path)
-    for _ in range(4):
-        head = os.path.dirname(head)  # noqa: PTH120
-    return name, head
+    path = Path(text).absolute()
+    if len(path.parents) <= _DEPTH:
+        raise EntryNotFound(f"{text} is not the path of an entry: <root>/v1/ac/<aa>/<key>/<entry>")
+    return path.name, path.parents[_DEPTH]
 
 
 def _guards(conditions: Conditions) -> str:
@@ -114,7 +119,9 @@ def _program(program: Program) -> Iterator[str]:
     names = zip(operator_names(program), program.operators, strict=True)
     for name, operator in names:
         if operator.namespace:
-            target = f"torch.ops.{operator.namespace}.{operator.name}.{operator.overload or 'default'}"
+            target = (
+                f"torch.ops.{operator.namespace}.{operator.name}.{operator.overload or 'default'}"
+            )
         else:
             target = operator.name
         yield f"{name} = {target}"

@@ -45,7 +45,7 @@ class Recipe:
 
 
 def check_decompositions(given: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
-    """Custom decompositions in a fixed order; raises OptionError for what can't be fingerprinted."""
+    """Custom decompositions in a fixed order; raises OptionError for what has no fingerprint."""
     for operator, function in (given or {}).items():
         if runtime.operator_name(operator) is None or not callable(function):
             raise OptionError(

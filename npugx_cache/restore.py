@@ -1,4 +1,4 @@
-"""Artifact -> callable. Imports no compiler and never traces (P3); the cold path ends here too (P7)."""
+"""Artifact -> callable. Imports no compiler, never traces (P3); the cold path ends here (P7)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def signature(frame_locals: Mapping[str, Any]) -> Signature:
 
 def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Paths and values of the arguments, through the usual containers, without modules."""
-    waiting = [(name, value, 0) for name, value in reversed(frame_locals.items())]
+    waiting = [(name, value, 0) for name, value in reversed(list(frame_locals.items()))]
     count = 0
     while waiting and count < _MAX_LEAVES:
         path, value, depth = waiting.pop()
@@ -84,9 +84,7 @@ def _dtype(value: torch.Tensor) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{device}"
 
 
-def _device_types(
-    frame_locals: Mapping[str, Any], leaves: list[tuple[str, Any]]
-) -> Iterator[str]:
+def _device_types(frame_locals: Mapping[str, Any], leaves: list[tuple[str, Any]]) -> Iterator[str]:
     for _, value in leaves:
         if isinstance(value, torch.Tensor):
             yield value.device.type

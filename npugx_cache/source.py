@@ -1,9 +1,9 @@
 """Source facts: the Python code that a trace went through, in a form that a restore can re-check.
 
 A guard tree says nothing about code: Dynamo inlines a helper and forgets its text. Each fact names
-one piece of code and its hash; checking it compares the code that is loaded now, so an edit, another
-version of a package and a function patched at run time are all seen. Code of torch and of Python
-itself is covered by the versions in the fingerprint.
+one piece of code and its hash; checking it compares the code that is loaded now, so an edit,
+another version of a package and a function patched at run time are all seen. Code of torch and of
+Python itself is covered by the versions in the fingerprint.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _covered(code: types.CodeType) -> bool:
     """Whether the code belongs to torch, to this package or to Python's standard library."""
     if code.co_filename.startswith("<frozen "):
         return True
-    modules = {f.__module__ for f in _functions_of(code)} or {_module_of_file(code.co_filename)}
+    modules = [f.__module__ for f in _functions_of(code)]
+    modules = modules or [_module_of_file(code.co_filename) or ""]
     return all((module or "").partition(".")[0] in _COVERED for module in modules)
 
 

@@ -24,7 +24,11 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
             "cache_compile takes a Python function, a bound method or an nn.Module, not "
             f"{type(target).__qualname__}{hint}"
         )
-    for test in (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
+    for test in (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    ):
         if test(function):
             raise TypeError(f"{function.__qualname__} is a generator or a coroutine: not a graph")
     return function, owner
@@ -81,6 +85,7 @@ def _binder(code: types.CodeType) -> Callable[..., Any]:
     # Defaults are set on the function afterwards; Python allows that for any parameter.
     body = ", ".join(f"{name!r}: {name}" for name in names)
     namespace: dict[str, Any] = {}
+    # Names of parameters are identifiers: they come from a code object.
     exec(f"def bind({', '.join(parameters)}): return {{{body}}}", namespace)  # noqa: S102
     binder: Callable[..., Any] = namespace["bind"]
     return binder

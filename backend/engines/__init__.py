@@ -29,9 +29,7 @@ class Engine:
     name: str
     passes: Callable[[Options], tuple[tuple[str, Pass], ...]]
 
-    def optimise(
-        self, graph_module: fx.GraphModule, options: Options
-    ) -> tuple[PassReport, ...]:
+    def optimise(self, graph_module: fx.GraphModule, options: Options) -> tuple[PassReport, ...]:
         """Run the passes on the graph in place."""
         reports = tuple(
             PassReport(name, run(graph_module.graph)) for name, run in self.passes(options)

@@ -8,12 +8,10 @@ is kept: eager hands out a new tensor object there, and the caller can tell.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import fx
+from torch import fx
 
 aten = torch.ops.aten
 
@@ -42,7 +40,9 @@ def _sees(user: fx.Node) -> bool:
 
 def _same_layout(node: fx.Node) -> bool:
     """Same sizes, strides, offset and dtype, known to be equal without adding a guard."""
-    before, after = (n.meta.get("val") for n in (node.args[0], node))
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    before, after = source.meta.get("val"), node.meta.get("val")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
     pairs = [
@@ -64,7 +64,7 @@ _ALIASING = frozenset(
         aten.detach.default,
         aten.view.default,
         aten.view.dtype,
-        aten._unsafe_view.default,  # noqa: SLF001 - an operator's name
+        aten._unsafe_view.default,  # noqa: SLF001 - the name of an operator
         aten.expand.default,
         aten.slice.Tensor,
         aten.permute.default,

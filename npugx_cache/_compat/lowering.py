@@ -39,11 +39,18 @@ def lower(
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
         try:
             return make_fx(
-                lambda *flat: function(*flat),  # make_fx reads the signature of what it is given
+                _flat(function),
                 decomposition_table=dict(decompositions or {}),
             )(*fakes)
         finally:
             mode.allow_non_fake_inputs = allowed
+
+
+def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
+    def flat(*inputs: Any) -> Any:  # make_fx reads the signature of what it is given
+        return function(*inputs)
+
+    return flat
 
 
 def _fake(mode: FakeTensorMode, value: Any, known: Any) -> Any:

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 import torch._C._dynamo.guards as _c_guards
-import torch.utils._device as _device
 from torch import _ops
+from torch.utils import _device
 
 TESTED_TORCH = ((2, 11), (2, 14))
-"""Half-open range of torch versions that the package was tested on; outside it nothing is cached."""
+"""Half-open range of torch versions the package works with; outside it nothing is cached."""
 
 dispatch_keys = torch._C._dispatch_keys
 """The dispatch key set of a tensor; `.raw_repr()` is an int that is stable within a torch build."""
@@ -43,7 +43,7 @@ def operator_name(value: object) -> list[str] | None:
     if isinstance(value, _ops.OpOverloadPacket):
         return ["packet", str(value)]
     if isinstance(value, _ops.HigherOrderOperator):
-        return ["hop", value.name()]
+        return ["hop", str(value.name())]  # type: ignore[no-untyped-call]
     return None
 
 
@@ -180,4 +180,5 @@ def _is_changed(module: Any, name: str, entry: Any) -> bool:
 
 
 def cuda_driver() -> str:
-    return str(torch._C._cuda_getDriverVersion())
+    extension: Any = torch._C  # a CPU build has no such function, and no CUDA tensor to call it
+    return str(extension._cuda_getDriverVersion())

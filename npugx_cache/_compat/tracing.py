@@ -35,8 +35,9 @@ __all__ = [
     "sources",
 ]
 
+
 @contextlib.contextmanager
-def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:  # noqa: FBT001
+def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
     """The meaning that torch.compile gives to its argument `dynamic`."""
     changes: dict[str, object] = {"record_runtime_overhead": False}
     # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
@@ -44,7 +45,7 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:  # noqa: FBT001
         changes["assume_static_by_default"] = False
     elif dynamic is False:
         changes |= {"automatic_dynamic_shapes": False, "assume_static_by_default": True}
-    with dynamo_config.patch(changes):  # type: ignore[attr-defined]
+    with dynamo_config.patch(changes):
         yield
 
 
@@ -105,7 +106,7 @@ def guard_kind(guard: Guard) -> tuple[str, dict[str, Any]]:
 
 def unskipped(first: Source, second: Source) -> bool:
     """Whether torch itself checks the aliasing of two sources."""
-    skip = dynamo_guards.is_from_skip_guard_source
+    skip: Any = vars(dynamo_guards)["is_from_skip_guard_source"]
     return not (skip(first) or skip(second))
 
 
@@ -115,7 +116,7 @@ def concrete(values: Any) -> list[int | None]:
 
 
 def shape_conditions(output: CaptureOutput) -> tuple[list[str], dict[str, Source]]:
-    """torch's conditions on symbolic sizes as Python, and the source behind each variable in them.
+    """Conditions on symbolic sizes as Python, and the source behind each variable in them.
 
     Call it before `guards_of`, which freezes the shape environment.
     """

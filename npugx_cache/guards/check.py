@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from npugx_cache.portable import Plain
 
+Rows = tuple[tuple[int, Any], ...]
+
 THREADS = "num_threads"
 
 
@@ -42,7 +44,9 @@ class Guards:
         self._plan = plan(tree)
         self._known: list[object] = [MISSING] * len(tree.idents)
         self._tensors = tuple(starmap(_LiveTensorFact.of, tree.tensors))
-        self._groups = _by_kind(tree.checks)
+        self._groups = tuple(
+            (kind, tuple(zip(*rows, strict=True))) for kind, rows in tree.checks.items()
+        )
 
     def accept(self, scope: Scope) -> bool:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
@@ -53,7 +57,7 @@ class Guards:
             return self._checks_hold(values) and self._relations_hold(values)
         except Unreachable:
             return False
-        except Exception:  # noqa: BLE001 - a user's __eq__, __len__, ... may raise anything
+        except Exception:  # noqa: BLE001 - as in accept()
             return False
 
     def failures(self, scope: Scope, limit: int = 8) -> list[str]:
@@ -65,24 +69,27 @@ class Guards:
 
     def _checks_hold(self, values: list[Any]) -> bool:
         for kind, rows in self._groups:
-            if kind == Kind.TYPE:
-                known = self._known
-                for node, arg in rows:
-                    live = type(values[node])
-                    if live is not known[arg] and not self._is(live, arg):
-                        return False
-            elif kind == Kind.TENSOR:
-                if not all(self._tensor_matches(values[node], arg) for node, arg in rows):
-                    return False
-            elif kind == Kind.ABSENT_ATTR:
-                if any(name in values[node].__dict__ for node, name in rows):
-                    return False
-            elif kind == Kind.LENGTH:
-                if not all(len(values[node]) == arg for node, arg in rows):
+            fast = _FAST.get(kind)
+            if fast is not None:
+                if not fast(self, rows, values):
                     return False
             elif not all(self._holds(kind, values[node], arg) for node, arg in rows):
                 return False
         return True
+
+    def _types_match(self, rows: Rows, values: list[Any]) -> bool:
+        known = self._known
+        for node, arg in rows:
+            live = type(values[node])
+            if live is not known[arg] and not self._is(live, arg):
+                return False
+        return True
+
+    def _attributes_absent(self, rows: Rows, values: list[Any]) -> bool:
+        return not any(name in values[node].__dict__ for node, name in rows)
+
+    def _lengths_match(self, rows: Rows, values: list[Any]) -> bool:
+        return all(len(values[node]) == length for node, length in rows)
 
     def _relations_hold(self, values: list[Any]) -> bool:
         tree = self.tree
@@ -134,7 +141,7 @@ class Guards:
             yield f"torch.get_num_threads() was {self.tree.threads}, is {torch.get_num_threads()}"
         values = evaluate_all(self._plan, scope)
         reported: set[int] = set()
-        for check in self.tree.checks:
+        for check in self.tree.all_checks():
             if values[check.node] is MISSING:
                 missing = self._first_missing(values, check.node)
                 if missing not in reported:
@@ -151,9 +158,9 @@ class Guards:
             return False
 
     def _first_missing(self, values: list[Any], node: int) -> int:
-        parent = self.tree.nodes[node].parent
-        while parent >= 0 and values[parent] is MISSING:
-            node, parent = parent, self.tree.nodes[parent].parent
+        parents = self.tree.parents
+        while parents[node] >= 0 and values[parents[node]] is MISSING:
+            node = parents[node]
         return node
 
     def _relation_failures(self, values: list[Any], words: Wording) -> Iterator[str]:
@@ -169,7 +176,7 @@ class Guards:
         for condition in tree.shapes:
             try:
                 holds = shapes.holds(condition, values)
-            except Exception:  # noqa: BLE001 - arithmetic on a missing size
+            except Exception:  # noqa: BLE001 - as in accept()
                 holds = False
             if not holds:
                 yield f"shape condition failed: {shapes.wording(condition, words.path)}"
@@ -208,7 +215,9 @@ class _LiveTensorFact(NamedTuple):
             return value.shape == self.size and value.stride() == self.stride
         return (
             value.dim() == len(self.size)
-            and all(want is None or want == n for want, n in zip(self.size, value.shape, strict=True))
+            and all(
+                want is None or want == n for want, n in zip(self.size, value.shape, strict=True)
+            )
             and all(
                 want is None or want == n
                 for want, n in zip(self.stride, value.stride(), strict=True)
@@ -227,16 +236,9 @@ class _LiveTensorFact(NamedTuple):
         )
 
 
-def _by_kind(checks: tuple[Check, ...]) -> tuple[tuple[Kind, tuple[tuple[int, Any], ...]], ...]:
-    groups: dict[Kind, list[tuple[int, Any]]] = {}
-    for check in checks:
-        groups.setdefault(check.kind, []).append((check.node, check.arg))
-    return tuple((kind, tuple(rows)) for kind, rows in groups.items())
-
-
 def _equals(value: object, arg: Plain) -> bool:
     if type(value) is str or value is None:
-        return value == arg
+        return bool(value == arg)
     return bool(encode(value) == arg)
 
 
@@ -252,6 +254,14 @@ _SIMPLE: dict[Kind, Callable[[Any, Plain], bool]] = {
     Kind.KEY_SET: lambda value, arg: encode(set(_keys(value))) == arg,
     Kind.NOT_NONE: lambda value, _: value is not None,
     Kind.ITERATOR: lambda value, arg: iterator_state(value) == arg,
+}
+
+
+# The kinds that make up most of a large model's guards, without a call per check.
+_FAST: dict[Kind, Callable[[Guards, Rows, list[Any]], bool]] = {
+    Kind.TYPE: Guards._types_match,  # noqa: SLF001
+    Kind.ABSENT_ATTR: Guards._attributes_absent,  # noqa: SLF001
+    Kind.LENGTH: Guards._lengths_match,  # noqa: SLF001
 }
 
 

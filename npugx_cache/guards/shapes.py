@@ -61,8 +61,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "round": round,
 }
 _OPERATORS: dict[str, Callable[..., Any]] = {
-    **{name: function for name, function in _BINARY.values()},
-    **{name: function for name, function in _UNARY.values()},
+    **dict(_BINARY.values()),
+    **dict(_UNARY.values()),
     **_CALLS,
     "and": lambda *parts: all(parts),
     "or": lambda *parts: any(parts),
@@ -140,4 +140,8 @@ def wording(data: Plain, name: Callable[[int], str]) -> str:
         return f"{head}({', '.join(parts)})"
     if len(parts) == 1:
         return {"not": "not ", "neg": "-", "pos": "+"}[head] + parts[0]
-    return f"({parts[0]} {head} {parts[1]})" if head in "+-*/%//**" else f"{parts[0]} {head} {parts[1]}"
+    return (
+        f"({parts[0]} {head} {parts[1]})"
+        if head in "+-*/%//**"
+        else f"{parts[0]} {head} {parts[1]}"
+    )

@@ -30,7 +30,7 @@ class Scope:
         self.frame_globals = frame_globals
 
 
-class Unreachable(Exception):  # noqa: N818 - an answer: the guarded structure is not there
+class Unreachable(Exception):
     """A node of the tree does not exist in the live objects."""
 
     def __init__(self, node: int, cause: BaseException) -> None:
@@ -39,21 +39,28 @@ class Unreachable(Exception):  # noqa: N818 - an answer: the guarded structure i
         self.cause = cause
 
 
-Plan = tuple[tuple[int, int, Any], ...]
-"""Nodes as plain tuples with their arguments decoded: what the inner loop needs, made once."""
+Prepared = tuple[int, int, Any]
+"""A node as parent, step and decoded argument: what the inner loop needs."""
 
 
-def prepare(node: Node) -> tuple[int, int, Any]:
+def prepare(node: Node) -> Prepared:
     """One node for `read`; arguments of roots and attributes are names and stay as they are."""
-    by_name = node.step <= Step.GENERIC_ATTR
-    return node.parent, int(node.step), node.arg if by_name else decode(node.arg)
+    return node.parent, int(node.step), _argument(int(node.step), node.arg)
 
 
-def plan(tree: GuardTree) -> Plan:
-    return tuple(map(prepare, tree.nodes))
+def plan(tree: GuardTree) -> tuple[Prepared, ...]:
+    args = [
+        arg if type(arg) is not list else _argument(step, arg)
+        for step, arg in zip(tree.steps, tree.args, strict=True)
+    ]
+    return tuple(zip(tree.parents, tree.steps, args, strict=True))
 
 
-def read(prepared: tuple[int, int, Any], values: Sequence[Any], scope: Scope) -> Any:
+def _argument(step: int, arg: Plain) -> Any:
+    return arg if step <= Step.GENERIC_ATTR else decode(arg)
+
+
+def read(prepared: Prepared, values: Sequence[Any], scope: Scope) -> Any:
     """The live value of one node, given the values of the nodes before it; raises anything."""
     parent, step, arg = prepared
     if parent < 0:
@@ -61,7 +68,7 @@ def read(prepared: tuple[int, int, Any], values: Sequence[Any], scope: Scope) ->
     return _STEPS[step](values[parent], arg)
 
 
-def evaluate(steps: Plan, scope: Scope) -> list[Any]:
+def evaluate(steps: Sequence[Prepared], scope: Scope) -> list[Any]:
     """The value at every node; raises `Unreachable` at the first that is missing."""
     values: list[Any] = []
     append = values.append
@@ -77,7 +84,7 @@ def evaluate(steps: Plan, scope: Scope) -> list[Any]:
                 append(values[parent][arg])
             else:
                 append(read((parent, step, arg), values, scope))
-    except Exception as error:  # noqa: BLE001 - user properties may raise anything; it is a miss
+    except Exception as error:  # noqa: BLE001 - user properties may raise anything: a miss
         raise Unreachable(len(values), error) from None
     return values
 
@@ -86,7 +93,7 @@ MISSING = object()
 """Stands for the value of a node that does not exist, when all nodes are wanted."""
 
 
-def evaluate_all(steps: Plan, scope: Scope) -> list[Any]:
+def evaluate_all(steps: Sequence[Prepared], scope: Scope) -> list[Any]:
     """The value at every node, `MISSING` where there is none: for explaining a miss."""
     values: list[Any] = []
     for prepared in steps:
@@ -96,7 +103,7 @@ def evaluate_all(steps: Plan, scope: Scope) -> list[Any]:
             continue
         try:
             values.append(read(prepared, values, scope))
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - as in evaluate()
             values.append(MISSING)
     return values
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from npugx_cache.portable import Plain
 
@@ -98,17 +98,24 @@ class TensorFact(NamedTuple):
     marks: tuple[tuple[str, tuple[int, ...]], ...]
 
 
+Rows = tuple[tuple[int, ...], tuple[Any, ...]]
+"""The checks of one kind: the nodes, and for each of them the argument."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardTree:
     """All conditions on live objects under which one traced graph may run.
 
-    `aliases` are pairs of nodes that must be one object; `distinct` are nodes of tensors that must
-    be different objects from each other. `shapes` are expression trees over SIZE, STRIDE and
-    STORAGE_OFFSET nodes and int nodes (see `shapes.py`). `state` is `global_state()` at the trace.
+    Nodes and checks are kept as columns, which decode several times faster than rows. `aliases` are
+    pairs of nodes that must be one object; `distinct` are nodes of tensors that must be different
+    objects from each other. `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET
+    nodes and number nodes (see `shapes.py`). `state` is the global torch state at the trace.
     """
 
-    nodes: tuple[Node, ...]
-    checks: tuple[Check, ...]
+    parents: tuple[int, ...]
+    steps: tuple[int, ...]
+    args: tuple[Plain, ...]
+    checks: Mapping[Kind, Rows]
     idents: tuple[Plain, ...]
     tensors: tuple[TensorFact, ...]
     aliases: tuple[tuple[int, int], ...]
@@ -118,10 +125,20 @@ class GuardTree:
     threads: int | None
     """Number of intra-op threads if the traced code asked for it, else None."""
 
+    def node(self, index: int) -> Node:
+        return Node(self.parents[index], _STEPS[self.steps[index]], self.args[index])
+
+    def all_checks(self) -> Iterator[Check]:
+        for kind, rows in self.checks.items():
+            for node, arg in zip(*rows, strict=True):
+                yield Check(node, kind, arg)
+
     def to_plain(self) -> dict[str, Plain]:
         return {
-            "nodes": [[n.parent, int(n.step), n.arg] for n in self.nodes],
-            "checks": [[c.node, int(c.kind), c.arg] for c in self.checks],
+            "parents": list(self.parents),
+            "steps": bytes(self.steps),
+            "args": list(self.args),
+            "checks": [[int(kind), *map(list, rows)] for kind, rows in self.checks.items()],
             "idents": list(self.idents),
             "tensors": [list(t) for t in self.tensors],
             "aliases": [list(pair) for pair in self.aliases],
@@ -135,9 +152,13 @@ class GuardTree:
     def from_plain(cls, data: Any) -> GuardTree:
         """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
         try:
-            return cls(
-                nodes=_nodes(data["nodes"]),
-                checks=_checks(data["checks"], len(data["nodes"])),
+            tree = cls(
+                parents=tuple(data["parents"]),
+                steps=tuple(data["steps"]),
+                args=tuple(data["args"]),
+                checks={
+                    _KINDS[k]: (tuple(nodes), tuple(args)) for k, nodes, args in data["checks"]
+                },
                 idents=tuple(data["idents"]),
                 tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
                 aliases=tuple((int(a), int(b)) for a, b in data["aliases"]),
@@ -146,30 +167,25 @@ class GuardTree:
                 state=dict(data["state"]),
                 threads=data["threads"],
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"guard tree: {error!r}") from error
+        _validate(tree)
+        return tree
 
 
 _STEPS = {int(step): step for step in Step}
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-def _nodes(rows: list[Any]) -> tuple[Node, ...]:
-    nodes = []
-    for position, (parent, step, arg) in enumerate(rows):
-        if not -1 <= parent < position:
-            raise CorruptEntry(f"guard tree: node {position} has parent {parent}")
-        nodes.append(Node(parent, _STEPS[step], arg))
-    return tuple(nodes)
-
-
-def _checks(rows: list[Any], count: int) -> tuple[Check, ...]:
-    checks = []
-    for node, kind, arg in rows:
-        if not 0 <= node < count:
-            raise CorruptEntry(f"guard tree: check of node {node} of {count}")
-        checks.append(Check(node, _KINDS[kind], arg))
-    return tuple(checks)
+def _validate(tree: GuardTree) -> None:
+    count = len(tree.parents)
+    if not len(tree.steps) == len(tree.args) == count or not set(tree.steps) <= _STEPS.keys():
+        raise CorruptEntry("guard tree: malformed nodes")
+    if any(not -1 <= parent < index for index, parent in enumerate(tree.parents)):
+        raise CorruptEntry("guard tree: a node before its parent")
+    for nodes, args in tree.checks.values():
+        if len(nodes) != len(args) or (nodes and not 0 <= min(nodes) <= max(nodes) < count):
+            raise CorruptEntry("guard tree: malformed checks")
 
 
 def _tensor_fact(row: list[Any]) -> TensorFact:

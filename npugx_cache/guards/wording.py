@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache.guards import shapes
 from npugx_cache.guards.tree import Check, GuardTree, Kind, Step, TensorFact
 from npugx_cache.portable import NotPortable, describe, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MAX_VALUE = 120
 
@@ -24,7 +24,7 @@ class Wording:
     def path(self, node: int) -> str:
         known = self._paths.get(node)
         if known is None:
-            parent, step, arg = self._tree.nodes[node]
+            parent, step, arg = self._tree.node(node)
             base = self.path(parent) if parent >= 0 else ""
             known = self._paths[node] = _PATHS[step](base, arg)
         return known
@@ -64,7 +64,7 @@ class Wording:
             yield f"torch_state[{name!r}] == {value!r}"
         if tree.threads is not None:
             yield f"torch.get_num_threads() == {tree.threads}"
-        for check in tree.checks:
+        for check in tree.all_checks():
             yield self.as_python(check)
         for a, b in tree.aliases:
             yield f"{self.path(a)} is {self.path(b)}"
@@ -74,12 +74,12 @@ class Wording:
             yield shapes.wording(condition, self.path)
 
 
-_PATHS = {
+_PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.LOCAL: lambda _, a: a,
     Step.GLOBAL: lambda _, a: f"globals()[{a!r}]",
     Step.MODULE: lambda _, a: a,
     Step.NAMESPACE: lambda _, a: f"vars({a})",
-    Step.BUILTINS: lambda _, a: "vars(builtins)",
+    Step.BUILTINS: lambda *_: "vars(builtins)",
     Step.OBJECT: lambda _, a: describe(a),
     Step.FUNCTION_GLOBALS: lambda _, a: f"{a.replace(':', '.')}.__globals__",
     Step.ATTR: lambda base, a: f"{base}.{a}" if a.isidentifier() else f"getattr({base}, {a!r})",
@@ -100,7 +100,7 @@ _PATHS = {
     Step.STORAGE_OFFSET: lambda base, _: f"{base}.storage_offset()",
 }
 
-_EXPRESSIONS = {
+_EXPRESSIONS: dict[Kind, Callable[[str, Any], str]] = {
     Kind.EQUALS: lambda path, a: f"{path} == {describe(a)}",
     Kind.LENGTH: lambda path, a: f"len({path}) == {a}",
     Kind.ABSENT_ATTR: lambda path, a: f"{a!r} not in {path}.__dict__",

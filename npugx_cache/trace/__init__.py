@@ -1,8 +1,8 @@
 """fn + inputs -> traced function: Dynamo once, then aten operators. The only door to the compiler.
 
-Dynamo's graph is lowered with make_fx on fake tensors, under the modes AOTAutograd uses, but without
-functionalisation: the graph mutates its inputs and returns views of them where eager does, in
-eager's order. So it needs none of AOTAutograd's runtime wrappers (copies back into mutated inputs,
+Dynamo's graph is lowered with make_fx on fake tensors, under the modes AOTAutograd uses, but not
+functionalised: the graph mutates its inputs and returns views of them where eager does, in eager's
+order. So it needs none of AOTAutograd's runtime wrappers (copies back into mutated inputs,
 regenerated output aliases, merged duplicate inputs), which are not part of a graph and could not be
 stored with it.
 """
@@ -86,7 +86,7 @@ def trace(
     before = frozenset(function.__globals__)
     try:
         output = tracing.capture(function, args, kwargs, dynamic=dynamic)
-    except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all of them mean "eager"
+    except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         return Untraceable(reason=_first_line(error))
     roots = Roots(function.__globals__, before)
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dis
+import itertools
 import marshal
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache import frame
 from npugx_cache._compat.runtime import FRAME_SHIMS
@@ -64,7 +65,7 @@ def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
 def _attributes_of(code: types.CodeType, name: str) -> Iterator[str]:
     """What is read from a global right after it is loaded; "?" if it is used in another way."""
     instructions = list(_instructions(code))
-    for this, following in zip(instructions, instructions[1:], strict=False):
+    for this, following in itertools.pairwise(instructions):
         if this.opname in _GLOBAL_INSTRUCTIONS and this.argval == name:
             is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
             yield following.argval if is_attribute else "?"
@@ -80,7 +81,8 @@ def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
 def _without_live_constants(
     code: types.CodeType, path: tuple[int, ...]
 ) -> tuple[types.CodeType, list[Plain]]:
-    kept, taken = [], []
+    kept: list[object] = []
+    taken: list[Plain] = []
     for position, constant in enumerate(code.co_consts):
         here = (*path, position)
         if isinstance(constant, types.CodeType):
@@ -96,7 +98,7 @@ def _without_live_constants(
     return stripped, taken
 
 
-def _is_plain(constant: object) -> bool:
+def _is_plain(constant: Any) -> bool:
     try:
         marshal.dumps(constant)
     except ValueError:

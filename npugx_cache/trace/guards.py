@@ -8,10 +8,11 @@ from npugx_cache._compat import tracing
 from npugx_cache.guards import Kind, Step, shapes
 from npugx_cache.guards.check import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity
-from npugx_cache.trace.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from npugx_cache.trace.tree_builder import TreeBuilder
 
 STATE_KINDS = frozenset(
     {

@@ -59,6 +59,9 @@ def _root_of_dict(value: dict[str, Any], name: str) -> Root:
             return Step.NAMESPACE, module_name
     # namedtuple() runs its __new__ in a dict of its own, which no module holds.
     for cls in tuple.__subclasses__():
-        if getattr(cls.__new__, "__globals__", None) is value and "<locals>" not in cls.__qualname__:
+        if (
+            getattr(cls.__new__, "__globals__", None) is value
+            and "<locals>" not in cls.__qualname__
+        ):
             return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{cls.__qualname__}.__new__"
     raise NotPortable(f"the global {name} is a dict that no module owns")

@@ -69,7 +69,7 @@ class TreeBuilder:
         """The live value of a new node; raises `NotPortable` if the tree can't reach it."""
         try:
             return read(prepare(node), self._values, self._scope)
-        except Exception as error:  # a user's property may raise anything
+        except Exception as error:  # noqa: BLE001 - a user's property may raise anything
             raise NotPortable(
                 f"a guarded value can't be read again: {node.step.name} {node.arg!r}: {error!r}"
             ) from None
@@ -118,7 +118,9 @@ class TreeBuilder:
     def check_tensor(self, node: int, size: list[int | None], stride: list[int | None]) -> None:
         value = self.value(node)
         if type(value) not in TENSOR_TYPES:
-            raise NotPortable(f"input of type {type(value).__name__}: tensor subclasses are refused")
+            raise NotPortable(
+                f"input of type {type(value).__name__}: tensor subclasses are refused"
+            )
         if value.layout is not torch.strided:
             raise NotPortable(f"a {value.layout} tensor: only strided tensors are supported")
         marks = tuple(
@@ -144,8 +146,10 @@ class TreeBuilder:
     def build(self, state: Mapping[str, Plain], threads: int | None) -> GuardTree:
         distinct = self._distinct()
         return GuardTree(
-            nodes=tuple(self.nodes),
-            checks=tuple(self.checks.values()),
+            parents=tuple(node.parent for node in self.nodes),
+            steps=tuple(int(node.step) for node in self.nodes),
+            args=tuple(node.arg for node in self.nodes),
+            checks=self._columns(),
             idents=tuple(self.idents),
             tensors=tuple(self._tensor_index),
             aliases=tuple(self.aliases),
@@ -154,6 +158,15 @@ class TreeBuilder:
             state=state,
             threads=threads,
         )
+
+    def _columns(self) -> dict[Kind, tuple[tuple[int, ...], tuple[Any, ...]]]:
+        rows: dict[Kind, list[Check]] = {}
+        for check in self.checks.values():
+            rows.setdefault(check.kind, []).append(check)
+        return {
+            kind: (tuple(c.node for c in checks), tuple(c.arg for c in checks))
+            for kind, checks in rows.items()
+        }
 
     def _distinct(self) -> tuple[int, ...]:
         """One node per tensor object; nodes that share an object become alias pairs."""
