@@ -147,6 +147,12 @@ class CachedFunction:
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
         return CachedFunction(self._recipe, self._settings, copy.deepcopy(self._owner, memo))
 
+    def __getstate__(self) -> tuple[Recipe, Settings, object | None]:
+        return self._recipe, self._settings, self._owner
+
+    def __setstate__(self, state: tuple[Recipe, Settings, object | None]) -> None:
+        CachedFunction.__init__(self, *state)  # a pickled model starts with nothing bound
+
     def __repr__(self) -> str:
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from npugx_cache.readable import render
 from npugx_cache.source import operator_fact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import torch
 
@@ -33,6 +34,8 @@ class Compiled:
 
     artifact: Artifact
     seconds: float
+    local_only: Callable[[str], LocalOnly | Untraceable]
+    """The same call for this process alone, should its artifact turn out not to bind."""
 
 
 def compile_call(
@@ -46,23 +49,29 @@ def compile_call(
     """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`."""
     from npugx_cache import trace
 
-    started = time.perf_counter()
-    traced = trace.trace(
-        recipe.function,
-        args,
-        kwargs,
-        scope,
-        state=state,
-        dynamic=recipe.dynamic,
-        decompositions=dict(recipe.decompositions or {}),
-    )
-    if not isinstance(traced, trace.Traced):
-        return traced
-    try:
-        artifact = _artifact(recipe, traced, factors)
-    except NotPortable as error:
-        return traced.local_only(str(error))
-    return Compiled(artifact=artifact, seconds=time.perf_counter() - started)
+    with _one_at_a_time:
+        started = time.perf_counter()
+        traced = trace.trace(
+            recipe.function,
+            args,
+            kwargs,
+            scope,
+            state=state,
+            dynamic=recipe.dynamic,
+            decompositions=dict(recipe.decompositions),
+        )
+        if not isinstance(traced, trace.Traced):
+            return traced
+        try:
+            artifact = _artifact(recipe, traced, factors)
+        except NotPortable as error:
+            return traced.local_only(str(error))
+        seconds = time.perf_counter() - started
+        return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
+
+
+_one_at_a_time = threading.RLock()
+"""Dynamo keeps process-wide state while it traces; two threads must not trace at once."""
 
 
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:

@@ -70,7 +70,8 @@ def _process_factors() -> tuple[Factor, ...]:
     return (
         Factor("format", FORMAT),
         Factor("npugx_cache", VERSION),
-        Factor("python", f"{sys.version} {sys.implementation.cache_tag}"),
+        # Not sys.version: two builds of one version share bytecode, and it holds the build date.
+        Factor("python", f"{platform.python_version()} {sys.implementation.cache_tag}"),
         Factor("platform", f"{platform.system()} {platform.machine()}"),
         Factor("torch", f"{torch.__version__} {torch.version.git_version}"),
         Factor("cpu", torch.backends.cpu.get_cpu_capability()),

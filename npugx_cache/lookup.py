@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -181,17 +182,27 @@ class Lookup:
         )
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call)
-        self.counters.add("misses")
         blobs = outcome.artifact.to_blobs()
-        draft = _draft(self.recipe, call, outcome, blobs)
-        entry = self._publish(opened, draft) if opened else None
-        # Bound from the packed bytes: what runs now is what a restart will run (P7).
-        candidate = restore.Candidate.of(blobs)
-        specialisation = restore.bind(
-            candidate, blobs, self.recipe.function, entry=entry, call_state=call.call_state
-        )
+        try:
+            bound = self._bound(blobs, call)
+        except (NotPortable, CorruptEntry) as error:
+            return self._uncacheable(outcome.local_only(str(error)), call)
+        self.counters.add("misses")
+        entry = self._publish(opened, _draft(self.recipe, call, outcome, blobs)) if opened else None
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
-        return specialisation
+        return dataclasses.replace(bound, entry=entry)
+
+    def _bound(self, blobs: dict[str, bytes], call: Call) -> Specialisation:
+        """Bind the packed bytes: what runs now is what a restart will run (P7).
+
+        Before they are published: an entry that can't be bound or refuses its own call is none.
+        """
+        candidate = restore.Candidate.of(blobs)
+        if not candidate.accepts(call.scope):
+            raise NotPortable(f"the entry refuses its own call: {candidate.failures(call.scope)}")
+        return restore.bind(
+            candidate, blobs, self.recipe.function, entry=None, call_state=call.call_state
+        )
 
     def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
         answer = opened.publish(draft)
