@@ -147,7 +147,7 @@ def python_side_effects(cached):
 
 
 def counts_globally(x):
-    global COUNTER
+    global COUNTER  # noqa: PLW0603 - the side effect under test
     COUNTER += 1
     STATE["calls"] = 7
     LOG.append(1)
@@ -156,7 +156,7 @@ def counts_globally(x):
 
 @program
 def global_side_effects(cached):
-    global COUNTER
+    global COUNTER  # noqa: PLW0603 - the side effect under test
     COUNTER = 0
     LOG.clear()
     out = cached(counts_globally)(tensor(3))
@@ -346,7 +346,7 @@ def all_kinds_of_parameters(cached):
 
 
 @program
-def one_binding_per_instance(cached):
+def one_binding_per_instance(cached, kept=[]):  # noqa: B006 - as long as the process lives
     class Scaled(nn.Module):
         def __init__(self, factor):
             super().__init__()
@@ -356,7 +356,8 @@ def one_binding_per_instance(cached):
             return x * self.factor
 
     Scaled.run = cached(Scaled.run)
-    return [Scaled(2).run(tensor(2)), Scaled(3).run(tensor(2))]
+    kept += [Scaled(2), Scaled(3)]
+    return [each.run(tensor(2)) for each in kept[-2:]]
 
 
 class Block(nn.Module):

@@ -1,0 +1,124 @@
+"""Fresh processes for tests: cold and warm are never one process.
+
+What takes seconds is done once for all tests of a run (`once`), also with several pytest workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+class Worker:
+    """A started Python process that prints JSON on its last line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def result(self, timeout: float = 300) -> Any:
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        finally:
+            self.process.kill()
+        assert self.process.returncode == 0, err[-4000:]
+        self.stderr = err
+        assert out.strip(), err[-4000:]
+        return json.loads(out.strip().splitlines()[-1])
+
+
+class Surroundings:
+    """The environment of one fleet of workers: a store and a state folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "cache"
+
+    def environment(self, **changes: str | None) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("NPUGX_", "TORCH", "PYTHON", "COV_"))
+        }
+        kept |= {
+            "NPUGX_CACHE_DIR": str(self.store),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+        }
+        for name, value in changes.items():
+            kept.pop(name, None)
+            if value is not None:
+                kept[name] = value
+        return kept
+
+    def start(self, *args: object, cwd: Path | None = None, **environment: str | None) -> Worker:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, args)],
+            cwd=cwd or self.folder,
+            env=self.environment(**environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return Worker(process)
+
+    def run(self, *args: object, cwd: Path | None = None, **environment: str | None) -> Any:
+        return self.start(*args, cwd=cwd, **environment).result()
+
+    def listing(self) -> list[dict[str, Any]]:
+        """The entries of the store as `npugx-cache ls` shows them."""
+        out = subprocess.run(
+            [sys.executable, "-m", "npugx_cache.cli", "ls", "--format", "json"],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        entries: list[dict[str, Any]] = json.loads(out)["entries"]
+        return entries
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Surroundings:
+    return Surroundings(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Call `make(surroundings)` once in a whole test run, and hand out its JSON-like answer."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    shared = base / "once"
+    shared.mkdir(exist_ok=True)
+
+    def answer(name: str, make: Callable[[Surroundings], Any]) -> Any:
+        done = shared / f"{name}.json"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                folder = shared / name
+                folder.mkdir(exist_ok=True)
+                try:
+                    made = {"answer": make(Surroundings(folder))}
+                except AssertionError as error:  # once is enough for that as well
+                    made = {"error": str(error)}
+                done.write_text(json.dumps(made))
+        made = json.loads(done.read_text())
+        assert "error" not in made, made["error"]
+        return made["answer"]
+
+    return answer

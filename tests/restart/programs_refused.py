@@ -1,0 +1,236 @@
+"""Programs that must not be stored. Run as a script: each one plain, cached and strict, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+PROGRAMS: dict[str, tuple[typing.Callable, str]] = {}
+
+
+def refused(reason):
+    """The reason that must stand in the warning, in the listing and in the strict error."""
+
+    def decorate(function):
+        PROGRAMS[function.__name__] = function, reason
+        return function
+
+    return decorate
+
+
+def tensor(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def twice(call, *args):
+    torch.manual_seed(0)
+    return [call(*args), call(*args)]
+
+
+def drops(x):
+    return functional.dropout(x, 0.5, training=True) * 2
+
+
+@refused("random")
+def dropout_in_train(cached):
+    return twice(cached(drops), tensor(8))
+
+
+def draws(x):
+    return x + torch.rand(3) + torch.randn_like(x)
+
+
+@refused("random")
+def random_numbers(cached):
+    return twice(cached(draws), tensor(3))
+
+
+def draws_in_place(x):
+    return x.clone().uniform_() + torch.bernoulli(torch.full((3,), 0.5))
+
+
+@refused("random")
+def random_numbers_in_place(cached):
+    return twice(cached(draws_in_place), tensor(3))
+
+
+def attends_with_dropout(q):
+    return functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+
+
+@refused("random")
+def attention_with_dropout(cached):
+    return twice(cached(attends_with_dropout), tensor(1, 1, 4, 8))
+
+
+class DropoutModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(x) + 1
+
+
+@refused("random")
+def a_module_in_train(cached):
+    return twice(cached(DropoutModel().train().forward), tensor(8))
+
+
+def positions(x):
+    return x.nonzero() * 2
+
+
+@refused("depends on data")
+def sizes_that_depend_on_data(cached):
+    return twice(cached(positions), torch.tensor([1, 0, 2]))
+
+
+def chosen(x):
+    return x[x > 0] + 1
+
+
+@refused("depends on data")
+def masked_selection(cached):
+    return twice(cached(chosen), tensor(6))
+
+
+def branches(x):
+    return x * 2 if x.sum() > 0 else x * 3
+
+
+@refused("Data-dependent")
+def a_branch_on_data(cached):
+    return twice(cached(branches), tensor(6))
+
+
+def conditional(x):
+    return torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,))
+
+
+@refused("graph")
+def control_flow_in_the_graph(cached):
+    return twice(cached(conditional), tensor(6))
+
+
+class Labelled(torch.Tensor):
+    pass
+
+
+def doubles(x):
+    return x * 2
+
+
+@refused("tensor subclasses are refused")
+def a_tensor_subclass(cached):
+    out = twice(cached(doubles), tensor(3).as_subclass(Labelled))
+    return [type(value).__name__ for value in out] + [
+        value.as_subclass(torch.Tensor) for value in out
+    ]
+
+
+def sparse_product(x, y):
+    return (x @ y).relu()
+
+
+@refused("sparse")
+def a_sparse_input(cached):
+    return twice(cached(sparse_product), torch.eye(3).to_sparse(), tensor(3, 2))
+
+
+def through_sparse(x):
+    return x.to_sparse().to_dense() * 2
+
+
+@refused("sparse")
+def a_sparse_intermediate(cached):
+    return twice(cached(through_sparse), tensor(3, 3))
+
+
+def prints(x):
+    print("side effect", file=sys.stderr)
+    return x + 1
+
+
+@refused("Unsupported")
+def output_to_a_stream(cached):
+    return twice(cached(prints), tensor(3))
+
+
+def through_numpy(x):
+    return torch.from_numpy(x.numpy().copy()) + x.tolist()[0]
+
+
+@refused("tolist")
+def values_taken_to_python(cached):
+    return twice(cached(through_numpy), tensor(3))
+
+
+class Nameless:
+    """Compared by identity: a guard on it has no form in another process."""
+
+    def __init__(self):
+        self.memo = {object(): 2.0}
+
+
+def reads_nameless(x, thing):
+    return x * sum(thing.memo.values())
+
+
+@refused("no name across processes")
+def keys_without_a_name(cached):
+    return twice(cached(reads_nameless), tensor(3), Nameless())
+
+
+def waits(x):
+    import time
+
+    time.sleep(0)
+    return x + 1
+
+
+@refused("skipped")
+def a_call_that_cannot_be_traced(cached):
+    return twice(cached(waits), tensor(3))
+
+
+def transposes_input(x):
+    x.t_()
+    return x * 2
+
+
+@refused("Unsupported")
+def metadata_of_an_input_changed(cached):
+    return [cached(transposes_input)(tensor(2, 3))]
+
+
+def run_strictly(program, cache_compile):
+    from npugx_cache.errors import Uncacheable
+
+    try:
+        program(lambda target, **arguments: cache_compile(target, strict=True, **arguments))
+    except Uncacheable as error:
+        return {"function": error.function, "reason": error.reason, "text": str(error)}
+    return None
+
+
+def main():
+    from run import run
+
+    from npugx_cache import cache_compile
+
+    results = {}
+    for name, (program, reason) in PROGRAMS.items():
+        # Strict first: nothing is known yet of the function.
+        strict = run_strictly(program, cache_compile)
+        results[name] = {**run(program), "strict": strict, "reason": reason}
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
