@@ -12,7 +12,7 @@ from npugx_cache.artifact import Artifact, Bindings, Conditions
 from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.portable import NotPortable
-from npugx_cache.readable import render
+from npugx_cache.readable import Readable, render
 from npugx_cache.source import operator_fact
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         from npugx_cache.backend.runtime import compiled
 
         passes = engines.load(recipe.backend).optimise(traced.graph, recipe.options)
-        program, tensors = to_program(traced.graph, traced.inputs)
+        program, tensors = to_program(traced.graph, [name for name, _ in traced.inputs])
         constants = _constant_bytes(tensors)
         operators = tuple(zip(operator_names(program), program.operators, strict=True))
         code = frame.dump(compiled(program))
@@ -96,8 +96,17 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         constants=program.constants if program else (),
         disable_autocast=bool(program and program.disable_autocast),
     )
-    caller = frame.load(traced.frame.code)
-    text = render(recipe.title, factors, conditions, program, caller, passes)
+    text = render(
+        Readable(
+            title=recipe.title,
+            factors=factors,
+            conditions=conditions,
+            inputs=traced.inputs,
+            passes=passes,
+            program=program,
+            frame=traced.frame,
+        )
+    )
     return Artifact(
         conditions=conditions,
         bindings=bindings,

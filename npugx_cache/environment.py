@@ -22,14 +22,34 @@ FORMAT = "1"
 
 
 def unsupported() -> str | None:
-    """Why nothing can be cached in this process, or None."""
+    """Why no call can be cached in this process or in its present state, or None."""
     low, high = runtime.TESTED_TORCH
     if not low <= runtime.torch_version() < high:
         tested = f">= {low[0]}.{low[1]} and < {high[0]}.{high[1]}"
         return f"torch {torch.__version__} is outside the tested range {tested}"
     if sys.implementation.name != "cpython":
         return f"{sys.implementation.name} is not supported: caller frames are CPython bytecode"
+    return _unstorable_state()
+
+
+def _unstorable_state() -> str | None:
+    """Why a call can't be traced under the global torch state it is made in, or None."""
+    state: dict[str, Any] = runtime.global_state()
+    if set(state["torch_function_modes"]) - {"DeviceContext"}:
+        return "a TorchFunctionMode is active"
+    for name, reason in _PLAIN_STATE.items():
+        if state[name] not in (0, False, -1):
+            return reason
     return None
+
+
+_PLAIN_STATE = {
+    "torch_dispatch_modes": "a TorchDispatchMode is active",
+    "dual_level": "forward-mode automatic differentiation is active",
+    "saved_tensor_hooks": "saved-tensor hooks are active",
+    "functorch_levels": "a functorch transform (vmap, grad, ...) is active",
+    "global_module_hooks": "hooks for all modules are registered",
+}
 
 
 def factors(device_types: frozenset[str]) -> tuple[Factor, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import environment, events, restore, store
 from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS
+from npugx_cache.call import Call, bypass_draft, graph_draft
 from npugx_cache.compile import Compiled, compile_call
 from npugx_cache.errors import CorruptEntry, StoreError, Uncacheable
 from npugx_cache.events import Refusal
@@ -27,18 +28,6 @@ if TYPE_CHECKING:
     from npugx_cache.trace import LocalOnly, Untraceable
 
 _MAX_REFUSALS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call to be answered. `args` include the object a method is bound to."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    scope: Scope
-    signature: Signature
-    fingerprint: Fingerprint
-    call_state: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,7 @@ class Lookup:
     ) -> Specialisation | Bypass:
         started = time.perf_counter()
         shape = signature(scope.frame_locals)
-        reason = self._bypassed.get(shape.kind) or environment.unsupported() or _unstorable_state()
+        reason = self._bypassed.get(shape.kind) or environment.unsupported()
         if reason is not None:
             return self._bypass(reason, shape)
         call_state = environment.call_state()
@@ -188,7 +177,11 @@ class Lookup:
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(str(error)), call)
         self.counters.add("misses")
-        entry = self._publish(opened, _draft(self.recipe, call, outcome, blobs)) if opened else None
+        entry = (
+            self._publish(opened, graph_draft(self.recipe, call, outcome, blobs))
+            if opened
+            else None
+        )
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         return dataclasses.replace(bound, entry=entry)
 
@@ -234,7 +227,7 @@ class Lookup:
         events.warn_bypass(self.recipe.title, reason)
         opened = self._opened()
         if opened is not None:
-            opened.publish(_bypass_draft(self.recipe, call, reason))
+            opened.publish(bypass_draft(self.recipe, call, reason))
 
     def _bypass(self, reason: str, shape: Signature) -> Bypass:
         if self.settings.strict:
@@ -260,57 +253,3 @@ class Lookup:
 
     def _log(self, outcome: str, started: float, detail: str) -> None:
         events.log_lookup(self.recipe.title, outcome, time.perf_counter() - started, detail)
-
-
-def _unstorable_state() -> str | None:
-    """Why a call can't be traced under the global torch state it is made in, or None."""
-    state: dict[str, Any] = live_state()
-    if set(state["torch_function_modes"]) - {"DeviceContext"}:
-        return "a TorchFunctionMode is active"
-    for name, reason in _PLAIN_STATE.items():
-        if state[name] not in (0, False, -1):
-            return reason
-    return None
-
-
-_PLAIN_STATE = {
-    "torch_dispatch_modes": "a TorchDispatchMode is active",
-    "dual_level": "forward-mode automatic differentiation is active",
-    "saved_tensor_hooks": "saved-tensor hooks are active",
-    "functorch_levels": "a functorch transform (vmap, grad, ...) is active",
-    "global_module_hooks": "hooks for all modules are registered",
-}
-
-
-def _about(recipe: Recipe, call: Call) -> dict[str, Any]:
-    return {
-        "function": recipe.title,
-        "backend": recipe.backend,
-        "signature": call.signature.text,
-        "signature_id": call.signature.exact,
-        "environment": environment.summary(),
-    }
-
-
-def _draft(recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]) -> store.Draft:
-    return store.Draft(
-        key=call.fingerprint.key,
-        identity=recipe.identity,
-        kind="graph",
-        cost_seconds=outcome.seconds,
-        factors=call.fingerprint.factors,
-        about=_about(recipe, call),
-        blobs=blobs,
-    )
-
-
-def _bypass_draft(recipe: Recipe, call: Call, reason: str) -> store.Draft:
-    return store.Draft(
-        key=call.fingerprint.key,
-        identity=recipe.identity,
-        kind="bypass",
-        cost_seconds=0.0,
-        factors=call.fingerprint.factors,
-        about={**_about(recipe, call), "reason": reason},
-        blobs={},
-    )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import io
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,43 +14,57 @@ from npugx_cache import config
 from npugx_cache.artifact import READABLE
 from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
+from npugx_cache.frame import GRAPH, SHIM, load
+from npugx_cache.guards import Step
 from npugx_cache.guards.wording import Wording
+from npugx_cache.portable import describe
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Iterable, Iterator
 
     from npugx_cache.artifact import Conditions
     from npugx_cache.backend.program import Program
+    from npugx_cache.frame import Frame
+    from npugx_cache.portable import Plain
 
 
 _DEPTH = 4  # folders between a store's root and the file of an entry
 
 
-def render(
-    title: str,
-    factors: Iterable[tuple[str, str, str]],
-    conditions: Conditions,
-    program: Program | None,
-    caller: types.CodeType,
-    passes: Iterable[tuple[str, int]],
-) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readable:
+    """What the text of an entry is made of. `inputs` are a name and a description each."""
+
+    title: str
+    factors: Iterable[tuple[str, str, str]]
+    conditions: Conditions
+    inputs: tuple[tuple[str, str], ...]
+    passes: Iterable[tuple[str, int]]
+    program: Program | None
+    frame: Frame
+
+
+def render(parts: Readable) -> str:
     """The text of an entry. It is Python, so that editors colour it; it is not meant to be run."""
+    facts = [f"{f.kind} {f.module}.{f.name}  {f.hash}" for f in parts.conditions.facts]
     sections = [
-        _comment([title]),
+        f"# {parts.title}",
         _heading("What the entry was made for (a change of any of these is a miss)"),
-        "\n".join(f"# {name} = {value}" for name, value, _ in sorted(factors)),
+        _comment([f"{name} = {value}" for name, value, _ in sorted(parts.factors)]),
         _heading("Source that the trace went through"),
-        "\n".join(f"# {f.kind} {f.module}.{f.name}  {f.hash}" for f in conditions.facts)
-        or "# none",
-        _guards(conditions),
+        _comment(facts),
+        _heading("Guards: what must hold for the graph to be valid"),
+        *_guards(parts.conditions),
         _heading("Passes, and how many nodes each removed"),
-        "\n".join(f"# {name}: {removed}" for name, removed in passes) or "# none",
-        *(_program(program) if program else ["# The function has no tensor operations."]),
+        _comment([f"{name}: {removed}" for name, removed in parts.passes]),
+        _heading("Inputs and parameters of the graph"),
+        _comment([f"{name}: {described}" for name, described in parts.inputs]),
+        _heading("Graph, as the Python that runs"),
+        *(_program(parts.program) if parts.program else ["# no tensor operations"]),
         _heading(
-            "Caller frame: reads the inputs, calls forward, rebuilds outputs and side effects"
+            "Caller frame: reads the inputs, calls forward, rebuilds outputs, replays effects"
         ),
-        _comment(_disassembly(caller)),
+        _comment(_frame(parts.frame)),
     ]
     return "\n".join(sections) + "\n"
 
@@ -76,7 +93,9 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
     from npugx_cache import store
 
     name, root = _name_and_root(entry, cache_dir)
-    opened = store.open_store(config.load(cache_dir=root))
+    # Reading must neither create a store where none is nor fail because the cache is switched off.
+    settings = replace(config.load(cache_dir=root), mode="readonly")
+    opened = store.open_store(settings)
     if isinstance(opened, store.Unusable):
         raise StoreError(opened.reason)
     manifest = opened.find(name)
@@ -104,18 +123,16 @@ def _name_and_root(
     return path.name, path.parents[_DEPTH]
 
 
-def _guards(conditions: Conditions) -> str:
-    checks = list(Wording(conditions.guards).lines())
-    body = "\n".join(f"        and {line}" for line in checks[1:])
-    first = checks[0] if checks else "True"
-    return (
-        f"{_heading('Guards: what must hold for the graph to be valid')}\n"
-        f"def guards_hold() -> bool:\n    return (\n        {first}\n{body}\n    )"
-    )
+def _guards(conditions: Conditions) -> Iterator[str]:
+    first, *others = Wording(conditions.guards).lines()
+    yield "def guards_hold() -> bool:"
+    yield "    return ("
+    yield f"        {first}"
+    yield from (f"        and {line}" for line in others)
+    yield "    )"
 
 
 def _program(program: Program) -> Iterator[str]:
-    yield _heading("Graph")
     names = zip(operator_names(program), program.operators, strict=True)
     for name, operator in names:
         if operator.namespace:
@@ -134,13 +151,21 @@ def _program(program: Program) -> Iterator[str]:
     yield source_text(program).rstrip()
 
 
-def _disassembly(code: types.CodeType) -> list[str]:
-    import dis
-    import io
-
+def _frame(caller: Frame) -> Iterator[str]:
+    for name, data in caller.names.items():
+        yield f"{name} is {_name_words(data)}"
     out = io.StringIO()
-    dis.dis(code, file=out, depth=3)
-    return out.getvalue().splitlines()
+    dis.dis(load(caller.code), file=out, depth=3)
+    yield from out.getvalue().splitlines()
+
+
+def _name_words(data: Plain) -> str:
+    if data == GRAPH:
+        return "forward"
+    kind, arg = data
+    if kind == SHIM:
+        return f"a stand-in for {arg}"
+    return f"{Step(kind).name.lower().replace('_', ' ')} {describe(arg) if arg else ''}".rstrip()
 
 
 def _heading(text: str) -> str:
@@ -148,4 +173,4 @@ def _heading(text: str) -> str:
 
 
 def _comment(lines: Iterable[str]) -> str:
-    return "\n".join(f"# {line}".rstrip() for line in lines)
+    return "\n".join(f"# {line}".rstrip() for line in lines) or "# none"

@@ -29,6 +29,7 @@ __all__ = [
     "Source",
     "TorchDynamoException",
     "capture",
+    "graph_inputs",
     "guards_of",
     "lowered",
     "shape_conditions",
@@ -59,6 +60,16 @@ def capture(
     """Trace one call with Dynamo as a full graph; raises `TorchDynamoException`."""
     with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
         return fullgraph_capture(function, args, kwargs)
+
+
+def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:
+    """The placeholders of Dynamo's graph: their names and where their values come from."""
+    if output.backend_input is None:
+        return []
+    metadata = output.graph_capture_output.output_graph.export_metadata
+    origins = metadata.graph_input_idx_to_local_source
+    nodes = [n for n in output.backend_input.graph_module.graph.nodes if n.op == "placeholder"]
+    return [(node.name, origins.get(index)) for index, node in enumerate(nodes)]
 
 
 def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> torch.fx.GraphModule:

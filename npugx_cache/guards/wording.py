@@ -29,6 +29,13 @@ class Wording:
             known = self._paths[node] = _PATHS[step](base, arg)
         return known
 
+    def origin(self, node: int) -> str:
+        """Where a value comes from and, for a guarded tensor, what it must be."""
+        facts, args = self._tree.checks.get(Kind.TENSOR, ((), ()))
+        if node not in facts:
+            return self.path(node)
+        return f"{self.path(node)}: {_tensor_words(self._tree, args[facts.index(node)])}"
+
     def failure(self, check: Check, live: object) -> str:
         """What a check expected and what it found."""
         path = self.path(check.node)

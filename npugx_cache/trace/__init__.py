@@ -18,6 +18,7 @@ import torch
 from npugx_cache import source
 from npugx_cache._compat import tracing
 from npugx_cache.guards.check import Guards
+from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
@@ -25,7 +26,7 @@ from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.frame import Frame
     from npugx_cache.guards import GuardTree
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 class Traced:
     """One call as aten operators, with everything that makes it valid elsewhere.
 
-    `graph` is None for a function without tensor operations; `inputs` names, in the order of the
-    graph's placeholders, what each of them is.
+    `graph` is None for a function without tensor operations; `inputs` are a name and a description
+    of each placeholder, in order.
     """
 
     graph: torch.fx.GraphModule | None
-    inputs: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...]
     guards: GuardTree
     frame: Frame
     facts: tuple[source.SourceFact, ...]
@@ -117,7 +118,7 @@ def _portable(
     backend_id = output.backend_input.backend_id if output.backend_input else None
     return Traced(
         graph=graph,
-        inputs=_input_names(output),
+        inputs=tuple(_inputs(output, builder, tree)),
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
         facts=source.facts_of(captured.traced_code, function.__code__),
@@ -131,11 +132,20 @@ def _threads(codes: list[types.CodeType]) -> int | None:
     return torch.get_num_threads() if asks else None
 
 
-def _input_names(output: tracing.CaptureOutput) -> tuple[str, ...]:
-    if output.backend_input is None:
-        return ()
-    graph = output.backend_input.graph_module.graph
-    return tuple(node.name for node in graph.nodes if node.op == "placeholder")
+def _inputs(
+    output: tracing.CaptureOutput, builder: TreeBuilder, tree: GuardTree
+) -> Iterator[tuple[str, str]]:
+    """Short names for the graph's placeholders, and where each of them comes from."""
+    words = Wording(tree)
+    for name, origin in tracing.graph_inputs(output):
+        short = name.removeprefix("l_").removeprefix("L_").strip("_")
+        for mangled in ("_modules_", "_parameters_", "_buffers_"):
+            short = short.replace(mangled, "_")
+        try:
+            described = words.origin(builder.node(origin)) if origin is not None else ""
+        except NotPortable:  # only the description is lost: what was guarded is in the tree
+            described = ""
+        yield short or name, described
 
 
 def _local_only(

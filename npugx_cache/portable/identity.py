@@ -1,139 +1,23 @@
-"""Live Python values as plain, canonical data, and back.
-
-Two values are equal for the cache exactly when their encodings are equal. The encoding keeps apart
-what `==` does not: `1`, `True` and `1.0`; `0.0` and `-0.0`; a list and a tuple; dicts in another
-order. Objects that have no value of their own (functions, classes, modules, operators) are encoded
-by *identity*: what another process can find again, never an address.
-"""
+"""What names an object in any process, and the object of a name."""
 
 from __future__ import annotations
 
 import enum
 import hashlib
-import math
 import sys
 import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.portable.values import MAX_DEPTH, NotPortable, Plain, describe, encode
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-Plain = Any
-"""None, int, str, bytes or a list of these: what msgpack stores and `==` compares exactly."""
-
-_INT64 = 1 << 63
-_MAX_DEPTH = 24
-
-
-class NotPortable(Exception):
-    """A value has no form that another process could recognise; the text says which and why."""
-
-
-def encode(value: object, depth: int = 0) -> Plain:
-    """Encode a value, or an object by its identity; raises `NotPortable`."""
-    kind = type(value)
-    if value is None or kind is str or kind is bytes:
-        return value
-    if kind is int:
-        return value if -_INT64 <= value < _INT64 else ["int", str(value)]  # type: ignore[operator]
-    if depth > _MAX_DEPTH:
-        raise NotPortable("nested too deeply, or it contains itself")
-    scalar = _SCALARS.get(kind)
-    if scalar is not None:
-        return scalar(value)
-    container = _CONTAINERS.get(kind)
-    if container is not None:
-        return container(value, depth + 1)
-    if kind.__module__ == "torch":
-        encoded = _encode_torch_value(value, depth)
-        if encoded is not None:
-            return encoded
-    return ["id", identity(value, depth + 1)]
-
-
-def _encode_float(value: Any) -> Plain:
-    return ["float", value.hex() if math.isfinite(value) else repr(value)]
-
-
-def _encode_torch_value(value: Any, depth: int) -> Plain | None:
-    torch = _torch()
-    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return ["torch", str(value).removeprefix("torch.")]
-    if isinstance(value, torch.device):
-        return ["device", str(value)]
-    if type(value) is torch.Size:
-        return ["size", [encode(n, depth + 1) for n in value]]
-    return None
-
-
-_SCALARS: dict[type, Any] = {
-    bool: lambda v: ["bool", int(v)],
-    float: _encode_float,
-    complex: lambda v: ["complex", _encode_float(v.real)[1], _encode_float(v.imag)[1]],
-    type(Ellipsis): lambda _: ["ellipsis"],
-    range: lambda v: ["range", v.start, v.stop, v.step],
-}
-_CONTAINERS: dict[type, Any] = {
-    list: lambda v, d: ["list", [encode(x, d) for x in v]],
-    tuple: lambda v, d: ["tuple", [encode(x, d) for x in v]],
-    dict: lambda v, d: ["dict", [[encode(k, d), encode(x, d)] for k, x in v.items()]],
-    slice: lambda v, d: ["slice", encode(v.start, d), encode(v.stop, d), encode(v.step, d)],
-    # Sets iterate in an order that depends on PYTHONHASHSEED.
-    set: lambda v, d: ["set", sorted((encode(x, d) for x in v), key=repr)],
-    frozenset: lambda v, d: ["frozenset", sorted((encode(x, d) for x in v), key=repr)],
-}
-
-
-def decode(data: Plain) -> Any:
-    """Rebuild a value. Only what `encode` can write is accepted; raises `NotPortable` otherwise."""
-    if not isinstance(data, list):
-        return data
-    if data and data[0] == "id":
-        return resolve(data[1])
-    if not data or not isinstance(data[0], str) or data[0] not in _DECODERS:
-        raise NotPortable(f"unknown encoding {str(data)[:60]}")
-    return _DECODERS[data[0]](*data[1:])
-
-
-def _decode_float(text: str) -> float:
-    return float.fromhex(text) if "x" in text else float(text)
-
-
-def _decode_torch(name: str) -> Any:
-    torch = sys.modules["torch"]
-    value = getattr(torch, name, None)
-    if not isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        raise NotPortable(f"torch.{name} is not a dtype, layout or memory format")
-    return value
-
-
-_DECODERS: dict[str, Any] = {
-    "int": int,
-    "bool": bool,
-    "float": _decode_float,
-    "complex": lambda re, im: complex(_decode_float(re), _decode_float(im)),
-    "ellipsis": lambda: Ellipsis,
-    "range": range,
-    "list": lambda items: [decode(x) for x in items],
-    "tuple": lambda items: tuple(decode(x) for x in items),
-    "dict": lambda items: {decode(k): decode(v) for k, v in items},
-    "slice": lambda a, b, c: slice(decode(a), decode(b), decode(c)),
-    "set": lambda items: {decode(x) for x in items},
-    "frozenset": lambda items: frozenset(decode(x) for x in items),
-    "torch": _decode_torch,
-    "device": lambda text: _torch().device(text),
-    "size": lambda items: _torch().Size([decode(x) for x in items]),
-}
-
-
-def _torch() -> Any:
-    return sys.modules["torch"]
 
 
 def identity(value: object, depth: int = 0) -> Plain:
     """What names an object in any process; raises `NotPortable` for one that has no name."""
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise NotPortable("nested too deeply, or it contains itself")
     for kinds, name in _IDENTITIES:
         if isinstance(value, kinds):
@@ -256,7 +140,7 @@ _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
 
 def unwrap(member: object) -> object:
     """The plain function behind a descriptor, partial or `functools.wraps` decoration."""
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
             inner = getattr(member, attribute, None)
             if inner is not None and not isinstance(member, types.FunctionType):
@@ -311,31 +195,6 @@ def _loaded(name: str) -> types.ModuleType:
     if module is None:
         raise NotPortable(f"module {name} is not imported in this process")
     return module
-
-
-def describe(data: Plain) -> str:
-    """A short text for people, from encoded data alone."""
-    if not isinstance(data, list):
-        return repr(data)
-    kind, rest = data[0], data[1:]
-    if kind in ("class", "builtin"):
-        return f"{rest[0]}.{rest[1]}"
-    if kind == "function":
-        return f"{rest[0]}.{rest[1]} (code {rest[2][:8]})"
-    if kind in ("id", "method"):
-        return describe(rest[0])
-    if kind == "enum":
-        return f"{describe(rest[0])}.{rest[1]}"
-    if kind == "float" and "x" in rest[0]:
-        return repr(float.fromhex(rest[0]))
-    if kind == "bool":
-        return str(bool(rest[0]))
-    if kind in ("list", "tuple", "set", "frozenset", "size"):
-        inner = ", ".join(describe(item) for item in rest[0])
-        return {"list": f"[{inner}]", "tuple": f"({inner})"}.get(kind, f"{kind}({inner})")
-    if kind == "dict":
-        return "{" + ", ".join(f"{describe(k)}: {describe(v)}" for k, v in rest[0]) + "}"
-    return f"{kind} " + ", ".join(str(part) for part in rest)
 
 
 _code_hashes: dict[types.CodeType, str] = {}

@@ -1,0 +1,21 @@
+"""Live Python values and objects as plain, canonical data, and back. Knows nothing of torch.
+
+`values` encodes what has a value of its own, `identity` names what has not (functions, classes,
+modules, operators), by what another process can find again and never by an address.
+"""
+
+from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op, unwrap
+from npugx_cache.portable.values import NotPortable, Plain, decode, describe, encode
+
+__all__ = [
+    "NotPortable",
+    "Plain",
+    "code_hash",
+    "decode",
+    "describe",
+    "encode",
+    "identity",
+    "resolve",
+    "resolve_op",
+    "unwrap",
+]
