@@ -1,4 +1,4 @@
-"""Private torch names that the hit path may use. Checked on torch 2.13.
+"""Private torch names that the hit path may use. Checked on torch 2.11 and 2.13.
 
 Nothing here imports `torch._dynamo`, `torch._inductor`, `torch._functorch.aot_autograd` or `sympy`
 (P3); `torch._C._dynamo` is the C++ extension and is loaded by `import torch` itself.
@@ -6,6 +6,7 @@ Nothing here imports `torch._dynamo`, `torch._inductor`, `torch._functorch.aot_a
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import json
 import sys
@@ -173,7 +174,9 @@ def dynamo_settings() -> tuple[tuple[str, str], ...]:
 
 def _is_changed(module: Any, name: str, entry: Any) -> bool:
     # A setting that was patched and put back counts as set by the user, with its old value.
-    override = entry.user_override.get()
+    override = entry.user_override
+    if isinstance(override, contextvars.ContextVar):  # since torch 2.12
+        override = override.get()
     if module._is_default(name) or entry.alias is not None:
         return False
     return type(override) is not object and override != entry.default

@@ -1,4 +1,4 @@
-"""Private torch names that a trace needs: Dynamo, its guards, and make_fx. Checked on torch 2.13.
+"""Private torch names that a trace needs: Dynamo, its guards. Checked on torch 2.11 and 2.13.
 
 Importing this module loads the compiler; only `npugx_cache.trace` may do so.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch._dynamo.config as dynamo_config
@@ -100,19 +100,34 @@ class _Collected(dynamo_guards.CheckFunctionManager):
 def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]]:
     """Build torch's guards for a capture; AssertionError if they refuse the very frame traced.
 
-    Must run after lowering, which may add guards on symbolic sizes.
+    Must run after lowering, which may add guards on symbolic sizes. Under a default device torch's
+    guards can't be checked outside of its own frame evaluation; ours are, by the caller.
     """
+    graph = output.graph_capture_output.output_graph
+    graph.skip_guards_check = bool(torch._C._len_torch_function_stack())
     with get_metrics_context(), dynamo_timed("npugx_cache.guards"), torch.no_grad():
-        manager = _Collected(code, output.graph_capture_output.output_graph, save_guards=True)
+        manager = _Collected(code, graph, save_guards=True)
     return manager, manager.ordered
 
 
-def guard_kind(guard: Guard) -> tuple[str, dict[str, Any]]:
-    """The name of a guard's kind and its parameters."""
-    create = guard.create_fn
+class GuardRow(NamedTuple):
+    """One guard of torch's: its kind, the source of the guarded value, and its parameters."""
+
+    kind: str
+    source: Source
+    parameters: dict[str, Any]
+
+
+def guard_row(guard: Guard) -> GuardRow:
+    create: Any = guard.create_fn
+    source: Any = guard.originating_source
+    parameters: dict[str, Any] = {}
     if isinstance(create, functools.partial):
-        return create.func.__name__, dict(create.keywords)
-    return create.__name__, {}
+        create, parameters = create.func, dict(create.keywords)
+    if create.__name__ == "HASATTR" and "attr" not in parameters:
+        # Before torch 2.12 the source of such a guard is the attribute, whether it exists or not.
+        return GuardRow("HASATTR", source.base, {"attr": source.member})
+    return GuardRow(create.__name__, source, parameters)
 
 
 def unskipped(first: Source, second: Source) -> bool:

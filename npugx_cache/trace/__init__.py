@@ -93,7 +93,13 @@ def trace(
     try:
         return _portable(output, function, scope, roots, state, decompositions)
     except NotPortable as error:
-        return _local_only(output, function, roots, str(error))
+        return _local_only(output, function, scope, roots, str(error))
+    except _Untraceable as error:
+        return Untraceable(reason=str(error))
+
+
+class _Untraceable(Exception):
+    """What was traced is not what eager would do."""
 
 
 def _portable(
@@ -105,7 +111,7 @@ def _portable(
     decompositions: dict[Any, Any] | None,
 ) -> Traced:
     captured = output.graph_capture_output
-    graph = tracing.lowered(output, decompositions) if output.backend_input else None
+    graph = _lowered(output, decompositions)
     builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
     conditions, variables = tracing.shape_conditions(output)
     _, guards = tracing.guards_of(output, function.__code__)
@@ -122,8 +128,21 @@ def _portable(
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
         facts=source.facts_of(captured.traced_code, function.__code__),
-        local_only=lambda reason: _local_only(output, function, roots, reason),
+        local_only=lambda reason: _local_only(output, function, scope, roots, reason),
     )
+
+
+def _lowered(
+    output: tracing.CaptureOutput, decompositions: dict[Any, Any] | None
+) -> torch.fx.GraphModule | None:
+    if output.backend_input is None:
+        return None
+    graph = tracing.lowered(output, decompositions)
+    for node in graph.graph.nodes:
+        if torch.Tag.inplace_view in getattr(node.target, "tags", ()):
+            # Dynamo goes on with the shape from before: `x.t_(); return x.shape` would be wrong.
+            raise _Untraceable(f"{node.target} changes the shape of a tensor in place")
+    return graph
 
 
 def _threads(codes: list[types.CodeType]) -> int | None:
@@ -149,24 +168,34 @@ def _inputs(
 
 
 def _local_only(
-    output: tracing.CaptureOutput, function: types.FunctionType, roots: Roots, reason: str
+    output: tracing.CaptureOutput,
+    function: types.FunctionType,
+    scope: Scope,
+    roots: Roots,
+    reason: str,
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
     try:
         manager, _ = tracing.guards_of(output, function.__code__)
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {_first_line(error)}")
+    check = manager.guard_manager.check
+    if not check(scope.frame_locals):
+        return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
     captured = output.graph_capture_output
-    scope = function.__globals__
+    frame_globals = function.__globals__
     for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
-        scope.setdefault(name, value)
+        frame_globals.setdefault(name, value)
     if output.backend_input is not None:
-        scope[output.backend_input.backend_id] = output.backend_input.graph_module
+        frame_globals[output.backend_input.backend_id] = output.backend_input.graph_module
     run = types.FunctionType(
-        captured.bytecode, scope, function.__name__, function.__defaults__, function.__closure__
+        captured.bytecode,
+        frame_globals,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     run.__kwdefaults__ = function.__kwdefaults__
-    check = manager.guard_manager.check
     return LocalOnly(reason=reason, accept=lambda frame_locals: bool(check(frame_locals)), run=run)
 
 

@@ -38,15 +38,15 @@ def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered:
     the sources of dicts whose order of keys the trace relied on.
     """
     for guard in guards:
-        kind, parameters = tracing.guard_kind(guard)
-        if kind in STATE_KINDS or builder.in_compiler(guard.originating_source):
+        kind, source, parameters = tracing.guard_row(guard)
+        if kind in STATE_KINDS or builder.in_compiler(source):
             continue
         if kind == "TENSOR_MATCH":
-            _add_tensor(builder, guard, sizes)
+            _add_tensor(builder, source, sizes)
         elif kind == "DUPLICATE_INPUT":
-            _add_alias(builder, guard, parameters["source_b"])
+            _add_alias(builder, source, parameters["source_b"])
         else:
-            _add_guard(builder, kind, builder.node(guard.originating_source), parameters)
+            _add_guard(builder, kind, builder.node(source), parameters)
     for source in key_ordered:
         node = builder.node(source)
         if isinstance(builder.value(node), dict):
@@ -65,18 +65,18 @@ def add_shape_conditions(
         builder.shapes.append(shapes.parse(text, nodes))
 
 
-def _add_tensor(builder: TreeBuilder, guard: Any, sizes: Any) -> None:
-    node = builder.node(guard.originating_source)
-    if guard.originating_source not in sizes:
+def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:
+    node = builder.node(source)
+    if source not in sizes:
         raise NotPortable("a tensor that is guarded by its address")
-    layout = sizes[guard.originating_source]
+    layout = sizes[source]
     size, stride = tracing.concrete(layout["size"]), tracing.concrete(layout["stride"])
     builder.check_tensor(node, size, stride)
 
 
-def _add_alias(builder: TreeBuilder, guard: Any, other: Any) -> None:
-    if tracing.unskipped(guard.originating_source, other):
-        builder.aliases.append((builder.node(guard.originating_source), builder.node(other)))
+def _add_alias(builder: TreeBuilder, source: Any, other: Any) -> None:
+    if tracing.unskipped(source, other):
+        builder.aliases.append((builder.node(source), builder.node(other)))
 
 
 def _add_guard(builder: TreeBuilder, kind: str, node: int, parameters: dict[str, Any]) -> None:
