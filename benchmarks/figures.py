@@ -1,0 +1,188 @@
+"""What is measured, one figure per process. Started by `restart.py`; prints one JSON object.
+
+Model and inputs are the same in every figure: transformers' Qwen3ForCausalLM from its
+configuration, seed 0, random weights, float32; batch 1, 16 tokens, an attention mask of ones, no KV
+cache; one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+STEADY_CALLS = 30
+
+
+class Stopwatch:
+    """CPU seconds, with those of the C++ compilers that a backend starts, and wall seconds."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        times = os.times()
+        children = times.children_user + times.children_system
+        return time.process_time() + children, time.perf_counter()
+
+    def read(self, name: str) -> dict[str, float]:
+        cpu, wall = self._now()
+        return {f"{name}_cpu": cpu - self._start[0], f"{name}_wall": wall - self._start[1]}
+
+
+def qwen3(layers: int) -> tuple[Any, dict[str, Any]]:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=1024,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+    )
+    model: Any = Qwen3ForCausalLM(config)
+    model.eval()
+    ids = torch.randint(0, config.vocab_size, (1, 16))
+    return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+
+
+def logits_of(model: Any, inputs: dict[str, Any]) -> Any:
+    """The one form in which caching_precompile can load this model again."""
+    return model(**inputs).logits
+
+
+def prepared(model: Any, backend: str, folder: Path, *, wrapped: bool) -> Any:
+    """What a program does before the first call, imports included."""
+    if backend == "eager":
+        return model
+    if backend == "npugx_cache":
+        from npugx_cache import cache_compile
+
+        return cache_compile(model, cache_dir=folder)
+    import torch
+
+    if wrapped:
+        function = torch.compile(logits_of, backend=backend)
+        return lambda **inputs: SimpleNamespace(logits=function(model, inputs))
+    return torch.compile(model, backend=backend)
+
+
+def measure_calls(backend: str, layers: int, folder: Path, *, wrapped: bool) -> dict[str, Any]:
+    """The first, the second and the steady call, and whether the logits are right."""
+    import torch
+
+    torch.set_num_threads(1)
+    model, inputs = qwen3(layers)
+    with torch.no_grad():
+        watch = Stopwatch()
+        call = prepared(model, backend, folder, wrapped=wrapped)
+        found: dict[str, Any] = watch.read("setup")
+        watch = Stopwatch()
+        logits = call(**inputs).logits
+        found |= watch.read("first")
+        found |= compiler_counters()
+        watch = Stopwatch()
+        call(**inputs)
+        found |= watch.read("second")
+        found["steady_wall"] = statistics.median(steady(call, inputs))
+    if os.environ.get("TORCH_CACHING_PRECOMPILE") == "1":
+        torch.compiler.save_cache_artifacts()  # writes its entries; nothing else does
+    return found | check(logits, folder.parent, backend)
+
+
+def steady(call: Callable[..., Any], inputs: dict[str, Any]) -> Iterator[float]:
+    for _ in range(STEADY_CALLS):
+        start = time.perf_counter()
+        call(**inputs)
+        yield time.perf_counter() - start
+
+
+def compiler_counters() -> dict[str, Any]:
+    """How many graphs Dynamo traced, and which of torch's own caches hit."""
+    from torch._dynamo.utils import counters  # transformers has loaded it already
+
+    caches = {
+        f"{group}.{name}": count
+        for group in ("dynamo_cache", "aot_autograd", "inductor")
+        for name, count in counters[group].items()
+        if name.endswith(("_hit", "_miss", "_bypass"))
+    }
+    return {"traced": counters["stats"]["unique_graphs"], "caches": caches}
+
+
+def check(logits: torch.Tensor, folder: Path, backend: str) -> dict[str, Any]:
+    """Raise unless the logits are close to eager's and, restored, equal to the cold run's."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    eager, cold = folder / "eager.safetensors", folder / "npugx_cache.safetensors"
+    own = folder / f"{backend}.safetensors"
+    if not own.exists():
+        save_file({"logits": logits.contiguous()}, own)
+    expected = load_file(eager)["logits"]
+    torch.testing.assert_close(logits, expected)
+    if backend == "npugx_cache" and not torch.equal(logits, load_file(cold)["logits"]):
+        raise AssertionError("restored logits are not those of the cold run")
+    return {"equal_to_eager": torch.equal(logits, expected)}
+
+
+def measure_import() -> dict[str, Any]:
+    """Importing the package after torch, in a process that imported nothing else."""
+    import torch  # noqa: F401
+
+    watch = Stopwatch()
+    import npugx_cache
+
+    _ = npugx_cache.cache_compile
+    return watch.read("first")
+
+
+def measure_listing(folder: Path) -> dict[str, Any]:
+    """`npugx-cache ls` from start to exit, and the interpreter's own start beside it."""
+    import subprocess
+
+    found: dict[str, Any] = {}
+    for name, command in (
+        ("setup", ["-c", "pass"]),
+        ("first", ["-m", "npugx_cache.cli", "ls", "--dir", str(folder)]),
+    ):
+        watch = Stopwatch()
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        found |= watch.read(name)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", help="import, ls, eager, npugx_cache or a backend of torch.compile")
+    parser.add_argument("--layers", type=int, default=28)
+    parser.add_argument("--folder", type=Path, required=True, help="where the figure's cache is")
+    parser.add_argument("--wrapped", action="store_true", help="compile a function around it")
+    args = parser.parse_args()
+    if args.what == "import":
+        found = measure_import()
+    elif args.what == "ls":
+        found = measure_listing(args.folder)
+    else:
+        found = measure_calls(args.what, args.layers, args.folder, wrapped=args.wrapped)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
