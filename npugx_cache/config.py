@@ -49,14 +49,18 @@ def load(
     """
     env = os.environ if environ is None else environ
     key_file = env.get("NPUGX_CACHE_KEY_FILE")
+    # Whoever names a key wants signatures; to be asked twice would be a trap.
+    trust = _choice(
+        env,
+        "NPUGX_CACHE_TRUST",
+        "signed" if key_file else "private",
+        ("private", "group", "signed"),
+    )
     return Settings(
         cache_dir=_cache_dir(cache_dir, env),
         mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
-        trust=cast(
-            "TrustMode",
-            _choice(env, "NPUGX_CACHE_TRUST", "private", ("private", "group", "signed")),
-        ),
-        key_file=Path(key_file) if key_file else None,
+        trust=cast("TrustMode", trust),
+        key_file=Path(key_file).expanduser().absolute() if key_file else None,
         max_size=_size(env, "NPUGX_CACHE_MAX_SIZE"),
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT", DEFAULT_LOCK_WAIT),
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),

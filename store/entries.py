@@ -16,6 +16,7 @@ from npugx_cache.store.layout import is_digest, is_key, key_folders, listdir
 from npugx_cache.store.manifest import MAX_BYTES, Manifest, decode
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Candidates, Miss, Refused
+from npugx_cache.store.signing import Unsigned
 from npugx_cache.store.trust import distrust
 
 if TYPE_CHECKING:
@@ -46,10 +47,14 @@ def load(folder: Folder, key: str, entry: str, dir_fd: int | None = None) -> Ent
             quarantine(folder, path, found.reason, found.status)
         return Refused(entry=entry, key=key, reason=found.reason)
     try:
-        manifest = decode(found.data)
+        manifest = decode(found.data, key, folder.secret)
         if (manifest.key, manifest.entry) != (key, entry):
             # A renamed or swapped file is intact in itself and still not what was asked for.
             raise Malformed("the manifest of another entry")  # noqa: TRY301
+    except Unsigned as error:
+        # Left where it is: another team, or this one before it changed its key, may need it.
+        reason = f"{folder.relative(path)} is not trusted: {error}"
+        return Refused(entry=entry, key=key, reason=reason)
     except Malformed as error:
         reason = f"{folder.relative(path)}: {error}"
         quarantine(folder, path, str(error), found.status)

@@ -62,12 +62,14 @@ def is_quarantined(name: str) -> bool:
 class Folder:
     """A store's folder and what this process may do with it.
 
-    `readonly` is the reason why nothing is ever written, or None.
+    `readonly` is the reason why nothing is ever written, or None. `secret` is the signing key,
+    there under trust `signed` and only there.
     """
 
     root: Path
     trust: TrustMode = "private"
     readonly: str | None = None
+    secret: bytes | None = field(default=None, repr=False)
     base: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,12 +77,12 @@ class Folder:
 
     @property
     def file_mode(self) -> int:
-        # mkstemp's fixed 0600 would lock group members out; the umask trims this one.
-        return 0o600 if self.trust == "private" else 0o660
+        # mkstemp's fixed 0600 would lock others out; the umask trims this one.
+        return {"private": 0o600, "group": 0o660, "signed": 0o666}[self.trust]
 
     @property
     def folder_mode(self) -> int:
-        return 0o700 if self.trust == "private" else 0o770
+        return {"private": 0o700, "group": 0o770, "signed": 0o777}[self.trust]
 
     def key(self, key: str) -> str:
         return f"{self.base}/ac/{key[:2]}/{key}"

@@ -1,7 +1,4 @@
-"""Manifest: what one entry is and which blobs it names <-> bytes.
-
-Stored form: a msgpack body followed by sha256(format tag, body).
-"""
+"""Manifest: what one entry is and which blobs it names <-> bytes (msgpack, sealed)."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from npugx_cache.store.layout import is_digest, is_key
 from npugx_cache.store.plain import Malformed, pack, unpack
+from npugx_cache.store.signing import FORMAT, seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +20,7 @@ Kind: TypeAlias = Literal["graph", "bypass"]
 Codec: TypeAlias = Literal["raw", "zlib"]
 Factors: TypeAlias = tuple[tuple[str, str, str], ...]
 
-FORMAT = b"npugx_cache manifest 1\0"
 MAX_BYTES = 8 << 20
-_TRAILER = 32
 _MAX_DEPTH = 32
 _MAX_BLOBS = 1024
 # deflate can't do better: a larger claim is a decompression bomb, not a blob.
@@ -110,13 +106,13 @@ def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manife
         blobs=refs,
     )
     # What a reader would refuse must not be written: it would be a miss for ever.
-    read_back = decode(encode(manifest))
+    read_back = decode(encode(manifest), manifest.key)
     if read_back != manifest:
         raise Malformed("about does not survive encoding")
     return manifest
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: Manifest, secret: bytes | None = None) -> bytes:
     body = pack(
         {
             "key": manifest.key,
@@ -130,17 +126,18 @@ def encode(manifest: Manifest) -> bytes:
             "blobs": _blob_rows(manifest.blobs),
         }
     )
-    return body + hashlib.sha256(FORMAT + body).digest()
+    return seal(body, manifest.key, secret)
 
 
-def decode(data: bytes) -> Manifest:
-    """Check and decode; raises `Malformed` for anything else than what `encode` writes."""
-    if not _TRAILER < len(data) <= MAX_BYTES:
+def decode(data: bytes, key: str, secret: bytes | None = None) -> Manifest:
+    """Check and decode; raises `Malformed` for anything else than what `encode` writes.
+
+    Given a secret, nothing is decoded before its signature for this key is verified
+    (`signing.Unsigned`).
+    """
+    if len(data) > MAX_BYTES:
         raise Malformed(f"{len(data)} bytes can't be a manifest")
-    body, trailer = data[:-_TRAILER], data[-_TRAILER:]
-    if hashlib.sha256(FORMAT + body).digest() != trailer:
-        raise Malformed("digest mismatch")
-    fields = unpack(body)
+    fields = unpack(unseal(data, key, secret))
     if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
         raise Malformed("unexpected fields")
     about = _canonical(fields["about"], "about", 0)

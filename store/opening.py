@@ -6,41 +6,58 @@ import contextlib
 import errno
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder, make_folder
 from npugx_cache.store.results import Unusable
-from npugx_cache.store.trust import SIGNED_UNAVAILABLE, check_folder, check_root
+from npugx_cache.store.signing import read_secret
+from npugx_cache.store.trust import check_folder, check_root
 
 if TYPE_CHECKING:
-    from npugx_cache.config import TrustMode
+    from npugx_cache.config import Settings
+
+_NO_KEY = (
+    "NPUGX_CACHE_TRUST=signed needs NPUGX_CACHE_KEY_FILE. Make a key with: npugx-cache key new FILE"
+)
 
 
-def prepare_folder(root: Path, trust: TrustMode, *, readonly: str | None) -> Folder | Unusable:
-    """Create what is missing (unless `readonly`) and check whom everything belongs to.
+def folder_of(settings: Settings) -> Folder | Unusable:
+    """Return the folder that the settings name, with the signing key where they ask for one."""
+    root = Path(os.path.abspath(settings.cache_dir))  # noqa: PTH100  # without following links
+    secret = None
+    if settings.trust == "signed":
+        if settings.key_file is None:
+            return Unusable(reason=_NO_KEY)
+        found = read_secret(settings.key_file, root)
+        if isinstance(found, str):
+            return Unusable(reason=f"NPUGX_CACHE_TRUST=signed: {found}")
+        secret = found
+    readonly = "NPUGX_CACHE=readonly" if settings.mode == "readonly" else None
+    return Folder(root=root, trust=settings.trust, readonly=readonly, secret=secret)
+
+
+def prepare_folder(folder: Folder) -> Folder | Unusable:
+    """Create what is missing (unless it is read-only) and check whom everything belongs to.
 
     A folder that is there and can't be written becomes a read-only store.
     """
-    if trust == "signed":
-        return Unusable(reason=SIGNED_UNAVAILABLE)
-    root = Path(os.path.abspath(root))  # noqa: PTH100  # without following links
-    folder = Folder(root=root, trust=trust, readonly=readonly)
     try:
-        if readonly is None:
+        if folder.readonly is None:
             _make_root(folder)
-        fault = check_root(root, trust)
+        fault = check_root(folder.root, folder.trust)
     except FileNotFoundError:
-        return Unusable(reason=f"{root} does not exist")
+        return Unusable(reason=f"{folder.root} does not exist")
     except (OSError, ValueError) as error:
         return _unusable(folder, error)
     if fault is not None:
         return Unusable(reason=fault)
-    if readonly is None:
+    if folder.readonly is None:
         denied = _make_parts(folder)
         if denied is not None:
-            folder = Folder(root=root, trust=trust, readonly=denied)
+            folder = replace(folder, readonly=denied)
     return _check_parts(folder)
 
 

@@ -12,7 +12,7 @@ _MAX_ITEMS = 1 << 17
 _MAX_BYTES = 1 << 26
 
 
-class Malformed(ValueError):  # noqa: N818  # a refusal inside this package, not an error of it
+class Malformed(ValueError):  # a refusal inside this package, not an error of it
     """Bytes or values that can't be what they should be. Never leaves the store."""
 
 

@@ -40,7 +40,7 @@ class Prepared:
         return len(self.data) + sum(len(blob.stored) for blob in self.blobs)
 
 
-def prepare(draft: Draft) -> Prepared:
+def prepare(draft: Draft, secret: bytes | None = None) -> Prepared:
     """Compress, digest and encode; raises `Malformed` saying what can't be stored."""
     try:
         packed = tuple(
@@ -52,7 +52,7 @@ def prepare(draft: Draft) -> Prepared:
         raise Malformed(f"the draft can't be stored: {error}") from None
     return Prepared(
         manifest=manifest,
-        data=encode(manifest),
+        data=encode(manifest, secret),
         blobs=packed,
         durable=draft.cost_seconds > _DURABLE_SECONDS,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.store import entries, syscalls
 from npugx_cache.store.files import quarantine
-from npugx_cache.store.opening import prepare_folder
+from npugx_cache.store.opening import folder_of, prepare_folder
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import (
     Candidates,
@@ -106,12 +106,12 @@ class Store:
         from npugx_cache.store.publish import prepare, write
 
         try:
-            entry = prepare(draft)
+            entry = prepare(draft, self._folder.secret)
         except Malformed as error:
             return NotStored(reason=str(error))
         try:
             # The folder may have been removed, or replaced by a stranger's, since it was opened.
-            opened = prepare_folder(self.root, self._folder.trust, readonly=None)
+            opened = prepare_folder(self._folder)
             if isinstance(opened, Unusable):
                 return NotStored(reason=opened.reason)
             write(self._folder, entry, self._make_room)
@@ -254,8 +254,9 @@ def open_store(settings: Settings) -> Store | Unusable:
     """
     if settings.mode == "off":
         return Unusable(reason="the cache is switched off (NPUGX_CACHE=off)")
-    readonly = "NPUGX_CACHE=readonly" if settings.mode == "readonly" else None
-    folder = prepare_folder(settings.cache_dir, settings.trust, readonly=readonly)
+    folder = folder_of(settings)
+    if not isinstance(folder, Unusable):
+        folder = prepare_folder(folder)
     if isinstance(folder, Unusable):
         return folder
     return Store(folder, max_size=settings.max_size)

@@ -1,6 +1,7 @@
 """Whether a file or folder can only have been written by whom the user trusts.
 
 `private`: me or root, and nobody else can write. `group`: opt-in, members of the group as well.
+`signed`: anybody; there the signature of an entry says whose it is.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ from npugx_cache.store import syscalls
 if TYPE_CHECKING:
     from npugx_cache.config import TrustMode
 
-SIGNED_UNAVAILABLE = (
-    "trust=signed is not available in this version; set NPUGX_CACHE_TRUST=private (or group) "
-    "and keep the cache in a folder that strangers can't write"
-)
 _MAX_LINKS = 40
 
 
 def distrust(status: os.stat_result, trust: TrustMode) -> str | None:
     """Say why something with this owner and mode is not trusted, or None."""
+    if trust == "signed":
+        return None
     mode = stat.S_IMODE(status.st_mode)
     if mode & stat.S_IWOTH:
         return f"everybody can write it (mode {mode:04o})"
@@ -41,7 +40,7 @@ def check_root(root: Path, trust: TrustMode) -> str | None:
 
     Raises OSError where it can't be looked at.
     """
-    reason = _check_path(root)
+    reason = None if trust == "signed" else _check_path(root)
     if reason is not None:
         return reason
     status = syscalls.stat(str(root))

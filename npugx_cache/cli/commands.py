@@ -68,6 +68,20 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
     print_readable(entry, directory, file, color)
 
 
+@group.group()
+def key() -> None:
+    """Keys for signed caches (NPUGX_CACHE_KEY_FILE)."""
+
+
+@key.command("new")
+@click.argument("file", type=click.Path())
+def new_key(file: str) -> None:
+    """Write a new signing key to FILE, which must not exist yet."""
+    from npugx_cache.cli.keys import make_key
+
+    make_key(file)
+
+
 @group.command()
 @_DIR
 @_FORMAT
@@ -83,7 +97,7 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--yes", is_flag=True, help="Don't ask before --all.")
-def prune(  # noqa: PLR0917  # click passes them by name
+def prune(  # click passes them by name
     directory: str | None,
     form: str,
     max_size: int | None,

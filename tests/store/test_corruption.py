@@ -36,7 +36,7 @@ def test_a_flipped_bit_at_every_byte_of_a_manifest_is_refused(store, publish):
         flipped = bytearray(data)
         flipped[position] ^= 1 << (position % 8)
         with pytest.raises(Malformed):
-            decode(bytes(flipped))
+            decode(bytes(flipped), KEY)
 
 
 @pytest.mark.parametrize("position", [0, 10, 100, -40, -1])
@@ -191,6 +191,7 @@ def forged(store, manifest, **changes):
     return body + hashlib.sha256(FORMAT + body).digest()
 
 
+KEY = "0" * 64
 BLOB = ["a", "0" * 64, 10, 10, "raw"]
 
 
@@ -222,14 +223,14 @@ BLOB = ["a", "0" * 64, 10, 10, "raw"]
 )
 def test_a_manifest_with_a_valid_digest_and_odd_contents_is_refused(store, publish, changes):
     with pytest.raises(Malformed):
-        decode(forged(store, publish(store), **changes))
+        decode(forged(store, publish(store), **changes), KEY)
 
 
 @given(data=st.binary(max_size=200))
 @settings(max_examples=300, deadline=None)
 def test_no_bytes_with_a_valid_digest_raise_anything_but_a_refusal(data):
     with pytest.raises(Malformed):
-        decode(data + hashlib.sha256(FORMAT + data).digest())
+        decode(data + hashlib.sha256(FORMAT + data).digest(), KEY)
 
 
 def test_a_blob_that_is_larger_than_announced_is_cut_short_and_its_manifest_quarantined(
@@ -239,7 +240,7 @@ def test_a_blob_that_is_larger_than_announced_is_cut_short_and_its_manifest_quar
     (ref,) = manifest.blobs
     rows = [["a", ref.sha256, ref.stored_size, 5000, "zlib"]]
     data = forged(store, manifest, blobs=rows)
-    liar = decode(data)
+    liar = decode(data, manifest.key)
     path = manifest_path(store, liar)
     path.write_bytes(data)
     path.chmod(0o600)

@@ -145,13 +145,6 @@ def test_a_root_that_loses_trust_while_open_is_not_published_to(store, draft):
     assert "chmod" in answer.reason
 
 
-def test_signed_trust_is_refused_honestly(tmp_path):
-    answer = opening(tmp_path / "cache", trust="signed")
-    assert isinstance(answer, Unusable)
-    assert "not available in this version" in answer.reason
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_switched_off_cache_and_a_file_in_its_place_are_unusable(tmp_path):
     assert "switched off" in opening(tmp_path, mode="off").reason
     (tmp_path / "file").write_text("x")
