@@ -1,4 +1,4 @@
-"""Private torch names that lowering needs: fake tensors and make_fx. Checked on torch 2.11 and 2.13.
+"""Private torch names for lowering: fake tensors and make_fx. Checked on torch 2.11 and 2.13.
 
 Importing this module loads sympy; the hit path must not.
 """

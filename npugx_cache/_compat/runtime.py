@@ -25,6 +25,9 @@ TESTED_TORCH = ((2, 11), (2, 14))
 dispatch_keys = torch._C._dispatch_keys
 """The dispatch key set of a tensor; `.raw_repr()` is an int that is stable within a torch build."""
 
+TensorGuards = _c_guards.TensorGuards
+"""Compares many tensors at once with what they were when it was made."""
+
 disable_autocast = torch._C._DisableAutocast
 """Context manager: operators run as written, autocast does not cast their inputs again."""
 

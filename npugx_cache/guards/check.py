@@ -10,7 +10,8 @@ import torch
 
 from npugx_cache._compat import runtime
 from npugx_cache.guards import shapes
-from npugx_cache.guards.sources import MISSING, Scope, Unreachable, evaluate, evaluate_all, plan
+from npugx_cache.guards.fast import FastCheck
+from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, plan
 from npugx_cache.guards.tree import Check, GuardTree, Kind, TensorFact
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable, decode, encode, identity
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Rows = tuple[tuple[int, Any], ...]
 
 THREADS = "num_threads"
+_MAX_LEARNED = 4
 
 
 def live_state() -> dict[str, object]:
@@ -47,18 +49,33 @@ class Guards:
         self._groups = tuple(
             (kind, tuple(zip(*rows, strict=True))) for kind, rows in tree.checks.items()
         )
+        self._fast: FastCheck | None = None
+        self._learned = 0
 
     def accept(self, scope: Scope) -> bool:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
         if live_state() != self.tree.state or not self._threads_match():
             return False
         try:
+            if self._fast is not None and self._fast.accept(scope):
+                return True
+        except Exception:  # noqa: BLE001, S110 - the full check below says what it means
+            pass
+        try:
             values = evaluate(self._plan, scope)
-            return self._checks_hold(values) and self._relations_hold(values)
-        except Unreachable:
+            accepted = self._checks_hold(values) and self._relations_hold(values)
+        except Exception:  # noqa: BLE001 - user code (properties, __eq__, __len__) raises anything
             return False
-        except Exception:  # noqa: BLE001 - as in accept()
-            return False
+        if accepted:
+            self._learn(values)
+        return accepted
+
+    def _learn(self, values: list[Any]) -> None:
+        """Make later checks cheaper; not at the first one, which a restart waits for."""
+        # A caller whose objects change class or identity at every call would have it made in vain.
+        if 1 <= self._learned <= _MAX_LEARNED:
+            self._fast = FastCheck(self.tree, values, self._holds)
+        self._learned += 1
 
     def failures(self, scope: Scope, limit: int = 8) -> list[str]:
         """Why the conditions don't hold, in words; an empty list when they do."""

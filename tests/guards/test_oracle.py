@@ -181,3 +181,22 @@ def test_guards_print_as_python():
             ast.parse(line, mode="eval")
             parsable += 1
     assert parsable > len(lines) * 0.6
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_cheaper_check_of_later_calls_never_accepts_what_the_full_check_refuses(traced, state):
+    """Every pair of a changed state and a changed argument, and each of them alone."""
+    assert traced.verdicts()[0]
+    assert traced.verdicts()[0]  # from the second acceptance on, the cheaper check is there
+    assert traced.ours._fast is not None
+    nothing = {"nothing": lambda _: {}}
+    with torch.no_grad(), STATES[state](traced):
+        for change in (nothing | LOCALS).values():
+            scope = Scope({**traced.base, **change(traced)}, traced.globals)
+            full = Guards(traced.ours.tree)  # has seen nothing, so it checks in full
+            assert traced.ours.accept(scope) == full.accept(scope)
+    traced.model.layers[0].__dict__.pop("forward", None)
+    for change in LOCALS.values():
+        scope = Scope({**traced.base, **change(traced)}, traced.globals)
+        with torch.no_grad():
+            assert traced.ours.accept(scope) == Guards(traced.ours.tree).accept(scope)
