@@ -17,7 +17,7 @@ from npugx_cache.fingerprint import Fingerprint, differences, digest
 from npugx_cache.guards.check import live_state
 from npugx_cache.portable import NotPortable
 from npugx_cache.restore import Specialisation
-from npugx_cache.signature import Signature, signature
+from npugx_cache.signature import signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,8 @@ class Lookup:
     settings: Settings
     counters: events.Counters
     refusals: tuple[Refusal, ...] = ()
-    _bypassed: dict[str, str] = field(default_factory=dict)
+    _untraceable: dict[str, str] = field(default_factory=dict)
+    _warned: set[str] = field(default_factory=set)
     _store: store.Store | store.Unusable | None = None
 
     def answer(
@@ -67,9 +68,9 @@ class Lookup:
     ) -> Specialisation | Bypass:
         started = time.perf_counter()
         shape = signature(scope.frame_locals)
-        reason = self._bypassed.get(shape.kind) or environment.unsupported()
+        reason = self._untraceable.get(shape.kind) or environment.unsupported()
         if reason is not None:
-            return self._bypass(reason, shape)
+            return self._bypass(reason)
         call_state = environment.call_state()
         factors = (*self.recipe.factors(), *environment.factors(shape.device_types))
         call = Call(args, kwargs, scope, shape, Fingerprint.of(factors), call_state)
@@ -86,7 +87,7 @@ class Lookup:
         if opened is None:
             return None
         candidates = opened.candidates(call.fingerprint.key)
-        refusals = [Refusal(entry=r.entry, reasons=(r.reason,)) for r in candidates.refused]
+        refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
         alike = sorted(
             candidates.manifests,
             key=lambda m: m.about.get("signature_id") != call.signature.exact,
@@ -105,20 +106,17 @@ class Lookup:
     def _try(
         self, opened: store.Store, manifest: store.Manifest, call: Call
     ) -> Specialisation | Refusal:
-        def refusal(*reasons: str) -> Refusal:
-            return Refusal(entry=manifest.entry, reasons=reasons)
-
         blobs = opened.read(manifest, [CONDITIONS])
         if isinstance(blobs, store.Miss):
-            return refusal(blobs.reason)
+            return self._fault(opened, manifest.entry, blobs.reason)
         try:
             candidate = restore.Candidate.of(blobs)
             if not candidate.accepts(call.scope):
-                return refusal(*candidate.failures(call.scope))
+                return Refusal(entry=manifest.entry, reasons=candidate.failures(call.scope))
             present = {ref.name for ref in manifest.blobs}
             code = opened.read(manifest, present & {BINDINGS, CONSTANTS})
             if isinstance(code, store.Miss):
-                return refusal(code.reason)
+                return self._fault(opened, manifest.entry, code.reason)
             return restore.bind(
                 candidate,
                 code,
@@ -128,9 +126,16 @@ class Lookup:
             )
         except CorruptEntry as error:
             opened.quarantine(manifest, str(error))
-            return refusal(str(error))
+            return self._fault(opened, manifest.entry, str(error))
         except NotPortable as error:
-            return refusal(str(error))
+            return Refusal(entry=manifest.entry, reasons=(str(error),))
+
+    def _fault(self, opened: store.Store, entry: str, reason: str) -> Refusal:
+        """An entry that the store could not deliver: a miss, or an error under `strict`."""
+        if self.settings.strict:
+            raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
+        events.logger.warning("%s: entry %s not used: %s", self.recipe.title, entry[:12], reason)
+        return Refusal(entry=entry, reasons=(reason,))
 
     def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[Refusal]:
         """Why entries of the same function are under other keys, the most similar first."""
@@ -211,32 +216,31 @@ class Lookup:
     def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
         from npugx_cache.trace import LocalOnly
 
-        self._warn_and_list(outcome.reason, call)
+        opened = self._opened()
+        if opened is not None and outcome.reason not in self._warned:
+            opened.publish(bypass_draft(self.recipe, call, outcome.reason))
         if not isinstance(outcome, LocalOnly):
-            self._bypassed[call.signature.kind] = outcome.reason
-            return self._bypass(outcome.reason, call.signature)
+            # Not traced again for every new size: a failing trace takes as long as a good one.
+            self._untraceable[call.signature.kind] = outcome.reason
+            return self._bypass(outcome.reason)
+        self._warn(outcome.reason)
         self.counters.add("bypasses")
         accept = outcome.accept
         return Specialisation(
             None, lambda scope: accept(scope.frame_locals), outcome.run, call.call_state
         )
 
-    def _warn_and_list(self, reason: str, call: Call) -> None:
-        if self.settings.strict:
-            raise Uncacheable(self.recipe.title, reason)
-        events.warn_bypass(self.recipe.title, reason)
-        opened = self._opened()
-        if opened is not None:
-            opened.publish(bypass_draft(self.recipe, call, reason))
-
-    def _bypass(self, reason: str, shape: Signature) -> Bypass:
-        if self.settings.strict:
-            raise Uncacheable(self.recipe.title, reason)
-        if shape.kind not in self._bypassed:
-            self._bypassed[shape.kind] = reason
-            events.warn_bypass(self.recipe.title, reason)
+    def _bypass(self, reason: str) -> Bypass:
+        self._warn(reason)
         self.counters.add("bypasses")
         return Bypass(reason)
+
+    def _warn(self, reason: str) -> None:
+        if self.settings.strict:
+            raise Uncacheable(self.recipe.title, reason)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            events.warn_bypass(self.recipe.title, reason)
 
     # --- the store
 

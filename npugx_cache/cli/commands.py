@@ -22,6 +22,13 @@ _FORMAT = click.option(
     show_default=True,
     help="json is for programs: bytes, seconds and times since the epoch.",
 )
+_FILTER = click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="TEST",
+    help="Only entries that pass, e.g. 'size>1M', 'used>30d', 'cost>10s', 'function=*Decoder*'.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,6 +73,53 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
     from npugx_cache.cli.reading import print_readable
 
     print_readable(entry, directory, file, color)
+
+
+@group.command()
+@_DIR
+@_FORMAT
+@click.option("--repair", is_flag=True, help="Move what is bad to the quarantine folder.")
+def verify(directory: str | None, form: str, repair: bool) -> None:
+    """Read everything and say what is damaged; exit with 1 if anything is."""
+    from npugx_cache.cli.verifying import print_verify
+
+    left = print_verify(directory, form, repair=repair)
+    if left is not None:
+        raise Failure(left)
+
+
+@group.command("export")
+@click.argument("file", type=click.Path(dir_okay=False))
+@_DIR
+@_FORMAT
+@_FILTER
+def export_entries(file: str, directory: str | None, form: str, filters: tuple[str, ...]) -> None:
+    """Write entries to FILE, a tar file for another host or a container image.
+
+    Its bytes depend on the entries alone. `tar -xf FILE -C FOLDER` makes a cache as well.
+    """
+    from npugx_cache.cli.bundles import export_bundle
+    from npugx_cache.cli.filters import parse
+
+    refused = export_bundle(file, directory, form, [parse(text) for text in filters])
+    if refused is not None:
+        raise Failure(refused)
+
+
+@group.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+@_DIR
+@_FORMAT
+@click.option("--sign", is_flag=True, help="Vouch for FILE: sign its entries with our key.")
+def import_entries(file: str, directory: str | None, form: str, sign: bool) -> None:
+    """Take over the entries of FILE, each verified. Under private trust they become yours:
+    import only what you would run.
+    """
+    from npugx_cache.cli.bundles import import_bundle
+
+    refused = import_bundle(file, directory, form, sign=sign)
+    if refused is not None:
+        raise Failure(refused)
 
 
 @group.group()
