@@ -65,11 +65,8 @@ def is_there(folder: Folder, ref: BlobRef) -> bool:
         return False
 
 
-def read(folder: Folder, ref: BlobRef) -> bytes | Miss:
-    """Return the logical bytes of a blob whose stored bytes have the right size and digest.
-
-    Raises `Malformed` where those are right and the manifest is wrong about them.
-    """
+def stored(folder: Folder, ref: BlobRef) -> bytes | Miss:
+    """Return the stored bytes of a blob, of the right size and digest."""
     path = folder.blob(ref.sha256)
     found = read_file(folder, path, limit=MAX_BYTES, size=ref.stored_size)
     if isinstance(found, Fault):
@@ -80,7 +77,16 @@ def read(folder: Folder, ref: BlobRef) -> bytes | Miss:
         reason = f"blob {ref.name}: digest mismatch at {folder.relative(path)}"
         quarantine(folder, path, reason, found.status)
         return Miss(reason=reason)
-    return _unpack(ref, found.data)
+    return found.data
+
+
+def read(folder: Folder, ref: BlobRef) -> bytes | Miss:
+    """Return the logical bytes of a blob.
+
+    Raises `Malformed` where the stored bytes are right and the manifest is wrong about them.
+    """
+    data = stored(folder, ref)
+    return data if isinstance(data, Miss) else unpack(ref, data)
 
 
 def _is_intact(folder: Folder, ref: BlobRef) -> bool:
@@ -88,15 +94,15 @@ def _is_intact(folder: Folder, ref: BlobRef) -> bool:
     return not isinstance(found, Fault) and hashlib.sha256(found.data).hexdigest() == ref.sha256
 
 
-def _unpack(ref: BlobRef, stored: bytes) -> bytes:
+def unpack(ref: BlobRef, data: bytes) -> bytes:
     if ref.codec == "raw":
-        return stored
+        return data
     try:
         decompressor = zlib.decompressobj()
         # One byte more than announced is asked for, so that a longer stream shows.
-        data = decompressor.decompress(stored, ref.logical_size + 1)
+        logical = decompressor.decompress(data, ref.logical_size + 1)
     except zlib.error as error:
         raise Malformed(f"blob {ref.name}: {error}") from None
-    if len(data) != ref.logical_size or not decompressor.eof or decompressor.unused_data:
+    if len(logical) != ref.logical_size or not decompressor.eof or decompressor.unused_data:
         raise Malformed(f"blob {ref.name} does not decompress to {ref.logical_size} bytes")
-    return data
+    return logical

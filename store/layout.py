@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
@@ -104,6 +104,10 @@ class Folder:
 
     def temporary(self) -> str:
         return f"{self.part('tmp')}/{os.getpid()}-{syscalls.random_name()}"
+
+    def look_only(self, reason: str) -> Folder:
+        """The same folder, in which nothing is written and no bad file moved away."""
+        return replace(self, readonly=self.readonly or reason)
 
     def relative(self, path: object) -> str:
         """Return the path inside the store: messages must not depend on where it lies."""

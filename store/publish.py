@@ -89,7 +89,7 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
             written.append(folder.blob(blob.ref.sha256))
             changed.add(_parent(written[-1]))
     if entry.durable:
-        _sync(changed)
+        sync_folders(changed)
     write_file(folder, path, entry.data, durable=entry.durable)
     for blob in entry.blobs:
         # A cleaner may have taken a blob between our look at it and our manifest.
@@ -98,7 +98,7 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
     if entry.durable:
         # The entry is in place: an error of the last step must not take its blobs away.
         with contextlib.suppress(OSError):
-            _sync({_parent(path)})
+            sync_folders({_parent(path)})
     mark(folder, manifest)
 
 
@@ -106,7 +106,8 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _sync(folders: set[str]) -> None:
+def sync_folders(folders: set[str]) -> None:
+    """Make the names in these folders survive a power cut; raises OSError."""
     for path in sorted(folders):
         syscalls.fsync_folder(path)
 

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import entries, syscalls
@@ -24,6 +23,7 @@ from npugx_cache.store.results import (
     Refused,
     Unusable,
 )
+from npugx_cache.store.upkeep import Upkeep
 from npugx_cache.store.usage import Usage, Use
 
 if TYPE_CHECKING:
@@ -34,14 +34,9 @@ if TYPE_CHECKING:
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
-    from npugx_cache.store.prune import Limits, PrunePolicy, PruneReport
-    from npugx_cache.store.publish import Prepared
+    from npugx_cache.store.prune import PrunePolicy, PruneReport
 
-_CLEANER = "c1ea"  # the lock of the one cleaner; too short for a key
 _TOUCH_EVERY = 3600.0
-_CLEAN_SECONDS = 5.0
-_ESTIMATE_SECONDS = 60.0
-_LOW_WATER = 0.9
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 # A store that nobody holds any more still has its hits to write at exit.
 _with_hits: set[Store] = set()
@@ -54,16 +49,19 @@ class Store:
         self, folder: Folder, *, max_size: int | None = None, state: Path | None = None
     ) -> None:
         self._folder = folder
-        self._max_size = max_size
         self._usage = Usage(folder.root, state)
+        self._upkeep = Upkeep(folder, self._usage, max_size)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
-        self._estimate: tuple[int, float] = (0, float("-inf"))
         _open_stores.add(self)
 
     @property
     def root(self) -> Path:
         return self._folder.root
+
+    @property
+    def folder(self) -> Folder:
+        return self._folder
 
     @property
     def readonly(self) -> str | None:
@@ -114,11 +112,11 @@ class Store:
             opened = prepare_folder(self._folder)
             if isinstance(opened, Unusable):
                 return NotStored(reason=opened.reason)
-            write(self._folder, entry, self._make_room)
+            write(self._folder, entry, self._upkeep.make_room)
         except OSError as error:
             return NotStored(reason=self._folder.explain(error))
         self.flush()
-        self._keep_to_size(entry)
+        self._upkeep.keep_to_size(entry)
         return Published(manifest=entry.manifest)
 
     @contextlib.contextmanager
@@ -187,64 +185,13 @@ class Store:
         from npugx_cache.store.prune import Limits
 
         self.flush()
-        return self._prune(policy, Limits(dry_run=dry_run, progress=progress))
-
-    def _prune(self, policy: PrunePolicy, limits: Limits) -> PruneReport:
-        from npugx_cache.store.lock import NotLocked, Wait, hold
-        from npugx_cache.store.prune import PruneReport, prune
-
-        if limits.dry_run:
-            # Not even a bad file is moved away.
-            looking = replace(self._folder, readonly="a dry run changes nothing")
-            return prune(looking, policy, self._usage.load(), limits)
-        if self._folder.readonly is not None:
-            return PruneReport(stopped=f"read-only: {self._folder.readonly}")
-        with hold(self._folder, _CLEANER, Wait(seconds=0)) as answer:
-            if isinstance(answer, NotLocked) and answer.held:
-                return PruneReport(stopped="another prune of this cache is running")
-            report = prune(self._folder, policy, self._usage.load(), limits)
-        self._usage.forget(manifest.entry for manifest in report.removed)
-        return report
-
-    def _make_room(self, wanted: int) -> bool:
-        import logging
-
-        from npugx_cache.store.prune import Limits, PrunePolicy
-
-        deadline = time.monotonic() + _CLEAN_SECONDS
-        report = self._prune(PrunePolicy(), Limits(deadline=deadline, room=wanted))
-        logging.getLogger("npugx_cache").info(
-            "disk full: removed %d older entries of the cache", report.entries
-        )
-        return report.freed_bytes > 0
-
-    def _keep_to_size(self, entry: Prepared) -> None:
-        """Prune down to `max_size`, scanning only when the sum may have passed it."""
-        from npugx_cache.store.prune import Limits, PrunePolicy
-
-        if self._max_size is None:
-            return
-        now = time.monotonic()
-        with self._mutex:
-            size, taken = self._estimate
-            size += entry.stored_bytes
-            self._estimate = (size, taken)
-            if size <= self._max_size and now - taken < _ESTIMATE_SECONDS:
-                return
-        limits = Limits(
-            deadline=now + _CLEAN_SECONDS,
-            protect=entry.manifest.entry,
-            low_water=_LOW_WATER,
-        )
-        report = self._prune(PrunePolicy(max_size=self._max_size), limits)
-        if report.stopped is None:
-            with self._mutex:
-                self._estimate = (report.kept_bytes, now)
+        return self._upkeep.prune(policy, Limits(dry_run=dry_run, progress=progress))
 
     def _forget_parent(self) -> None:
         # The parent counts its own hits, and a lock held at the fork would never be released.
         self._mutex = threading.Lock()
         self._hits = {}
+        self._upkeep.forget_parent()
 
 
 def open_store(settings: Settings) -> Store | Unusable:

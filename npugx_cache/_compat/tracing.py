@@ -83,16 +83,18 @@ def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> tor
 
 
 class _Collected(dynamo_guards.CheckFunctionManager):
-    """Builds torch's own guard manager and keeps what it was built from."""
+    """Builds torch's own guard manager and keeps the guards it was built from.
 
-    builder: Any = None
+    Not the builder: it holds the traced frame's locals, and torch keeps managers alive for ever
+    through the finalizers it puts on guarded objects.
+    """
+
     ordered: list[Guard]
 
     def serialize_guards(
         self, builder: Any, sorted_guards: list[Guard], output_graph: Any
     ) -> bytes:
-        del output_graph
-        self.builder = builder
+        del builder, output_graph
         self.ordered = list(sorted_guards)
         return b""
 

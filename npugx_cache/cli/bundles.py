@@ -74,7 +74,7 @@ def _unpack(store: Store, source: object, file: str, *, sign: bool) -> bundle.Bu
 
     try:
         return bundle.unpack(store.folder, cast("IO[bytes]", source), sign=sign)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise WrongInput(f"{file} is not a whole bundle: {error}") from None
     except OSError as error:
         raise Failure(f"incomplete: {store.folder.explain(error)}") from None

@@ -112,8 +112,9 @@ def export_entries(file: str, directory: str | None, form: str, filters: tuple[s
 @_FORMAT
 @click.option("--sign", is_flag=True, help="Vouch for FILE: sign its entries with our key.")
 def import_entries(file: str, directory: str | None, form: str, sign: bool) -> None:
-    """Take over the entries of FILE, each verified. Under private trust they become yours:
-    import only what you would run.
+    """Take over the entries of FILE, each verified.
+
+    Under private or group trust they become as good as your own: import what you would run.
     """
     from npugx_cache.cli.bundles import import_bundle
 
