@@ -1,0 +1,186 @@
+"""Bundles: entries in a tar file whose bytes depend on nothing but the entries.
+
+The members lie as in a store, so that plain `tar -x` makes one as well. Blobs come first: a
+reader that is killed half-way leaves blobs that nothing names and no entry without its blobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from npugx_cache.store import blobs, layout, publish
+from npugx_cache.store.manifest import MAX_BYTES, BlobRef, Manifest, decode, encode
+from npugx_cache.store.plain import Malformed
+from npugx_cache.store.results import Miss
+from npugx_cache.store.signing import Unsigned
+from npugx_cache.store.transfer import manifest_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from npugx_cache.store.layout import Folder
+
+
+@dataclass(slots=True, kw_only=True)
+class BundleReport:
+    """What was written to a bundle or taken from one. `refused` are names with a reason each."""
+
+    entries: list[Manifest] = field(default_factory=list)
+    blobs: int = 0
+    size: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def pack(folder: Folder, manifests: Iterable[Manifest], out: IO[bytes]) -> BundleReport:
+    """Write entries to `out`; those that don't verify are left out. Raises OSError of `out`."""
+    report = BundleReport()
+    wanted = sorted(manifests, key=lambda manifest: (manifest.key, manifest.entry))
+    refs = {ref.sha256: ref for manifest in wanted for ref in manifest.blobs}
+    missing: dict[str, str] = {}
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        _add(tar, "CACHEDIR.TAG", layout.CACHEDIR_TAG)
+        for digest, ref in sorted(refs.items()):
+            stored = blobs.stored(folder, ref)
+            if isinstance(stored, Miss):
+                missing[digest] = stored.reason
+                continue
+            _add(tar, folder.relative(folder.blob(digest)), stored)
+            report.blobs, report.size = report.blobs + 1, report.size + len(stored)
+        for manifest in wanted:
+            _pack_manifest(folder, tar, manifest, missing, report)
+    return report
+
+
+def _pack_manifest(
+    folder: Folder,
+    tar: tarfile.TarFile,
+    manifest: Manifest,
+    missing: dict[str, str],
+    report: BundleReport,
+) -> None:
+    lost = [missing[ref.sha256] for ref in manifest.blobs if ref.sha256 in missing]
+    data = Miss(reason=lost[0]) if lost else manifest_bytes(folder, manifest.key, manifest.entry)
+    if isinstance(data, Miss):
+        report.refused.append((manifest.entry, data.reason))
+        return
+    _add(tar, folder.relative(folder.manifest(manifest.key, manifest.entry)), data)
+    report.entries.append(manifest)
+    report.size += len(data)
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    # A TarInfo made by hand has no owner, no time and a fixed mode.
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
+    """Take over what a bundle holds, everything verified as on a read.
+
+    `sign`: whoever calls vouches for the bundle; its entries are signed with the store's key.
+    Raises OSError of the store and of `source`, `tarfile.TarError` where that is no tar file.
+    """
+    report = BundleReport()
+    manifests: list[tuple[tarfile.TarInfo, str, str]] = []
+    shards: set[str] = set()
+    with tarfile.open(fileobj=source, mode="r:") as tar:
+        for member in tar:
+            match _place(member):
+                case ("cas", digest):
+                    if _unpack_blob(folder, tar, member, digest, report):
+                        shards.add(digest[:2])
+                case ("ac", key, entry):
+                    manifests.append((member, key, entry))
+                case None if member.name != "CACHEDIR.TAG" and not member.isdir():
+                    report.refused.append((member.name[:200], "not a file of a cache"))
+        # What is acknowledged survives a power cut: the names of the blobs before any manifest.
+        publish.sync_folders({folder.part(f"cas/{shard}") for shard in shards})
+        for member, key, entry in manifests:
+            _unpack_manifest(folder, tar, member, (key, entry), sign=sign, report=report)
+    return report
+
+
+def _place(member: tarfile.TarInfo) -> tuple[str, str] | tuple[str, str, str] | None:
+    """Take no name but those that the store itself gives: nothing can point outside of it."""
+    parts = member.name.removeprefix("./").split("/")
+    # A sparse member claims terabytes in a few bytes.
+    if not member.isreg() or member.issparse() or parts[0] != layout.VERSION:
+        return None
+    match parts[1:]:
+        case ["cas", shard, digest] if layout.is_digest(digest) and shard == digest[:2]:
+            return "cas", digest
+        case ["ac", shard, key, entry] if (
+            layout.is_key(key) and layout.is_digest(entry) and shard == key[:2]
+        ):
+            return "ac", key, entry
+    return None
+
+
+def _unpack_blob(
+    folder: Folder,
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    digest: str,
+    report: BundleReport,
+) -> bool:
+    try:
+        data = _contents(tar, member)
+    except MemoryError:
+        report.refused.append((member.name, "not enough memory"))
+        return False
+    if hashlib.sha256(data).hexdigest() != digest:
+        report.refused.append((member.name, "digest mismatch"))
+        return False
+    size = len(data)
+    ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
+    path = folder.blob(digest)
+    layout.make_parents(folder, path)
+    layout.make_parents(folder, folder.temporary())
+    blobs.write(folder, blobs.Packed(ref=ref, stored=data), durable=True)
+    report.blobs, report.size = report.blobs + 1, report.size + size
+    return True
+
+
+def _unpack_manifest(
+    folder: Folder,
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    place: tuple[str, str],
+    *,
+    sign: bool,
+    report: BundleReport,
+) -> None:
+    key, entry = place
+    try:
+        if member.size > MAX_BYTES:
+            raise Malformed(f"{member.size} bytes can't be a manifest")  # noqa: TRY301
+        data = _contents(tar, member)
+        manifest = decode(data, key, None if sign else folder.secret)
+        if (manifest.key, manifest.entry) != (key, entry):
+            raise Malformed("the manifest of another entry")  # noqa: TRY301
+    except (Malformed, Unsigned) as error:
+        report.refused.append((member.name, str(error)))
+        return
+    lost = [ref.name for ref in manifest.blobs if not blobs.is_there(folder, ref)]
+    if lost:
+        report.refused.append((member.name, f"its blob {lost[0]} is neither here nor there"))
+        return
+    if sign:
+        data = encode(manifest, folder.secret)
+    prepared = publish.Prepared(manifest=manifest, data=data, blobs=(), durable=True)
+    publish.write(folder, prepared, lambda _: False)
+    report.entries.append(manifest)
+    report.size += len(data)
+
+
+def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    opened = tar.extractfile(member)
+    data = opened.read() if opened is not None else b""
+    if len(data) != member.size:
+        raise tarfile.ReadError(f"{member.name} ends before its size")
+    return data

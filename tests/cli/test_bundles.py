@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_export_and_import_carry_a_cache_to_another_folder(filled, run, tmp_path):
+    done = run("export", tmp_path / "b.tar")
+    assert done.returncode == 0, done.stderr
+    assert "3 entries" in done.stdout
+    done = run("import", tmp_path / "b.tar", "--dir", tmp_path / "new", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["entries"]) == 3
+    assert "3 entries" in run("ls", "--dir", tmp_path / "new").stdout
+
+
+@pytest.mark.parametrize(
+    ("tests", "number"),
+    [
+        (["kind=bypass"], 1),
+        (["kind!=bypass"], 2),
+        (["function=*f1"], 1),
+        (["hits>0"], 1),
+        (["size>1500", "kind=graph"], 1),
+        (["used>1d"], 0),
+        (["created<1h", "cost>=20s"], 3),
+    ],
+)
+def test_filters_choose_what_is_exported(filled, run, tmp_path, tests, number):
+    options = [part for text in tests for part in ("--filter", text)]
+    done = run("export", tmp_path / "b.tar", *options, "--format", "json")
+    assert len(json.loads(done.stdout)["entries"]) == number
+
+
+@pytest.mark.parametrize("text", ["nonsense", "size>", "size>big", "function>x", "colour=red"])
+def test_a_wrong_filter_is_one_clear_error(filled, run, tmp_path, text):
+    done = run("export", tmp_path / "b.tar", "--filter", text)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "b.tar").exists()
+
+
+def test_a_file_that_is_no_bundle_and_a_cut_one_are_errors(filled, run, tmp_path):
+    run("export", tmp_path / "b.tar")
+    data = (tmp_path / "b.tar").read_bytes()
+    for name, content in (("text", b"hello" * 500), ("cut", data[: len(data) // 2])):
+        (tmp_path / name).write_bytes(content)
+        done = run("import", tmp_path / name, "--dir", tmp_path / "new")
+        assert done.returncode in {1, 2}
+        assert "Traceback" not in done.stderr
+    assert run("import", tmp_path / "missing").returncode == 2
+
+
+def test_a_bundle_that_can_not_be_written_leaves_nothing(filled, run, tmp_path):
+    done = run("export", tmp_path / "no/b.tar")
+    assert done.returncode == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "state"]
+
+
+def test_import_is_refused_where_the_cache_is_declared_read_only(filled, run, tmp_path):
+    run("export", tmp_path / "b.tar")
+    assert run("import", tmp_path / "b.tar", NPUGX_CACHE="readonly").returncode == 1
+
+
+def test_verify_says_what_is_bad_and_repair_makes_it_good(filled, run, root):
+    assert run("verify").returncode == 0
+    path = next(path for path in (root / "v1/cas").rglob("?" * 64))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    done = run("verify")
+    assert done.returncode == 1
+    assert "--repair" in done.stderr
+    assert path.name in done.stdout
+    assert run("verify", "--repair").returncode == 0
+    shown = json.loads(run("verify", "--format", "json").stdout)
+    assert shown["bad"] == []
+    assert shown["entries"] == 2
