@@ -209,6 +209,17 @@ def metadata_of_an_input_changed(cached):
     return [cached(transposes_input)(tensor(2, 3))]
 
 
+def transposes_temporary(x):
+    y = x * 1
+    y.transpose_(0, 1)
+    return y.shape[0], y
+
+
+@refused("in place")
+def metadata_of_a_temporary_changed(cached):
+    return [cached(transposes_temporary)(tensor(2, 3))]
+
+
 def run_strictly(program, cache_compile):
     from npugx_cache.errors import Uncacheable
 

@@ -12,15 +12,6 @@ RUN = HERE / "run.py"
 GROUPS = (("programs", "programs_library"), ("programs_python",), ("programs_torch",))
 CUSTOM_OP = "programs_custom_op:custom_op"
 
-BYPASSED = {
-    "programs_torch:default_device_as_a_context": "a default device is taken for a fault: bypass",
-}
-WRONG = {
-    "programs_torch:a_shape_that_was_changed_in_place": "Dynamo keeps the shape from before",
-}
-KNOWN = BYPASSED | WRONG
-"""Programs that are not served as they should be, with the reason."""
-
 
 def _names():
     """The programs by name, without importing torch: each is a function marked `@program`."""
@@ -50,15 +41,8 @@ def runs(once):
     return once("restart", make)
 
 
-@pytest.fixture
-def known(request):
-    reason = KNOWN.get(request.node.callspec.params["name"])
-    if reason is not None:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-
-
 @pytest.mark.parametrize("name", [*NAMES, CUSTOM_OP])
-def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, name, known):
+def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, name):
     cold, warm = runs["cold"][name], runs["warm"][name]
     assert cold["difference"] is None
     assert cold["bypasses"] == 0, cold["warnings"]
@@ -70,7 +54,7 @@ def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, na
     assert cold["warnings"] == warm["warnings"] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - BYPASSED.keys()))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_restart_loads_no_compiler(runs, name):
     assert runs["warm"][name]["loaded"] == []
 

@@ -1,0 +1,189 @@
+"""Whatever a trace depended on and is different now is a miss with a reason, never a wrong result.
+
+What it did not depend on is a hit (P1, P4). Every case runs cold in one process and changed in
+another; `live` are the changes that can happen between two calls of one process.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from cases import CASES  # noqa: E402
+
+RUN = HERE / "run_cases.py"
+
+SHADOWED = "a name found in a class is not looked for again in the classes before it"
+DEFAULTS = "the defaults of a function that no guard names do not count"
+BUILTIN = "a global that hides a builtin is not looked for"
+ALIASED = "arguments that are one object are not told from arguments that were two (torch as well)"
+ENVIRON = "environment variables that a trace read do not count (torch as well)"
+PATCHED = "code of torch that is patched after import does not count (torch as well)"
+SOURCE_LIVE = (
+    "source facts are checked when an entry is restored, not at every call (torch as well)"
+)
+
+WRONG = {
+    "base_class_exchanged": SHADOWED,
+    "method_added_to_a_subclass": SHADOWED,
+    "method_added_to_the_class": SHADOWED,
+    "property_added_to_the_class": SHADOWED,
+    "dunder_init_default_edited": DEFAULTS,
+    "default_of_an_inherited_init_edited": DEFAULTS,
+    "default_of_a_dataclass_field_edited": DEFAULTS,
+    "implementation_of_a_composite_operator": "the Python body of a composite operator is inlined",
+    "builtin_replaced_by_a_global": BUILTIN,
+    "function_defined_over_a_builtin": BUILTIN,
+    "aliased_lists": ALIASED,
+    "aliased_objects": ALIASED,
+    "aliased_dicts": ALIASED,
+    "environment_variable": ENVIRON,
+    "environment_variable_in_a_helper": ENVIRON,
+    "forward_of_a_class_of_torch_replaced": PATCHED,
+    "tensor_method_replaced": PATCHED,
+}
+"""Changes that are not seen after a restart and give wrong results."""
+WRONG_LIVE = {
+    name: WRONG[name]
+    for name in (
+        "builtin_replaced_by_a_global",
+        "aliased_lists",
+        "aliased_objects",
+        "aliased_dicts",
+        "environment_variable",
+        "environment_variable_in_a_helper",
+        "forward_of_a_class_of_torch_replaced",
+        "tensor_method_replaced",
+    )
+} | {
+    "method_of_the_class_replaced": SOURCE_LIVE,
+    "replaced_code_of_own_function": SOURCE_LIVE,
+}
+"""Changes that are not seen between two calls of one process and give wrong results."""
+UNSEEN = {"helper_of_a_decomposition_edited": "only a decomposition's own code counts"}
+"""Changes that are not seen, and whose result is eager's all the same."""
+
+
+def write(folder, *, changed):
+    for name, case in CASES.items():
+        package = folder / name
+        package.mkdir(parents=True, exist_ok=True)
+        texts = {"__init__": "", **case.files}
+        for file, old, new in case.edits if changed else ():
+            assert old in texts[file], (name, old)
+            texts[file] = texts[file].replace(old, new, 1)
+        for file, text in texts.items():
+            (package / f"{file}.py").write_text(text)
+
+
+def run(surroundings, folder, phase, names, *, cwd=None, **environment):
+    """Half of the cases in each of two processes."""
+    environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    workers = [
+        surroundings.start(RUN, folder, phase, *part, cwd=cwd, **environment)
+        for part in (names[::2], names[1::2])
+    ]
+    return {name: row for worker in workers for name, row in worker.result().items()}
+
+
+@pytest.fixture(scope="module")
+def runs(once):
+    def make(surroundings):
+        tree, moved = surroundings.folder / "tree", surroundings.folder / "moved" / "deep"
+        names = list(CASES)
+        write(tree, changed=False)
+        cold = run(surroundings, tree, "cold", names)
+        # The store must not know the changed cases yet when the unchanged ones come back.
+        moved.parent.mkdir()
+        shutil.copytree(tree, moved)
+        elsewhere = surroundings.folder / "elsewhere"
+        elsewhere.mkdir()
+        again = run(
+            surroundings,
+            moved,
+            "cold",
+            names[::-1],
+            cwd=elsewhere,
+            HOME=str(elsewhere),
+            PYTHONHASHSEED="77",
+            OMP_NUM_THREADS="2",
+            RANK="3",
+            LOCAL_RANK="3",
+            MASTER_PORT="29501",
+        )
+        live_names = [name for name, case in CASES.items() if case.can_happen_live]
+        live_surroundings = type(surroundings)(surroundings.folder / "live")
+        live_surroundings.folder.mkdir()
+        live = run(live_surroundings, tree, "live", live_names)
+        write(tree, changed=True)
+        warm = run(surroundings, tree, "warm", names)
+        return {"cold": cold, "again": again, "live": live, "warm": warm}
+
+    return once("change", make)
+
+
+def expected_to_fail(request, *tables):
+    name = request.node.callspec.params["name"]
+    reasons = [table[name] for table in tables if name in table]
+    if reasons:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reasons[0]))
+
+
+MISSES = [name for name, case in CASES.items() if not case.hit]
+HITS = [name for name, case in CASES.items() if case.hit]
+LIVE = [name for name, case in CASES.items() if case.can_happen_live]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, name):
+    cold, again = runs["cold"][name], runs["again"][name]
+    assert cold["difference"] is None
+    assert (cold["misses"], cold["bypasses"]) == (1, 0)
+    assert again["difference"] is None
+    assert (again["hits"], again["misses"], again["bypasses"]) == (1, 0, 0), again["reasons"]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_changed_it_gives_eagers_result(runs, name, request):
+    expected_to_fail(request, WRONG)
+    cold, warm = runs["cold"][name], runs["warm"][name]
+    assert warm["difference"] is None
+    if not CASES[name].same_result:
+        assert warm["eager"] != cold["eager"], "the case changes nothing"
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_changed_between_two_calls_it_gives_eagers_result(runs, name, request):
+    expected_to_fail(request, WRONG_LIVE)
+    live = runs["live"][name]
+    assert live["first"]["difference"] is None
+    assert live["difference"] is None
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_a_change_that_matters_is_not_a_hit(runs, name, request):
+    expected_to_fail(request, WRONG, UNSEEN)
+    warm = runs["warm"][name]
+    assert warm["hits"] == 0
+    assert (warm["misses"], warm["bypasses"]) == ((0, 1) if CASES[name].bypass else (1, 0))
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_a_miss_says_what_changed(runs, name, request):
+    expected_to_fail(request, WRONG, UNSEEN)
+    warm = runs["warm"][name]
+    assert CASES[name].bypass or warm["reasons"], "no reason at all"
+    for text in CASES[name].says:
+        assert any(text in reason for reason in warm["reasons"])
+
+
+@pytest.mark.parametrize("name", HITS)
+def test_a_change_that_does_not_matter_is_a_hit(runs, name):
+    warm = runs["warm"][name]
+    assert (warm["hits"], warm["misses"], warm["bypasses"]) == (1, 0, 0), warm["reasons"]
