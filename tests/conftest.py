@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -28,10 +28,7 @@ class Worker:
         self.process = process
 
     def result(self, timeout: float = 300) -> Any:
-        try:
-            out, err = self.process.communicate(timeout=timeout)
-        finally:
-            self.process.kill()
+        out, err = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, err[-4000:]
         self.stderr = err
         assert out.strip(), err[-4000:]
@@ -44,6 +41,7 @@ class Surroundings:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = folder / "cache"
+        self._started: list[Worker] = []
 
     def environment(self, **changes: str | None) -> dict[str, str]:
         kept = {
@@ -73,10 +71,24 @@ class Surroundings:
             stderr=subprocess.PIPE,
             text=True,
         )
-        return Worker(process)
+        self._started.append(Worker(process))
+        return self._started[-1]
 
     def run(self, *args: object, cwd: Path | None = None, **environment: str | None) -> Any:
         return self.start(*args, cwd=cwd, **environment).result()
+
+    def beside(self, name: str) -> Surroundings:
+        """Surroundings with a store of their own, in a folder below."""
+        other = Surroundings(self.folder / name)
+        other.folder.mkdir()
+        return other
+
+    def close(self) -> None:
+        """End what is still running."""
+        for worker in self._started:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.communicate()
 
     def listing(self) -> list[dict[str, Any]]:
         """The entries of the store as `npugx-cache ls` shows them."""
@@ -93,8 +105,10 @@ class Surroundings:
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path) -> Surroundings:
-    return Surroundings(tmp_path)
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    made = Surroundings(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -112,10 +126,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
             if not done.exists():
                 folder = shared / name
                 folder.mkdir(exist_ok=True)
+                surroundings = Surroundings(folder)
                 try:
-                    made = {"answer": make(Surroundings(folder))}
+                    made = {"answer": make(surroundings)}
                 except AssertionError as error:  # once is enough for that as well
                     made = {"error": str(error)}
+                finally:
+                    surroundings.close()
                 done.write_text(json.dumps(made))
         made = json.loads(done.read_text())
         assert "error" not in made, made["error"]

@@ -118,8 +118,7 @@ def runs(once):
             MASTER_PORT="29501",
         )
         live_names = [name for name, case in CASES.items() if case.can_happen_live]
-        live_surroundings = type(surroundings)(surroundings.folder / "live")
-        live_surroundings.folder.mkdir()
+        live_surroundings = surroundings.beside("live")
         live = run(live_surroundings, tree, "live", live_names)
         write(tree, changed=True)
         warm = run(surroundings, tree, "warm", names)
