@@ -35,11 +35,20 @@ class BundleReport:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def pack(folder: Folder, manifests: Iterable[Manifest], out: IO[bytes]) -> BundleReport:
-    """Write entries to `out`; those that don't verify are left out. Raises OSError of `out`."""
+def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> BundleReport:
+    """Write the entries at these (key, entry) to `out`, without those that don't verify.
+
+    Raises OSError of `out`.
+    """
     report = BundleReport()
-    wanted = sorted(manifests, key=lambda manifest: (manifest.key, manifest.entry))
-    refs = {ref.sha256: ref for manifest in wanted for ref in manifest.blobs}
+    wanted: list[tuple[Manifest, bytes]] = []
+    for key, entry in sorted(set(places)):
+        data = manifest_bytes(folder, key, entry)
+        if isinstance(data, Miss):
+            report.refused.append((entry, data.reason))
+        else:
+            wanted.append((decode(data, key, folder.secret), data))
+    refs = {ref.sha256: ref for manifest, _ in wanted for ref in manifest.blobs}
     missing: dict[str, str] = {}
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, "CACHEDIR.TAG", layout.CACHEDIR_TAG)
@@ -50,26 +59,15 @@ def pack(folder: Folder, manifests: Iterable[Manifest], out: IO[bytes]) -> Bundl
                 continue
             _add(tar, folder.relative(folder.blob(digest)), stored)
             report.blobs, report.size = report.blobs + 1, report.size + len(stored)
-        for manifest in wanted:
-            _pack_manifest(folder, tar, manifest, missing, report)
+        for manifest, data in wanted:
+            lost = [missing[ref.sha256] for ref in manifest.blobs if ref.sha256 in missing]
+            if lost:
+                report.refused.append((manifest.entry, lost[0]))
+                continue
+            _add(tar, folder.relative(folder.manifest(manifest.key, manifest.entry)), data)
+            report.entries.append(manifest)
+            report.size += len(data)
     return report
-
-
-def _pack_manifest(
-    folder: Folder,
-    tar: tarfile.TarFile,
-    manifest: Manifest,
-    missing: dict[str, str],
-    report: BundleReport,
-) -> None:
-    lost = [missing[ref.sha256] for ref in manifest.blobs if ref.sha256 in missing]
-    data = Miss(reason=lost[0]) if lost else manifest_bytes(folder, manifest.key, manifest.entry)
-    if isinstance(data, Miss):
-        report.refused.append((manifest.entry, data.reason))
-        return
-    _add(tar, folder.relative(folder.manifest(manifest.key, manifest.entry)), data)
-    report.entries.append(manifest)
-    report.size += len(data)
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

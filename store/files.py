@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
-from npugx_cache.store.layout import is_quarantined, listdir, make_parents
+from npugx_cache.store.layout import is_quarantined, listdir, make_parents, stamp_shard
 from npugx_cache.store.trust import distrust
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ def quarantine(folder: Folder, path: str, reason: str, status: os.stat_result | 
             return
         make_parents(folder, target)
         syscalls.rename(path, target)
+        place = folder.relative(path).split("/")
+        if place[1:2] == ["ac"]:
+            stamp_shard(folder, place[2])
         fd = syscalls.open_new(f"{target}.reason", folder.file_mode)
         try:
             note = f"{folder.relative(path)}: {reason}"[:_MAX_REASON]

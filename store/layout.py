@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import dataclass, field, replace
@@ -90,6 +91,9 @@ class Folder:
     def manifest(self, key: str, entry: str) -> str:
         return f"{self.base}/ac/{key[:2]}/{key}/{entry}"
 
+    def shard(self, key: str) -> str:
+        return f"{self.base}/ac/{key[:2]}"
+
     def blob(self, digest: str) -> str:
         return f"{self.base}/cas/{digest[:2]}/{digest}"
 
@@ -139,6 +143,12 @@ def make_parents(folder: Folder, path: str) -> list[str]:
         if make_folder(current, folder.folder_mode):
             made.append(current)
     return made
+
+
+def stamp_shard(folder: Folder, key: str) -> None:
+    """Give the shard a new mtime: a change inside a key folder shows there, and nowhere else."""
+    with contextlib.suppress(OSError):
+        syscalls.touch(folder.shard(key))
 
 
 def listdir(path: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.entries import Entry, load_all
-from npugx_cache.store.layout import is_digest, is_shard, listdir
+from npugx_cache.store.layout import is_digest, is_shard, listdir, stamp_shard
 from npugx_cache.store.sweep import remove, sweep
 
 if TYPE_CHECKING:
@@ -237,8 +237,10 @@ def _evict(folder: Folder, scan: _Scan, entry: Entry, limits: Limits, tally: _Ta
         if not remove(path):
             tally.stopped = f"{folder.relative(path)} can't be removed"
             return
-        with contextlib.suppress(OSError):
+        try:
             syscalls.rmdir(folder.key(manifest.key))
+        except OSError:
+            stamp_shard(folder, manifest.key)  # another entry is left under this key
     del scan.entries[manifest.entry]
     tally.removed.append(manifest)
     tally.freed += entry.size
@@ -267,6 +269,8 @@ def _drop_refused(folder: Folder, scan: _Scan, limits: Limits) -> int:
         if is_digest(item.entry):
             path = folder.manifest(item.key, item.entry)
             count += limits.dry_run or remove(path)
+            if not limits.dry_run:
+                stamp_shard(folder, item.key)
     return count
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from npugx_cache.store import blobs as blob_files
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import write_file
-from npugx_cache.store.layout import make_parents
+from npugx_cache.store.layout import make_parents, stamp_shard
 from npugx_cache.store.manifest import Draft, Manifest, assemble, encode
 from npugx_cache.store.plain import Malformed
 
@@ -90,7 +90,10 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
             changed.add(_parent(written[-1]))
     if entry.durable:
         sync_folders(changed)
+    # Before as well as after: killed in between, the entry would be missing from every index.
+    stamp_shard(folder, manifest.key)
     write_file(folder, path, entry.data, durable=entry.durable)
+    stamp_shard(folder, manifest.key)
     for blob in entry.blobs:
         # A cleaner may have taken a blob between our look at it and our manifest.
         if not blob_files.is_there(folder, blob.ref):

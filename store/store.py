@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.store import entries, syscalls
 from npugx_cache.store.files import quarantine
+from npugx_cache.store.layout import stamp_shard
 from npugx_cache.store.opening import folder_of, prepare_folder
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npugx_cache.config import Settings
+    from npugx_cache.store.index import Overview
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
@@ -49,6 +51,7 @@ class Store:
         self, folder: Folder, *, max_size: int | None = None, state: Path | None = None
     ) -> None:
         self._folder = folder
+        self._state = state
         self._usage = Usage(folder.root, state)
         self._upkeep = Upkeep(folder, self._usage, max_size)
         self._mutex = threading.Lock()
@@ -155,6 +158,7 @@ class Store:
                 # At most hourly, as relatime does: a write per read would be the dearer part.
                 if used - syscalls.lstat(path).st_mtime > _TOUCH_EVERY:
                     syscalls.touch(path)
+                    stamp_shard(self._folder, key)
         self._usage.add(
             {entry: Use(hits=n, last_used=used) for entry, (n, _, used) in hits.items()}
         )
@@ -173,6 +177,12 @@ class Store:
                 hits=use.hits,
                 last_used=max(use.last_used, item.mtime),
             )
+
+    def overview(self) -> tuple[Overview, Mapping[str, Use]]:
+        """Return what `listing` would, in brief and from the index, and the counters by entry."""
+        from npugx_cache.store.index import Index
+
+        return Index(self._folder, self._state).overview(), self._usage.load()
 
     def prune(
         self,

@@ -1,28 +1,19 @@
-"""Hit counters and last-use stamps: derived, host-local, never on the shared path.
-
-SQLite over a network file system corrupts, so they live in the user's state folder, one
-sub-folder per store. Whatever fails here is a DEBUG line: a lost counter is not worth more.
-"""
+"""Hit counters and last-use stamps: derived and host-local."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import math
-import os
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.store.derived import Derived, debug
 from npugx_cache.store.layout import is_digest
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-_TIMEOUT = 1.0
-_DATABASE = "cache.db"
 _MAX_ROWS = 1 << 16
 
 
@@ -37,17 +28,16 @@ class Use:
 
 
 class Usage:
-    """The counters of one store. Opens its database for each operation: all are off the hit path.
+    """The counters of one store.
 
     One value holds a whole shard of entries: iterating 100,000 rows would take seconds.
     """
 
     def __init__(self, root: Path, state: Path | None = None) -> None:
-        self._root = root
-        self._state = state
+        self._derived = Derived("usage", root, state=state)
 
     def add(self, uses: Mapping[str, Use]) -> None:
-        with _harmless("storing", self), self._open() as cache:
+        with self._derived.harmless("storing"), self._derived.opened() as cache:
             for shard, entries in _by_shard(uses).items():
                 with cache.transact():
                     rows = _read(cache, shard)
@@ -56,9 +46,9 @@ class Usage:
                     _store(cache, shard, rows)
 
     def forget(self, entries: Iterable[str]) -> None:
-        if not self._exists():
+        if not self._derived.exists():
             return
-        with _harmless("removing", self), self._open() as cache:
+        with self._derived.harmless("removing"), self._derived.opened() as cache:
             for shard, gone in _by_shard(entries).items():
                 with cache.transact():
                     rows = _read(cache, shard)
@@ -67,81 +57,10 @@ class Usage:
                     _store(cache, shard, rows)
 
     def load(self) -> dict[str, Use]:
-        # Without a database there is nothing to import diskcache for.
-        if not self._exists():
-            return {}
         uses: dict[str, Use] = {}
-        with _harmless("reading", self), self._open_to_read() as database:
-            query = "SELECT value FROM Cache WHERE raw = 1 AND mode = 1 AND filename IS NULL"
-            for (value,) in database.execute(query):
-                uses.update(_rows(_decoded(value)))
+        for _, value in self._derived.rows():
+            uses.update(_rows(_decoded(value)))
         return uses
-
-    def reset(self) -> None:
-        """Throw away a database that is none."""
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                (self._folder() / f"{_DATABASE}{suffix}").unlink()
-
-    def _folder(self) -> Path:
-        state = self._state
-        if state is None:
-            from platformdirs import user_state_path
-
-            state = user_state_path("npugx_cache")
-        name = os.fsencode(os.path.realpath(self._root))
-        return state / "usage" / hashlib.sha256(name).hexdigest()[:16]
-
-    def _exists(self) -> bool:
-        return (self._folder() / _DATABASE).is_file()
-
-    @contextlib.contextmanager
-    def _open_to_read(self) -> Iterator[sqlite3.Connection]:
-        """Open without diskcache, which writes settings on every opening and takes 20 ms."""
-        import sqlite3
-
-        uri = (self._folder() / _DATABASE).as_uri()
-        database = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=_TIMEOUT)
-        try:
-            yield database
-        finally:
-            database.close()
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[Any]:
-        import diskcache
-
-        from npugx_cache.store.plain_disk import MAX_VALUE, PlainDisk
-
-        folder = self._folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        cache = diskcache.Cache(
-            str(folder),
-            disk=PlainDisk,
-            timeout=_TIMEOUT,
-            eviction_policy="none",
-            disk_min_file_size=MAX_VALUE,
-        )
-        try:
-            yield cache
-        finally:
-            cache.close()
-
-
-@contextlib.contextmanager
-def _harmless(doing: str, usage: Usage) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  # diskcache's own failures are of every kind
-        _debug(f"{doing} usage counters failed: {error!r}")
-        if type(error).__name__ == "DatabaseError":
-            usage.reset()
-
-
-def _debug(text: str) -> None:
-    import logging  # for `ls`, which has no other use for it, 5 ms
-
-    logging.getLogger("npugx_cache").debug("%s", text)
 
 
 def _by_shard(entries: Iterable[str]) -> dict[str, list[str]]:
@@ -156,7 +75,7 @@ def _read(cache: Any, shard: object) -> dict[str, Use]:
         return _rows(cache.get(shard))
     except (TypeError, ValueError) as error:
         # Read as empty, so that the next write replaces it.
-        _debug(f"usage counters of {shard!r} dropped: {error}")
+        debug(f"usage counters of {shard!r} dropped: {error}")
         return {}
 
 
@@ -166,7 +85,7 @@ def _decoded(value: object) -> object:
     try:
         return unpack(value) if isinstance(value, bytes) else None
     except ValueError as error:
-        _debug(f"usage counters dropped: {error}")
+        debug(f"usage counters dropped: {error}")
         return None
 
 

@@ -7,6 +7,11 @@ __all__ = ["main"]
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 the store is unusable, 2 wrong input."""
+    import gc
+
     from npugx_cache.cli.commands import group
+
+    # A command ends soon: going through a million cells for garbage takes as long as listing them.
+    gc.disable()
 
     group.main(args, prog_name="npugx-cache")

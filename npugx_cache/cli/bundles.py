@@ -10,28 +10,33 @@ from typing import TYPE_CHECKING
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.filters import all_hold
+from npugx_cache.cli.filters import all_pass
 from npugx_cache.cli.opening import Failure, WrongInput, load_settings, open_existing
-from npugx_cache.store import Listed, Store, Unusable, bundle, open_store
+from npugx_cache.store import Store, Unusable, bundle, open_store
+from npugx_cache.store.usage import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from npugx_cache.cli.filters import Test
 
 
 def export_bundle(
     file: str,
     directory: str | None,
     form: str,
-    filters: Sequence[Callable[[Listed], bool]],
+    filters: Sequence[Test],
 ) -> str | None:
     """Write a bundle; return why it lacks entries, or None."""
     store = open_existing(directory, "readonly")
     if store is None:
         raise WrongInput("there is no cache yet. Name another one with --dir")
+    overview, uses = store.overview()
+    none = Use()
     chosen = [
-        item.manifest
-        for item in store.listing()
-        if isinstance(item, Listed) and all_hold(filters, item)
+        (row.key, row.entry)
+        for row in overview.columns.rows()
+        if all_pass(filters, row, uses.get(row.entry, none))
     ]
     # Renamed into place when it is whole: a bundle that is there can be used.
     unfinished = Path(f"{file}.{os.getpid()}.part")

@@ -47,11 +47,15 @@ def group() -> None:
     show_default=True,
     help="What to list by, largest or latest first.",
 )
-def list_entries(directory: str | None, form: str, sort: str) -> None:
+@_FILTER
+@click.option("--limit", type=click.IntRange(min=1), help="Show only so many.")
+def list_entries(
+    directory: str | None, form: str, sort: str, filters: tuple[str, ...], limit: int | None
+) -> None:
     """List the entries: what, when, how big, how often hit, compile seconds saved."""
     from npugx_cache.cli.listing import print_listing
 
-    print_listing(directory, form, sort)
+    print_listing(directory, form, sort, filters=filters, limit=limit)
 
 
 @group.command()
@@ -73,6 +77,19 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
     from npugx_cache.cli.reading import print_readable
 
     print_readable(entry, directory, file, color)
+
+
+@group.command()
+@_DIR
+@_FORMAT
+def stats(directory: str | None, form: str) -> None:
+    """Count entries, bytes, hits and saved seconds.
+
+    Hits are those of this host; sizes are exact, blobs that nothing names included.
+    """
+    from npugx_cache.cli.statistics import print_stats
+
+    print_stats(directory, form)
 
 
 @group.command()

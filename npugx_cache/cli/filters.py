@@ -6,16 +6,17 @@ import fnmatch
 import operator
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from npugx_cache.cli.opening import duration, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
-    from npugx_cache.store import Listed
+    from npugx_cache.store.columns import Row
+    from npugx_cache.store.usage import Use
 
 _EXPRESSION = re.compile(r"\s*([a-z]+)\s*(>=|<=|!=|=|>|<)\s*(.+?)\s*")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -26,28 +27,25 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
 }
-_NUMBERS: dict[str, tuple[Callable[[str], float], Callable[[Listed], float]]] = {
-    "size": (size, lambda item: item.stored_bytes),
-    "hits": (float, lambda item: item.hits),
-    "cost": (duration, lambda item: item.manifest.cost_seconds),
-    "used": (duration, lambda item: time.time() - item.last_used),
-    "created": (duration, lambda item: time.time() - item.manifest.created),
+_NUMBERS: dict[str, tuple[Callable[[str], float], Callable[[Row, Use], float]]] = {
+    "size": (size, lambda row, _: row.stored_bytes),
+    "hits": (float, lambda _, use: use.hits),
+    "cost": (duration, lambda row, _: row.cost_seconds),
+    "used": (duration, lambda row, use: time.time() - max(row.mtime, use.last_used)),
+    "created": (duration, lambda row, _: time.time() - row.created),
 }
-_TEXTS: dict[str, Callable[[Listed], object]] = {
-    "kind": lambda item: item.manifest.kind,
-    "entry": lambda item: item.manifest.entry,
-    "key": lambda item: item.manifest.key,
-    "function": lambda item: item.manifest.about.get("function"),
-    "environment": lambda item: item.manifest.about.get("environment"),
-}
+_TEXTS = frozenset({"kind", "entry", "key", "function", "environment"})
 
 
-def parse(text: str) -> Callable[[Listed], bool]:
+Test: TypeAlias = "Callable[[Row, Use], bool]"
+
+
+def parse(text: str) -> Test:
     """The test that one `--filter` stands for."""
     match = _EXPRESSION.fullmatch(text)
     name = match[1] if match else ""
     if match is None or name not in {*_NUMBERS, *_TEXTS}:
-        known = ", ".join([*_NUMBERS, *_TEXTS])
+        known = ", ".join([*_NUMBERS, *sorted(_TEXTS)])
         raise click.BadParameter(f"{text!r} is no NAME OPERATOR VALUE; names are {known}")
     if name in _NUMBERS:
         return _number(name, match[2], match[3])
@@ -56,22 +54,21 @@ def parse(text: str) -> Callable[[Listed], bool]:
     return _text(name, match[3], wanted=match[2] == "=")
 
 
-def _number(name: str, comparison: str, value: str) -> Callable[[Listed], bool]:
+def _number(name: str, comparison: str, value: str) -> Test:
     convert, of = _NUMBERS[name]
     try:
         number = convert(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a number") from None
     compare = _COMPARE[comparison]
-    return lambda item: compare(of(item), number)
+    return lambda row, use: compare(of(row, use), number)
 
 
-def _text(name: str, pattern: str, *, wanted: bool) -> Callable[[Listed], bool]:
-    of = _TEXTS[name]
+def _text(name: str, pattern: str, *, wanted: bool) -> Test:
     if name in {"entry", "key"}:
         pattern += "*"  # an id may be shortened everywhere
-    return lambda item: fnmatch.fnmatchcase(str(of(item) or ""), pattern) is wanted
+    return lambda row, _: fnmatch.fnmatchcase(getattr(row, name), pattern) is wanted
 
 
-def all_hold(filters: Iterable[Callable[[Listed], bool]], item: Listed) -> bool:
-    return all(holds(item) for holds in filters)
+def all_pass(tests: Sequence[Test], row: Row, use: Use) -> bool:
+    return all(test(row, use) for test in tests)

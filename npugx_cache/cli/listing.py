@@ -1,18 +1,25 @@
-"""`npugx-cache ls`."""
+"""`npugx-cache ls`. By columns: a call per cell would take seconds for 100,000 entries."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from npugx_cache.cli import output
+from npugx_cache.cli.filters import all_pass, parse
 from npugx_cache.cli.opening import load_settings, open_existing
-from npugx_cache.store import Listed, Refused
+from npugx_cache.store.index import Overview
+from npugx_cache.store.usage import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from npugx_cache.cli.filters import Test
+    from npugx_cache.store import Refused
+    from npugx_cache.store.columns import Columns, Row
+
+T = TypeVar("T")
 _SHOWN_DIGITS = 12
 _TITLES = (
     "ENTRY",
@@ -27,103 +34,177 @@ _TITLES = (
     "ENVIRONMENT",
 )
 _RIGHT = frozenset({"SIZE", "HITS", "SAVED"})
-_ORDERS = {
-    "used": lambda item: item.last_used,
-    "size": lambda item: item.stored_bytes,
-    "created": lambda item: item.manifest.created,
-    "hits": lambda item: item.hits,
-}
 
 
-def print_listing(directory: str | None, form: str, sort: str) -> None:
+def print_listing(
+    directory: str | None, form: str, sort: str, *, filters: Sequence[str], limit: int | None
+) -> None:
+    tests = [parse(text) for text in filters]
     store = open_existing(directory, "readonly")
-    found = list(store.listing()) if store is not None else []
-    listed = [item for item in found if isinstance(item, Listed)]
-    listed.sort(key=_ORDERS[sort], reverse=True)
-    refused = [item for item in found if isinstance(item, Refused)]
+    overview, uses = (Overview(), {}) if store is None else store.overview()
+    seen = _Seen(overview.columns, uses)
+    order = _order(seen, sort, tests)
+    total = _total(seen, order, overview, filtered=bool(tests))
+    shown = order[:limit]
+    root = load_settings(directory).cache_dir if store is None else store.root
     if form == "json":
-        output.print_json(
-            {
-                "entries": [_as_json(item) for item in listed],
-                "unreadable": [
-                    {"entry": item.entry, "key": item.key, "reason": item.reason}
-                    for item in refused
-                ],
-                "total": _total(listed, refused),
-            }
-        )
+        _print_json(seen, shown, overview.refused, total)
         return
-    if listed:
-        click.echo(output.table(_TITLES, [_row(item) for item in listed], right=_RIGHT))
-    for bad in refused:
+    if shown:
+        click.echo(_table(seen, shown))
+    for bad in overview.refused:
         name = bad.entry[:_SHOWN_DIGITS] or f"key {bad.key[:_SHOWN_DIGITS]}"
         click.echo(f"{name}  unreadable: {output.in_line(bad.reason)}")
-    root = load_settings(directory).cache_dir if store is None else store.root
+    if len(shown) < len(order):
+        click.echo(f"the first {len(shown)} of:")
     where = f"{root}, which does not exist yet" if store is None else str(root)
-    click.echo(f"{_sentence(_total(listed, refused))} in {output.in_line(where)}")
+    click.echo(f"{_sentence(total)} in {output.in_line(where)}")
 
 
-def _row(item: Listed) -> tuple[str, ...]:
-    manifest = item.manifest
-    bypassed = manifest.kind == "bypass"
-    return (
-        manifest.entry[:_SHOWN_DIGITS],
-        manifest.kind,
-        _about(item, "function") or "?",
-        output.moment(manifest.created),
-        output.moment(item.last_used),
-        output.size(item.stored_bytes),
-        str(item.hits),
-        "-" if bypassed else output.seconds(_saved(item)),
-        _about(item, "reason" if bypassed else "signature"),
-        _about(item, "environment"),
+class _Seen:
+    """The columns with the counters beside them."""
+
+    def __init__(self, columns: Columns, uses: Mapping[str, Use]) -> None:
+        self.columns = columns
+        self.entry = columns.texts("entry")
+        self.kind = columns.texts("kind")
+        self.cost = columns.numbers("cost_seconds")
+        self.size = columns.numbers("stored_bytes")
+        self.used = columns.numbers("mtime")
+        self.hits = [0] * columns.count
+        if not uses:
+            return
+        for at, entry in enumerate(self.entry):
+            use = uses.get(entry)
+            if use is not None:
+                self.hits[at] = use.hits
+                self.used[at] = max(self.used[at], use.last_used)
+
+    def saved(self, at: int) -> float:
+        return 0.0 if self.kind[at] == "bypass" else self.hits[at] * self.cost[at]
+
+
+def _order(seen: _Seen, sort: str, tests: Sequence[Test]) -> list[int]:
+    """The positions of the entries to show, first to last."""
+    columns: dict[str, Sequence[float]] = {
+        "used": seen.used,
+        "size": seen.size,
+        "hits": seen.hits,
+    }
+    by = columns[sort] if sort in columns else seen.columns.numbers(sort)
+    chosen: Iterable[int] = range(seen.columns.count)
+    if tests:
+        rows = seen.columns.rows()
+        chosen = [
+            at
+            for at, row in enumerate(rows)
+            if all_pass(tests, row, Use(hits=seen.hits[at], last_used=seen.used[at]))
+        ]
+    return sorted(chosen, key=by.__getitem__, reverse=True)
+
+
+def _table(seen: _Seen, order: list[int]) -> str:
+    """The entries of `order`, which are formatted as they lie and put in order as whole lines."""
+    if len(order) == seen.columns.count:
+        return output.table(_TITLES, _cells(seen, range(len(order))), right=_RIGHT, order=order)
+    return output.table(_TITLES, _cells(seen, order), right=_RIGHT, order=range(len(order)))
+
+
+def _cells(seen: _Seen, chosen: Sequence[int]) -> list[list[str]]:
+    moments = _Memo(lambda minute: output.moment(minute * 60.0))
+    sizes = _Memo(output.size)
+
+    def of(column: list[T]) -> list[T]:
+        return column if len(chosen) == len(column) else [column[at] for at in chosen]
+
+    def texts(name: str) -> list[str]:
+        return output.in_lines(of(seen.columns.texts(name)))
+
+    kinds = of(seen.kind)
+    hits = ["0"] * len(chosen)
+    saved = ["-" if kind == "bypass" else "0.0 s" for kind in kinds]
+    inputs = texts("signature")
+    for row, number in enumerate(of(seen.hits)):
+        if number:
+            hits[row] = str(number)
+            saved[row] = output.seconds(seen.saved(chosen[row])) if kinds[row] == "graph" else "-"
+    if "bypass" in kinds:
+        pairs = zip(kinds, inputs, texts("reason"), strict=True)
+        inputs = [reason if kind == "bypass" else text for kind, text, reason in pairs]
+    return [
+        [entry[:_SHOWN_DIGITS] for entry in of(seen.entry)],
+        kinds,
+        [text or "?" for text in texts("function")],
+        [moments[stamp // 60] for stamp in of(seen.columns.numbers("created"))],
+        [moments[stamp // 60] for stamp in of(seen.used)],
+        [sizes[number] for number in of(seen.size)],
+        hits,
+        saved,
+        inputs,
+        texts("environment"),
+    ]
+
+
+class _Memo(dict[float, str]):
+    """What was formatted once is not formatted again."""
+
+    def __init__(self, make: Callable[[float], str]) -> None:
+        self._make = make
+
+    def __missing__(self, key: float) -> str:
+        text = self[key] = self._make(key)
+        return text
+
+
+def _print_json(
+    seen: _Seen, order: list[int], refused: Iterable[Refused], total: dict[str, float]
+) -> None:
+    rows = seen.columns.rows()
+    output.print_json(
+        {
+            "entries": [_as_json(seen, at, rows[at]) for at in order],
+            "unreadable": [
+                {"entry": item.entry, "key": item.key, "reason": item.reason} for item in refused
+            ],
+            "total": total,
+        }
     )
 
 
-def _about(item: Listed, name: str) -> str:
-    value = item.manifest.about.get(name)
-    return output.in_line(value) if isinstance(value, str) else ""
-
-
-def _saved(item: Listed) -> float:
-    return 0.0 if item.manifest.kind == "bypass" else item.hits * item.manifest.cost_seconds
-
-
-def _as_json(item: Listed) -> dict[str, object]:
-    manifest = item.manifest
+def _as_json(seen: _Seen, at: int, row: Row) -> dict[str, object]:
     texts = {
-        name: manifest.about.get(name)
+        name: text
         for name in ("function", "signature", "reason", "environment")
-        if isinstance(manifest.about.get(name), str)
+        if (text := getattr(row, name))
     }
     return {
-        "entry": manifest.entry,
-        "key": manifest.key,
-        "identity": manifest.identity,
-        "kind": manifest.kind,
+        "entry": row.entry,
+        "key": row.key,
+        "identity": row.identity,
+        "kind": row.kind,
         **texts,
-        "created": manifest.created,
-        "last_used": item.last_used,
-        "size": item.stored_bytes,
-        "hits": item.hits,
-        "cost_seconds": manifest.cost_seconds,
-        "saved_seconds": _saved(item),
+        "created": row.created,
+        "last_used": seen.used[at],
+        "size": row.stored_bytes,
+        "hits": seen.hits[at],
+        "cost_seconds": row.cost_seconds,
+        "saved_seconds": seen.saved(at),
     }
 
 
-def _total(listed: Iterable[Listed], refused: Iterable[Refused]) -> dict[str, float]:
-    items = list(listed)
-    blobs = {ref.sha256: ref.stored_size for item in items for ref in item.manifest.blobs}
-    alone = sum(
-        item.stored_bytes - sum(ref.stored_size for ref in item.manifest.blobs) for item in items
-    )
+def _total(
+    seen: _Seen, order: list[int], overview: Overview, *, filtered: bool
+) -> dict[str, float]:
+    hit = [at for at in order if seen.hits[at]] if any(seen.hits) else []
+    bypasses = seen.kind.count("bypass")
     return {
-        "entries": len(items),
-        "bypasses": sum(item.manifest.kind == "bypass" for item in items),
-        "unreadable": len(list(refused)),
-        "size": alone + sum(blobs.values()),
-        "hits": sum(item.hits for item in items),
-        "saved_seconds": sum(map(_saved, items)),
+        "entries": len(order),
+        "bypasses": sum(seen.kind[at] == "bypass" for at in order) if filtered else bypasses,
+        "unreadable": len(overview.refused),
+        # A blob that several entries share is there once; of some entries only the sum is known.
+        "size": int(sum(seen.size[at] for at in order)) if filtered else overview.size,
+        "hits": sum(seen.hits[at] for at in hit),
+        "saved_seconds": sum(seen.saved(at) for at in hit),
     }
 
 

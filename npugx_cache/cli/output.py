@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _KEPT = "\n\t"
 _WIDEST = 44
@@ -27,6 +27,15 @@ def harmless(text: str, *, kept: str = _KEPT) -> str:
 
 def in_line(text: str) -> str:
     return harmless(" ".join(text.split()), kept="")
+
+
+def in_lines(cells: list[str]) -> list[str]:
+    """`in_line` of every cell; in one look where none of them needs it."""
+    text = "\n".join(cells)
+    odd = "  " in text or " \n" in text or "\n " in text or text != text.strip()
+    if not odd and text.replace("\n", "").isprintable() and text.count("\n") == len(cells) - 1:
+        return cells
+    return [in_line(cell) for cell in cells]
 
 
 def size(number: float) -> str:
@@ -58,23 +67,28 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str]) -> str:
-    """Columns as wide as their widest cell; on a terminal long cells are cut."""
+def table(
+    titles: Sequence[str],
+    columns: Sequence[Sequence[str]],
+    *,
+    right: frozenset[str],
+    order: Iterable[int],
+) -> str:
+    """Columns as wide as their widest cell, rows in this order; on a terminal cells are cut."""
     widest = _WIDEST if on_terminal() else None
-    cut = [[_cut(cell, widest) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(titles, *cut, strict=True)]
-    lines = []
-    for row in [titles, *cut]:
-        cells = [
-            cell.rjust(width) if title in right else cell.ljust(width)
-            for title, cell, width in zip(titles, row, widths, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    if widest is not None:
+        columns = [[_cut(cell, widest) for cell in column] for column in columns]
+    formats = [
+        f"%{'' if title in right else '-'}{max(len(title), *map(len, column))}s"
+        for title, column in zip(titles, columns, strict=True)
+    ]
+    line = "  ".join(formats)
+    heading, *lines = map(line.__mod__, [tuple(titles), *zip(*columns, strict=True)])
+    return "\n".join([heading.rstrip(), *[lines[at].rstrip() for at in order]])
 
 
-def _cut(cell: str, widest: int | None) -> str:
-    return cell if widest is None or len(cell) <= widest else f"{cell[: widest - 1]}…"
+def _cut(cell: str, widest: int) -> str:
+    return cell if len(cell) <= widest else f"{cell[: widest - 1]}…"
 
 
 def print_json(value: object) -> None:

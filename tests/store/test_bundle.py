@@ -20,7 +20,7 @@ def packed(store, manifests=None):
     out = io.BytesIO()
     if manifests is None:
         manifests = [item.manifest for item in store.listing() if isinstance(item, Listed)]
-    report = bundle.pack(store.folder, manifests, out)
+    report = bundle.pack(store.folder, [(m.key, m.entry) for m in manifests], out)
     return out.getvalue(), report
 
 
