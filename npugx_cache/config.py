@@ -16,7 +16,6 @@ CacheMode = Literal["on", "readonly", "off"]
 TrustMode = Literal["private", "group", "signed"]
 
 VERSION = "0.1.0"
-DEFAULT_LOCK_WAIT = 600.0
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -25,7 +24,8 @@ class Settings:
     """What a cached function needs to know of its surroundings.
 
     `max_size` is in bytes, `lock_wait` in seconds: the longest a worker waits for another
-    worker's compile of the same graph before it compiles by itself.
+    worker's compile of the same graph before it compiles by itself. None: as long as that took
+    the last time and half as long again, 10 minutes where nobody has compiled it yet.
     """
 
     cache_dir: Path
@@ -33,7 +33,7 @@ class Settings:
     trust: TrustMode = "private"
     key_file: Path | None = None
     max_size: int | None = None
-    lock_wait: float = DEFAULT_LOCK_WAIT
+    lock_wait: float | None = None
     strict: bool = False
 
 
@@ -62,7 +62,7 @@ def load(
         trust=cast("TrustMode", trust),
         key_file=Path(key_file).expanduser().absolute() if key_file else None,
         max_size=_size(env, "NPUGX_CACHE_MAX_SIZE"),
-        lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT", DEFAULT_LOCK_WAIT),
+        lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )
 
@@ -100,10 +100,10 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     return _choice(env, name, "0", ("0", "1")) == "1"
 
 
-def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
     text = env.get(name)
     if not text:
-        return default
+        return None
     try:
         seconds = float(text)
     except ValueError:
@@ -136,6 +136,11 @@ _NO_EFFECT_ON_A_TRACE = frozenset(
         "TORCH_COMPILE_STRICT_AUTOGRAD_CACHE",
     }
 )
+
+
+def environment_variable(name: str) -> str | None:
+    """The value of a variable that traced code read, now."""
+    return os.environ.get(name)
 
 
 def compiler_environment(

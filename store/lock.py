@@ -27,7 +27,10 @@ _LOG = logging.getLogger("npugx_cache")
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 _NOTICE_EVERY = 10.0
-_MAX_HOLDER = 128
+_MAX_HOLDER = 160
+_WAIT_UNKNOWN = 600.0
+_WAIT_AT_LEAST = 30.0
+_WAIT_FACTOR = 1.5  # the workers of a host slow each other down
 # Waiting for a lock that this very thread holds would last until the wait is over.
 _held_here = threading.local()
 
@@ -54,15 +57,18 @@ class NotLocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """How long to wait, and when to stop because the result has appeared."""
+    """How long to wait, and when to stop because the result has appeared.
 
-    seconds: float
+    `seconds` None: bounded by what the holders of this lock took for their last compile.
+    """
+
+    seconds: float | None
     done: Callable[[], bool] | None = None
 
 
 @contextlib.contextmanager
 def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
-    """Hold the lock of a name, for at most `wait.seconds` of waiting.
+    """Hold the lock of a name, for a bounded time of waiting.
 
     Errors of locking are answers; what the body (or `wait.done`) raises goes through.
     """
@@ -92,26 +98,29 @@ def _acquire(
 ) -> tuple[BaseFileLock | None, Locked | NotLocked]:
     started = time.monotonic()
     pause, next_notice = _FIRST_PAUSE, 0.0
+    longest = wait.seconds
     try:
         make_parents(folder, path)
         lock = _file_lock(path, folder.file_mode)
         while not _try(lock):
             waited = time.monotonic() - started
+            if longest is None:
+                longest = _bound(path)
             if wait.done is not None and wait.done():
                 return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
-            if waited >= wait.seconds:
+            if waited >= longest:
                 reason = f"still held by {_holder(folder, path)} after {waited:.1f} s"
                 return None, NotLocked(reason=reason, waited=waited, held=True)
             if waited >= next_notice:
-                _notice(folder, path, waited, wait.seconds)
+                _notice(folder, path, waited, longest)
                 next_notice = waited + _NOTICE_EVERY
-            time.sleep(min(pause, max(0.0, wait.seconds - waited)))
+            time.sleep(min(pause, max(0.0, longest - waited)))
             pause = min(2 * pause, _LONGEST_PAUSE)
     except OSError as error:
         return None, NotLocked(reason=folder.explain(error, path))
     except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         return None, NotLocked(reason=f"locks are not available: {error}")
-    _sign(path)
+    _sign(path, _last_cost(path))
     return lock, Locked(waited=time.monotonic() - started)
 
 
@@ -151,24 +160,50 @@ def _notice(folder: Folder, path: str, waited: float, longest: float) -> None:
     )
 
 
-def _sign(path: str) -> None:
-    """Write into the lock file who holds it, for the messages of those who wait."""
+def note_cost(seconds: float) -> None:
+    """Note in the locks that this thread holds what the work under them has cost."""
+    for path in _held_here.__dict__.get("paths", ()):
+        _sign(path, seconds)
+
+
+def _bound(path: str) -> float:
+    cost = _last_cost(path)
+    return _WAIT_UNKNOWN if cost is None else max(_WAIT_AT_LEAST, _WAIT_FACTOR * cost)
+
+
+def _sign(path: str, cost: float | None) -> None:
+    """Write into the lock file who holds it, for those who wait, and what it cost the last time."""
     with contextlib.suppress(OSError):
         fd = syscalls.open_again(path)
         try:
-            holder = f"process {os.getpid()} on {os.uname().nodename}"
-            syscalls.write_all(fd, holder.encode("utf-8", "replace")[:_MAX_HOLDER])
+            holder = f"process {os.getpid()} on {os.uname().nodename[:64]}"
+            text = holder if cost is None else f"{holder}\n{cost:.3f}"
+            syscalls.write_all(fd, text.encode("utf-8", "replace"))
         finally:
             syscalls.close(fd)
+
+
+def _signature(path: str) -> list[str]:
+    """Return the lines of a lock file; raises OSError."""
+    fd = syscalls.open_read(path)
+    try:
+        return syscalls.read_all(fd, _MAX_HOLDER).decode("utf-8", "replace").split("\n")
+    finally:
+        syscalls.close(fd)
 
 
 def _holder(folder: Folder, path: str) -> str:
     try:
-        fd = syscalls.open_read(path)
-        try:
-            text = syscalls.read_all(fd, _MAX_HOLDER).decode("utf-8", "replace")
-        finally:
-            syscalls.close(fd)
+        text = _signature(path)[0]
     except OSError as error:
         return f"another worker ({folder.explain(error, path)})"
     return text if text and text.isprintable() else "another worker"
+
+
+def _last_cost(path: str) -> float | None:
+    try:
+        _, text = _signature(path)
+        cost = float(text)
+    except (OSError, ValueError):
+        return None
+    return cost if 0 <= cost < float("inf") else None

@@ -104,6 +104,7 @@ class Store:
     def publish(self, draft: Draft) -> Published | NotStored:
         if self._folder.readonly is not None:
             return NotStored(reason=f"read-only: {self._folder.readonly}")
+        from npugx_cache.store.lock import note_cost
         from npugx_cache.store.publish import prepare, write
 
         try:
@@ -119,14 +120,18 @@ class Store:
         except OSError as error:
             return NotStored(reason=self._folder.explain(error))
         self.flush()
+        note_cost(draft.cost_seconds)
         self._upkeep.keep_to_size(entry)
         return Published(manifest=entry.manifest)
 
     @contextlib.contextmanager
     def lock(
-        self, name: str, *, wait: float, done: Callable[[], bool] | None = None
+        self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
     ) -> Iterator[Locked | NotLocked]:
-        """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`."""
+        """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`.
+
+        Without `wait` the bound is what the work under this lock took the last time.
+        """
         from npugx_cache.store.lock import Wait, hold
 
         with hold(self._folder, name, Wait(seconds=wait, done=done)) as answer:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import logging
 import signal
+import statistics
 import threading
 import time
 
@@ -153,3 +155,89 @@ def test_of_six_processes_started_together_one_compiles(store, python):
     answers = [racer.communicate(timeout=60) for racer in racers]
     assert [err for _, err in answers] == [""] * 6
     assert sorted(out.strip() for out, _ in answers) == ["compiled 0"] * 5 + ["compiled 1"]
+
+
+def test_the_bound_of_a_wait_comes_from_what_the_work_cost_the_last_time(store, draft, python):
+    from npugx_cache.store import lock
+
+    path = store.folder.lock(NAME)
+    assert lock._bound(path) == 600.0
+    with store.lock(NAME, wait=0):
+        store.publish(draft(cost_seconds=100.0))
+    assert lock._bound(path) == 150.0
+    # Whoever takes the lock next keeps the figure, and other locks know nothing of it.
+    with store.lock(NAME, wait=0):
+        assert lock._bound(path) == 150.0
+    assert lock._bound(store.folder.lock("cd" * 32)) == 600.0
+    store.publish(draft(1, cost_seconds=1.0))
+    assert lock._bound(path) == 150.0
+
+
+@pytest.mark.parametrize("text", ["", "x\nnan", "x\n-3", "x\n1e999", "x\n\n", "\xff\n5\n6"])
+def test_an_odd_lock_file_bounds_the_wait_as_an_unknown_one(store, text):
+    from npugx_cache.store import lock
+
+    (store.root / f"v1/locks/{NAME}.lock").write_text(text)
+    assert lock._bound(store.folder.lock(NAME)) == 600.0
+    with store.lock(NAME, wait=0) as answer:
+        assert isinstance(answer, Locked)
+
+
+def test_a_stopped_holder_is_waited_for_no_longer_than_the_bound(store, python, monkeypatch):
+    from npugx_cache.store import lock
+
+    holder = python(HOLDER, store.root, NAME)
+    assert holder.stdout.readline().strip() == "Locked"
+    holder.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(lock, "_WAIT_UNKNOWN", 0.3)
+    with store.lock(NAME, wait=None) as answer:
+        assert isinstance(answer, NotLocked)
+        assert answer.held
+        assert answer.waited < 5
+    holder.send_signal(signal.SIGCONT)
+
+
+def test_a_killed_holder_is_taken_over_within_a_tenth_of_a_second(store, python):
+    taken = []
+    for round_ in range(5):
+        name = f"{round_:064x}"
+        holder = python(HOLDER, store.root, name)
+        assert holder.stdout.readline().strip() == "Locked"
+        killed = []
+
+        def kill(holder=holder, killed=killed) -> None:
+            holder.kill()
+            killed.append(time.monotonic())
+
+        threading.Timer(0.2, kill).start()
+        with store.lock(name, wait=20) as answer:
+            assert isinstance(answer, Locked)
+            taken.append(time.monotonic() - killed[0])
+    # The median: the machine that runs this may be busy with something else for a moment.
+    assert statistics.median(taken) <= 0.1, taken
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EIO, errno.EBADF])
+def test_without_working_locks_the_body_runs_unlocked(store, monkeypatch, number):
+    import fcntl
+
+    def broken(*_args):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with store.lock(NAME, wait=20) as answer:
+        assert isinstance(answer, NotLocked)
+        assert not answer.held
+        assert answer.waited < 5
+
+
+def test_a_waiter_says_again_whom_it_waits_for(store, python, caplog, monkeypatch):
+    from npugx_cache.store import lock
+
+    monkeypatch.setattr(lock, "_NOTICE_EVERY", 0.2)
+    holder = python(HOLDER, store.root, NAME)
+    assert holder.stdout.readline().strip() == "Locked"
+    with caplog.at_level(logging.INFO, logger="npugx_cache"), store.lock(NAME, wait=0.9):
+        pass
+    lines = [line for line in caplog.messages if f"waiting for process {holder.pid}" in line]
+    assert 3 <= len(lines) <= 6
