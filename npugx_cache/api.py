@@ -73,20 +73,25 @@ class CachedFunction:
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         """The graph for a call, most recently used first; the function itself for a bypass."""
-        scope = Scope(self._locals(args, kwargs), self._recipe.function.__globals__)
-        state, switches = self._state, environment.call_state()
-        for known in state.specialisations:
-            if known.call_state == switches and known.accepts(scope):
-                return self._used(known)
+        function, state = self._recipe.function, self._state
+        scope = Scope(self._locals(args, kwargs), function.__globals__)
+        if known := self._known(scope):
+            return self._used(known)
         with state.lock:
-            for known in state.specialisations:  # another thread may have been faster
-                if known.call_state == switches and known.accepts(scope):
-                    return self._used(known)
+            if known := self._known(scope):  # another thread was faster
+                return self._used(known)
             answer = state.lookup.answer(args, kwargs, scope)
             if not isinstance(answer, Specialisation):
-                return self._recipe.function
+                return function
             state.specialisations = (answer, *state.specialisations)
             return answer.run
+
+    def _known(self, scope: Scope) -> Specialisation | None:
+        switches, code = environment.call_state(), self._recipe.function.__code__
+        for known in self._state.specialisations:
+            if known.call_state == switches and known.code is code and known.accepts(scope):
+                return known
+        return None
 
     def _used(self, known: Specialisation) -> Callable[..., Any]:
         state = self._state

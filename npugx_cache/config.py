@@ -23,12 +23,15 @@ _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class Settings:
     """What a cached function needs to know of its surroundings.
 
-    `max_size` is in bytes, `lock_wait` in seconds: the longest a worker waits for another
+    `local_dir` is a folder of this node before a slow shared `cache_dir`; `baked_dirs` are
+    read-only ones behind it. `max_size` is in bytes, for each folder that is written, `lock_wait` in seconds: the longest a worker waits for another
     worker's compile of the same graph before it compiles by itself. None: as long as that took
     the last time and half as long again, 10 minutes where nobody has compiled it yet.
     """
 
     cache_dir: Path
+    local_dir: Path | None = None
+    baked_dirs: tuple[Path, ...] = ()
     mode: CacheMode = "on"
     trust: TrustMode = "private"
     key_file: Path | None = None
@@ -58,6 +61,8 @@ def load(
     )
     return Settings(
         cache_dir=_cache_dir(cache_dir, env),
+        local_dir=next(iter(_folders(env, "NPUGX_CACHE_LOCAL_DIR")), None),
+        baked_dirs=_folders(env, "NPUGX_CACHE_BAKED_DIR", os.pathsep),
         mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
         trust=cast("TrustMode", trust),
         key_file=Path(key_file).expanduser().absolute() if key_file else None,
@@ -87,6 +92,12 @@ def _cache_dir(argument: str | os.PathLike[str] | None, env: Mapping[str, str]) 
     from platformdirs import user_cache_path
 
     return user_cache_path("npugx_cache")
+
+
+def _folders(env: Mapping[str, str], name: str, separator: str | None = None) -> tuple[Path, ...]:
+    text = env.get(name, "")
+    names = text.split(separator) if separator else [text]
+    return tuple(Path(each).expanduser().absolute() for each in names if each)
 
 
 def _choice(env: Mapping[str, str], name: str, default: str, valid: tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ from npugx_cache.fingerprint import Factor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = "1"
+FORMAT = "2"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 

@@ -227,7 +227,11 @@ class Lookup:
         self.counters.add("bypasses")
         accept = outcome.accept
         return Specialisation(
-            None, lambda scope: accept(scope.frame_locals), outcome.run, call.call_state
+            None,
+            lambda scope: accept(scope.frame_locals),
+            outcome.run,
+            call.call_state,
+            self.recipe.function.__code__,
         )
 
     def _bypass(self, reason: str) -> Bypass:

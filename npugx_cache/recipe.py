@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,9 @@ from npugx_cache._compat import runtime
 from npugx_cache.errors import OptionError
 from npugx_cache.fingerprint import Factor, digest
 from npugx_cache.portable import NotPortable, code_hash, encode
+from npugx_cache.source import reachable_hash
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.options import Options
@@ -36,7 +37,9 @@ class Recipe:
         for name, value in self.options.as_factors():
             yield Factor(f"option.{name}", value)
         for operator, function in self.decompositions:
-            yield Factor(f"decomposition.{operator}", digest([repr(encode(function))]))
+            reached = reachable_hash(function) if isinstance(function, types.FunctionType) else ""
+            value = digest([repr(encode(function)), reached])
+            yield Factor(f"decomposition.{operator}", value)
 
     @property
     def identity(self) -> str:

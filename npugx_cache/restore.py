@@ -26,13 +26,15 @@ class Specialisation:
     """One graph, ready to run for the calls that `accepts` lets through.
 
     `entry` is the id of its store entry, or None for one that lives in this process alone;
-    `call_state` are the torch switches it was made under (`environment.call_state`).
+    `call_state` are the torch switches it was made under (`environment.call_state`), `code` is the
+    code the function had then: a function can be edited in place while the process lives.
     """
 
     entry: str | None
     accepts: Callable[[Scope], bool]
     run: Callable[..., Any]
     call_state: tuple[tuple[str, str], ...]
+    code: types.CodeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def bind(
             disable_autocast=bindings.disable_autocast,
         )
     run = frame.bind(bindings.frame, function, graph)
-    return Specialisation(entry, candidate.guards.accept, run, call_state)
+    return Specialisation(entry, candidate.guards.accept, run, call_state, function.__code__)
 
 
 def _no_graph(*_: Any) -> Any:

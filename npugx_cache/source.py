@@ -14,7 +14,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache.portable import NotPortable, Plain, code_hash, unwrap
+from npugx_cache.fingerprint import digest
+from npugx_cache.portable import NotPortable, Plain, code_hash, encode, identity, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FUNCTION = "function"
 FILE = "file"
 OPERATOR = "operator"
+LOOKUP = "lookup"
+TENSOR_METHOD = "tensor method"
 
 
 class SourceFact(NamedTuple):
@@ -29,7 +32,8 @@ class SourceFact(NamedTuple):
 
     kind FUNCTION: the code of module.name as it is loaded. FILE: all code objects of that qualname
     in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
-    schema of the custom operator `name`; `module` is its namespace.
+    schema of the custom operator `name`; `module` is its namespace. LOOKUP: the class in which
+    `Class.attribute` is found, or "". TENSOR_METHOD: the method `name` of torch.Tensor.
     """
 
     kind: str
@@ -43,7 +47,7 @@ def facts_of(codes: Iterable[types.CodeType], root: types.CodeType) -> tuple[Sou
 
     `root` is the traced function itself, whose code is a factor of the fingerprint.
     """
-    found = {_fact_of(code) for code in set(codes) if code is not root and not _covered(code)}
+    found = {_fact_of(code) for code in set(codes) if code is not root and not is_covered(code)}
     return tuple(sorted(found))
 
 
@@ -56,8 +60,7 @@ def failures(facts: Iterable[SourceFact]) -> Iterator[str]:
             yield f"source of {fact.module}.{fact.name} can't be checked: {error}"
         else:
             if now != fact.hash:
-                what = "schema of operator" if fact.kind == OPERATOR else "source of"
-                yield f"{what} {fact.module}.{fact.name} changed"
+                yield f"{_WORDS.get(fact.kind, 'source of')} {fact.module}.{fact.name} changed"
 
 
 def hold(facts: Iterable[SourceFact]) -> bool:
@@ -81,16 +84,52 @@ def operator_fact(namespace: str, name: str, overload: str) -> SourceFact:
     return SourceFact(OPERATOR, namespace, full, _operator_schema(namespace, full))
 
 
+def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
+    """Where attributes of guarded objects are found; classes that no name leads to are left out."""
+    facts = set()
+    for cls, name in set(lookups):
+        module, full = cls.__module__, f"{cls.__qualname__}.{name}"
+        try:
+            if _look_up(module, cls.__qualname__) is cls:
+                facts.add(SourceFact(LOOKUP, module, full, _provider(module, full)))
+        except NotPortable:
+            continue
+    return tuple(sorted(facts))
+
+
+def tensor_method_facts(names: Iterable[str]) -> tuple[SourceFact, ...]:
+    return tuple(
+        SourceFact(TENSOR_METHOD, "torch.Tensor", name, _tensor_method("torch.Tensor", name))
+        for name in sorted(names)
+    )
+
+
+def reachable_hash(function: types.FunctionType) -> str:
+    """Hash of a function with the functions of user code that it can reach by name."""
+    seen: dict[str, str] = {}
+    waiting: list[object] = [function]
+    while waiting:
+        found = unwrap(waiting.pop())
+        if not isinstance(found, types.FunctionType) or is_covered(found.__code__):
+            continue
+        name = f"{found.__module__}.{found.__qualname__}"
+        if name not in seen:
+            seen[name] = _hash_of(found)
+            waiting += [found.__globals__.get(used) for used in found.__code__.co_names]
+            waiting += [_contents(cell) for cell in found.__closure__ or ()]
+    return digest(f"{name}={seen[name]}" for name in sorted(seen))
+
+
 # --- recording
 
 _COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_names
 
 
-def _covered(code: types.CodeType) -> bool:
+def is_covered(code: types.CodeType) -> bool:
     """Whether the code belongs to torch, to this package or to Python's standard library."""
     if code.co_filename.startswith("<frozen "):
         return True
-    modules = [f.__module__ for f in _functions_of(code)]
+    modules = [f.__module__ for f in functions_of(code)]
     modules = modules or [_module_of_file(code.co_filename) or ""]
     return all((module or "").partition(".")[0] in _COVERED for module in modules)
 
@@ -98,10 +137,10 @@ def _covered(code: types.CodeType) -> bool:
 def _fact_of(code: types.CodeType) -> SourceFact:
     for module, name in _names_of(code):
         try:
-            chain = _code_chain(_look_up(module, name))
+            chain = _function_chain(_look_up(module, name))
         except NotPortable:
             continue
-        if any(code is part or _contains(part, code) for part in chain):
+        if any(f.__code__ is code or _contains(f.__code__, code) for f in chain):
             return SourceFact(FUNCTION, module, name, _function_hash(module, name))
     module = _module_of_file(code.co_filename) or ""
     fact = SourceFact(FILE, module, code.co_qualname, _file_hash(module, code.co_qualname))
@@ -112,7 +151,7 @@ def _fact_of(code: types.CodeType) -> SourceFact:
 
 def _names_of(code: types.CodeType) -> Iterator[tuple[str, str]]:
     """Names under which another process may find the code: its own, its class's, an outer's."""
-    functions = _functions_of(code)
+    functions = functions_of(code)
     for function in functions:
         yield function.__module__, function.__qualname__
     for function in functions:
@@ -124,7 +163,7 @@ def _names_of(code: types.CodeType) -> Iterator[tuple[str, str]]:
         yield from ((module, outer) for module in sorted(filter(None, modules)))
 
 
-def _functions_of(code: types.CodeType) -> list[types.FunctionType]:
+def functions_of(code: types.CodeType) -> list[types.FunctionType]:
     return [
         ref
         for ref in gc.get_referrers(code)
@@ -179,15 +218,15 @@ def _look_up(module: str, name: str) -> object:
     return found
 
 
-def _code_chain(found: object) -> list[types.CodeType]:
-    """The code behind an object: of itself and of the functions that its decorators wrap."""
-    chain: list[types.CodeType] = []
+def _function_chain(found: object) -> list[types.FunctionType]:
+    """The function behind an object and the functions that its decorators wrap."""
+    chain: list[types.FunctionType] = []
     waiting = [found]
     while waiting and len(chain) < _MAX_CHAIN:
         function = unwrap(waiting.pop(0))
-        if not isinstance(function, types.FunctionType) or function.__code__ in chain:
+        if not isinstance(function, types.FunctionType) or function in chain:
             continue
-        chain.append(function.__code__)
+        chain.append(function)
         waiting += [getattr(function, "__wrapped__", None)]
         waiting += [_contents(cell) for cell in function.__closure__ or ()]
     return chain
@@ -201,10 +240,41 @@ def _contents(cell: types.CellType) -> object:
 
 
 def _function_hash(module: str, name: str) -> str:
-    chain = _code_chain(_look_up(module, name))
+    chain = _function_chain(_look_up(module, name))
     if not chain:
         raise NotPortable(f"{module}.{name} is not a Python function")
-    return "".join(code_hash(code)[: max(8, 64 // len(chain))] for code in chain)
+    return digest(map(_hash_of, chain))[:32]
+
+
+def _hash_of(function: types.FunctionType) -> str:
+    """Code and defaults: a default that Dynamo folded into the graph has no guard of its own."""
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return code_hash(function.__code__) + "".join(map(_default_text, defaults))
+
+
+def _default_text(value: object) -> str:
+    try:
+        return repr(encode(value))
+    except NotPortable:
+        return type(value).__qualname__
+
+
+def _provider(module: str, full: str) -> str:
+    """The first class of the MRO that has the attribute; for one of torch also its code."""
+    qualname, _, name = full.rpartition(".")
+    for cls in getattr(_look_up(module, qualname), "__mro__", ()):
+        if name in vars(cls):
+            member = unwrap(vars(cls)[name])
+            covered = cls.__module__.partition(".")[0] in _COVERED
+            code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
+            return f"{cls.__module__}.{cls.__qualname__}{code if covered else ''}"
+    return ""
+
+
+def _tensor_method(_: str, name: str) -> str:
+    import torch
+
+    return repr(identity(getattr(torch.Tensor, name)))
 
 
 def _file_hash(module: str, qualname: str) -> str:
@@ -235,4 +305,11 @@ def _operator_schema(namespace: str, name: str) -> str:
     return schema_text(resolve_op(namespace, base, overload))
 
 
-_HASHES = {FUNCTION: _function_hash, FILE: _file_hash, OPERATOR: _operator_schema}
+_HASHES = {
+    FUNCTION: _function_hash,
+    FILE: _file_hash,
+    OPERATOR: _operator_schema,
+    LOOKUP: _provider,
+    TENSOR_METHOD: _tensor_method,
+}
+_WORDS = {OPERATOR: "schema of operator", LOOKUP: "where to find", TENSOR_METHOD: "code of"}

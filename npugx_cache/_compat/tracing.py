@@ -19,6 +19,7 @@ from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 
 from npugx_cache._compat.lowering import lower
+from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,34 @@ def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:
     origins = metadata.graph_input_idx_to_local_source
     nodes = [n for n in output.backend_input.graph_module.graph.nodes if n.op == "placeholder"]
     return [(node.name, origins.get(index)) for index, node in enumerate(nodes)]
+
+
+def tensor_methods(output: CaptureOutput) -> set[str]:
+    """Names of the tensor methods that Dynamo's graph calls."""
+    if output.backend_input is None:
+        return set()
+    nodes = output.backend_input.graph_module.graph.nodes
+    return {str(node.target) for node in nodes if node.op == "call_method"}
+
+
+def custom_operators(output: CaptureOutput) -> set[str]:
+    """Operators in Dynamo's graph that are not torch's own."""
+    assert output.backend_input is not None
+    return {
+        name
+        for name in operators_in(output.backend_input.graph_module)
+        if name.partition("::")[0] not in ("aten", "prims", "prim", "_c10d_functional")
+    }
+
+
+def operators_in(graph_module: torch.fx.GraphModule) -> set[str]:
+    """Names of the registered operators that a graph calls, without overloads."""
+    named = (operator_name(n.target) for n in graph_module.graph.nodes if n.op == "call_function")
+    return {
+        f"{name[1]}::{name[2]}" if name[0] == "op" else name[1].replace(".", "::")
+        for name in named
+        if name is not None and name[0] in ("op", "packet")
+    }
 
 
 def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> torch.fx.GraphModule:

@@ -12,7 +12,7 @@ import click
 from npugx_cache.cli import output
 from npugx_cache.cli.filters import all_pass
 from npugx_cache.cli.opening import Failure, WrongInput, load_settings, open_existing
-from npugx_cache.store import Store, Unusable, bundle, open_store
+from npugx_cache.store import FolderStore, Unusable, bundle, open_folder
 from npugx_cache.store.usage import Use
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) ->
         raise Failure("NPUGX_CACHE=readonly forbids changes to the cache; unset it to go on")
     if sign and settings.trust != "signed":
         raise WrongInput("--sign needs NPUGX_CACHE_KEY_FILE")
-    store = open_store(settings)
+    store = open_folder(settings)
     if isinstance(store, Unusable):
         raise Failure(store.reason)
     if store.readonly is not None:
@@ -74,7 +74,7 @@ def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) ->
     return _print(report, f"imported into {store.root}", form)
 
 
-def _unpack(store: Store, source: object, file: str, *, sign: bool) -> bundle.BundleReport:
+def _unpack(store: FolderStore, source: object, file: str, *, sign: bool) -> bundle.BundleReport:
     from typing import IO, cast
 
     try:

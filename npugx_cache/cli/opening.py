@@ -11,7 +11,7 @@ import click
 
 from npugx_cache import config
 from npugx_cache.errors import OptionError
-from npugx_cache.store import Store, Unusable, open_store
+from npugx_cache.store import FolderStore, Unusable, open_folder
 
 if TYPE_CHECKING:
     from npugx_cache.config import CacheMode, Settings
@@ -58,7 +58,7 @@ def load_settings(directory: str | None) -> Settings:
         raise WrongInput(f"{error}. Correct or unset it") from None
 
 
-def open_existing(directory: str | None, mode: CacheMode) -> Store | None:
+def open_existing(directory: str | None, mode: CacheMode) -> FolderStore | None:
     """Open the store of the settings in this mode, or None where there is none yet.
 
     A folder that the user named and that holds no cache is an error: it is a typing mistake
@@ -72,7 +72,7 @@ def open_existing(directory: str | None, mode: CacheMode) -> Store | None:
         raise WrongInput(f"--dir {directory}: {what}. Name the folder that the workers use")
     if mode == "on" and settings.mode == "readonly":
         raise Failure("NPUGX_CACHE=readonly forbids changes to the cache; unset it to go on")
-    store = open_store(replace(settings, mode=mode))
+    store = open_folder(replace(settings, mode=mode))
     if isinstance(store, Unusable):
         raise Failure(store.reason)
     return store

@@ -112,8 +112,9 @@ class Guards:
         tree = self.tree
         if not all(values[a] is values[b] for a, b in tree.aliases):
             return False
-        if len({id(values[node]) for node in tree.distinct}) != len(tree.distinct):
-            return False
+        for group in (tree.distinct, tree.separate):
+            if len({id(values[node]) for node in group}) != len(group):
+                return False
         return all(shapes.holds(condition, values) for condition in tree.shapes)
 
     def _is(self, live: object, ident: int) -> bool:
@@ -186,10 +187,11 @@ class Guards:
             if values[a] is not values[b]:
                 yield f"{words.path(a)} and {words.path(b)} were one object"
         seen: dict[int, int] = {}
-        for node in tree.distinct:
+        for node in (*tree.distinct, *tree.separate):
             other = seen.setdefault(id(values[node]), node)
             if other != node and values[node] is not MISSING:
-                yield f"{words.path(node)} and {words.path(other)} were different tensors"
+                what = "tensors" if isinstance(values[node], torch.Tensor) else "objects"
+                yield f"{words.path(node)} and {words.path(other)} were different {what}"
         for condition in tree.shapes:
             try:
                 holds = shapes.holds(condition, values)

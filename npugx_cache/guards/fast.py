@@ -53,6 +53,7 @@ class FastCheck:
         self._shapes = tuple(_moved(condition, place) for condition in tree.shapes)
         self._tensors = _tensor_guards(tree, values)
         self._distinct = tuple(place[node] for node in tree.distinct)
+        self._separate = tuple(place[node] for node in tree.separate)
 
     def _by_kind(self, values: Sequence[Any], folded: dict[int, int]) -> None:
         types_, same, equal, absent, rest = [], [], [], [], []
@@ -85,6 +86,7 @@ class FastCheck:
             and all(len(getattr(values[node], name)) == n for node, name, n in self._lengths)
             and all(self._slow(kind, values[node], arg) for node, kind, arg in self._rest)
             and all(values[a] is values[b] for a, b in self._aliases)
+            and len({id(values[node]) for node in self._separate}) == len(self._separate)
             and all(shapes.holds(condition, values) for condition in self._shapes)
             and self._tensors_match([values[node] for node in self._distinct])
         )
@@ -105,7 +107,12 @@ def _compares_exactly(value: object) -> bool:
 
 def _folded_leaves(tree: GuardTree) -> dict[int, int]:
     """Attributes of which only the length is checked: node -> length."""
-    inner = {*tree.parents, *tree.distinct, *(node for pair in tree.aliases for node in pair)}
+    inner = {
+        *tree.parents,
+        *tree.distinct,
+        *tree.separate,
+        *(node for pair in tree.aliases for node in pair),
+    }
     inner |= {node for condition in tree.shapes for node in _nodes_in(condition)}
     nodes, lengths = tree.checks.get(Kind.LENGTH, ((), ()))
     found = dict(zip(nodes, lengths, strict=True))

@@ -32,6 +32,7 @@ class Step(IntEnum):
     BUILTINS = 4  # the dict of builtins the function sees
     OBJECT = 5  # an object found by its identity (portable.resolve)
     FUNCTION_GLOBALS = 6  # the global dict of a function found by module and qualname
+    ENVIRONMENT = 7  # the value of an environment variable, or None
     ATTR = 10
     GENERIC_ATTR = 11  # object.__getattribute__, past a user's __getattr__
     ITEM = 12  # mapping[key]; dict.__getitem__ on dicts, past overrides
@@ -108,8 +109,9 @@ class GuardTree:
 
     Nodes and checks are kept as columns, which decode several times faster than rows. `aliases` are
     pairs of nodes that must be one object; `distinct` are nodes of tensors that must be different
-    objects from each other. `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET
-    nodes and number nodes (see `shapes.py`). `state` is the global torch state at the trace.
+    objects from each other, `separate` the same for lists, dicts and other mutable objects.
+    `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET nodes and number nodes (see
+    `shapes.py`). `state` is the global torch state at the trace.
     """
 
     parents: tuple[int, ...]
@@ -120,6 +122,7 @@ class GuardTree:
     tensors: tuple[TensorFact, ...]
     aliases: tuple[tuple[int, int], ...]
     distinct: tuple[int, ...]
+    separate: tuple[int, ...]
     shapes: tuple[Plain, ...]
     state: Mapping[str, Plain]
     threads: int | None
@@ -143,6 +146,7 @@ class GuardTree:
             "tensors": [list(t) for t in self.tensors],
             "aliases": [list(pair) for pair in self.aliases],
             "distinct": list(self.distinct),
+            "separate": list(self.separate),
             "shapes": list(self.shapes),
             "state": dict(self.state),
             "threads": self.threads,
@@ -163,6 +167,7 @@ class GuardTree:
                 tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
                 aliases=tuple((int(a), int(b)) for a, b in data["aliases"]),
                 distinct=tuple(map(int, data["distinct"])),
+                separate=tuple(map(int, data["separate"])),
                 shapes=tuple(data["shapes"]),
                 state=dict(data["state"]),
                 threads=data["threads"],

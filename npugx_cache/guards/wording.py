@@ -77,6 +77,8 @@ class Wording:
             yield f"{self.path(a)} is {self.path(b)}"
         if len(tree.distinct) > 1:
             yield f"all_distinct({', '.join(map(self.path, tree.distinct))})"
+        if len(tree.separate) > 1:
+            yield f"all_distinct({', '.join(map(self.path, tree.separate))})"
         for condition in tree.shapes:
             yield shapes.wording(condition, self.path)
 
@@ -88,6 +90,7 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.NAMESPACE: lambda _, a: f"vars({a})",
     Step.BUILTINS: lambda *_: "vars(builtins)",
     Step.OBJECT: lambda _, a: describe(a),
+    Step.ENVIRONMENT: lambda _, a: f"os.environ[{a!r}]",
     Step.FUNCTION_GLOBALS: lambda _, a: f"{a.replace(':', '.')}.__globals__",
     Step.ATTR: lambda base, a: f"{base}.{a}" if a.isidentifier() else f"getattr({base}, {a!r})",
     Step.GENERIC_ATTR: lambda base, a: f"object.__getattribute__({base}, {a!r})",

@@ -23,6 +23,7 @@ from npugx_cache.portable import NotPortable
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.roots import Roots
+from npugx_cache.trace.surroundings import add_environment, add_hidden_names
 from npugx_cache.trace.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _portable(
     sizes = captured.output_graph.input_source_to_sizes_strides
     add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
     add_shape_conditions(builder, conditions, variables)
+    add_environment(builder, captured.traced_code)
+    add_hidden_names(builder, captured.traced_code)
     tree = builder.build(state, _threads(captured.traced_code))
     if reasons := Guards(tree).failures(scope, limit=1):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {reasons[0]}")
@@ -127,7 +130,11 @@ def _portable(
         inputs=tuple(_inputs(output, builder, tree)),
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
-        facts=source.facts_of(captured.traced_code, function.__code__),
+        facts=(
+            *source.facts_of(captured.traced_code, function.__code__),
+            *source.lookup_facts(builder.attribute_lookups()),
+            *source.tensor_method_facts(tracing.tensor_methods(output)),
+        ),
         local_only=lambda reason: _local_only(output, function, scope, roots, reason),
     )
 
@@ -138,6 +145,8 @@ def _lowered(
     if output.backend_input is None:
         return None
     graph = tracing.lowered(output, decompositions)
+    if inlined := tracing.custom_operators(output) - tracing.operators_in(graph):
+        raise NotPortable(f"the Python body of operator {min(inlined)} was traced through")
     for node in graph.graph.nodes:
         if torch.Tag.inplace_view in getattr(node.target, "tags", ()):
             # Dynamo goes on with the shape from before: `x.t_(); return x.shape` would be wrong.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +14,7 @@ from npugx_cache.guards.sources import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.trace.roots import Root
 
@@ -143,8 +145,18 @@ class TreeBuilder:
         if node not in self._tensor_nodes:
             self._tensor_nodes.append(node)
 
+    def attribute_lookups(self) -> Iterator[tuple[type, str]]:
+        """Names that were looked up on objects and may be found in, or hidden by, a class."""
+        for check in self.checks.values():
+            if check.kind is Kind.ABSENT_ATTR:
+                yield type(self.value(check.node)), check.arg
+        for node in self.nodes:
+            if node.step in (Step.ATTR, Step.GENERIC_ATTR) and node.parent >= 0:
+                yield type(self.value(node.parent)), node.arg
+
     def build(self, state: Mapping[str, Plain], threads: int | None) -> GuardTree:
-        distinct = self._distinct()
+        distinct = self._one_per_object(self._tensor_nodes)
+        separate = self._one_per_object(self._mutable_nodes())
         return GuardTree(
             parents=tuple(node.parent for node in self.nodes),
             steps=tuple(int(node.step) for node in self.nodes),
@@ -154,6 +166,7 @@ class TreeBuilder:
             tensors=tuple(self._tensor_index),
             aliases=tuple(self.aliases),
             distinct=distinct,
+            separate=separate,
             shapes=tuple(self.shapes),
             state=state,
             threads=threads,
@@ -168,14 +181,45 @@ class TreeBuilder:
             for kind, checks in rows.items()
         }
 
-    def _distinct(self) -> tuple[int, ...]:
-        """One node per tensor object; nodes that share an object become alias pairs."""
+    def _one_per_object(self, nodes: list[int]) -> tuple[int, ...]:
+        """One node per object; other nodes that reach it become alias pairs."""
         first: dict[int, int] = {}
-        for node in self._tensor_nodes:
+        for node in nodes:
             same = first.setdefault(id(self.value(node)), node)
             if same != node and (same, node) not in self.aliases:
                 self.aliases.append((same, node))
         return tuple(first.values())
+
+    def _mutable_nodes(self) -> list[int]:
+        """Arguments, and what is in them, through which one call could write and another read.
+
+        The inside of modules is left out: they own their dicts, and torch guards shared submodules.
+        """
+        found, inside = [], set()
+        for index, node in enumerate(self.nodes):
+            if node.parent in inside or isinstance(self.value(index), torch.nn.Module):
+                inside.add(index)
+            elif self._is_mutable_argument(index):
+                found.append(index)
+        return found
+
+    def _is_mutable_argument(self, index: int) -> bool:
+        node, value = self.nodes[index], self.value(index)
+        while node.parent >= 0:
+            node = self.nodes[node.parent]
+        if node.step is not Step.LOCAL or isinstance(value, _SHARED_BY_NATURE):
+            return False
+        return isinstance(value, (list, dict, set)) or hasattr(value, "__dict__")
+
+
+_SHARED_BY_NATURE = (
+    torch.Tensor,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    enum.Enum,
+)
 
 
 def _source_name(source: Any) -> str:

@@ -32,6 +32,24 @@ def twice(call, *args):
     return [call(*args), call(*args)]
 
 
+LIBRARY = torch.library.Library("npugx_refused", "DEF")
+LIBRARY.define("scale(Tensor x, float by=2.0) -> Tensor")
+
+
+@torch.library.impl(LIBRARY, "scale", "CompositeImplicitAutograd")
+def scale(x, by=2.0):
+    return x * by
+
+
+def calls_a_composite_operator(x):
+    return torch.ops.npugx_refused.scale(x)
+
+
+@refused("Python body of operator")
+def an_operator_whose_python_body_is_inlined(cached):
+    return twice(cached(calls_a_composite_operator), tensor(4))
+
+
 def drops(x):
     return functional.dropout(x, 0.5, training=True) * 2
 

@@ -1,0 +1,67 @@
+"""What a trace depended on and Dynamo does not guard: the environment, names that may be hidden.
+
+Each becomes a node and a check of the guard tree, so it is compared at every call like the rest.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.guards import Kind, Step
+from npugx_cache.guards.sources import environment_variable
+from npugx_cache.portable import encode
+from npugx_cache.source import functions_of, is_covered
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.trace.tree_builder import TreeBuilder
+
+_READS_ENVIRONMENT = frozenset({"environ", "getenv"})
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}")
+
+
+def add_environment(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
+    """Guard the environment variables that the traced code may have read.
+
+    Dynamo folds `os.environ.get(name)` into a constant. The name is a constant of some function on
+    the way, so every constant that looks like the name of a variable counts once any of them reads
+    the environment at all.
+    """
+    unique = set(codes)
+    if not any(_READS_ENVIRONMENT & set(code.co_names) for code in unique):
+        return
+    for name in sorted({name for code in unique for name in _variable_names(code)}):
+        node = builder.step(-1, Step.ENVIRONMENT, name)
+        builder.check(node, Kind.EQUALS, encode(environment_variable(name)))
+
+
+def _variable_names(code: types.CodeType) -> Iterator[str]:
+    reads = bool(_READS_ENVIRONMENT & set(code.co_names))
+    for constant in code.co_consts:
+        if isinstance(constant, str) and (_VARIABLE.fullmatch(constant) or (reads and constant)):
+            yield constant
+
+
+def add_hidden_names(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
+    """Guard that no global hides a builtin that the traced code uses: Dynamo looks at one only."""
+    for code in sorted(set(codes), key=lambda code: (code.co_filename, code.co_firstlineno)):
+        if is_covered(code):
+            continue
+        for function in functions_of(code)[:1]:
+            module = sys.modules.get(function.__module__)
+            if module is None or vars(module) is not function.__globals__:
+                continue
+            for name in sorted(_builtin_names(code, function.__globals__)):
+                namespace = builder.step(-1, Step.NAMESPACE, function.__module__)
+                builder.check(namespace, Kind.NOT_CONTAINS, name)
+
+
+def _builtin_names(code: types.CodeType, frame_globals: dict[str, Any]) -> set[str]:
+    used = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return {name for name in used if name not in frame_globals and hasattr(builtins, name)}
