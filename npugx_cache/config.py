@@ -24,9 +24,11 @@ class Settings:
     """What a cached function needs to know of its surroundings.
 
     `local_dir` is a folder of this node before a slow shared `cache_dir`; `baked_dirs` are
-    read-only ones behind it. `max_size` is in bytes, for each folder that is written, `lock_wait` in seconds: the longest a worker waits for another
-    worker's compile of the same graph before it compiles by itself. None: as long as that took
-    the last time and half as long again, 10 minutes where nobody has compiled it yet.
+    read-only ones behind it. `max_size` is in bytes, for each folder that is written.
+
+    `lock_wait`, in seconds, is the longest a worker waits for another worker's compile of the
+    same graph before it compiles by itself. None: as long as that took the last time and half as
+    long again, 10 minutes where nobody has compiled it yet.
     """
 
     cache_dir: Path

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from npugx_cache.store.folder_store import FolderStore, open_folder
+    from npugx_cache.store.interface import Store
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import BlobRef, Draft, Factors, Manifest
     from npugx_cache.store.plain import Plain
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
         Refused,
         Unusable,
     )
-    from npugx_cache.store.store import Store, open_store
+    from npugx_cache.store.tiers import open_store
 
 __all__ = [
     "BlobRef",
     "Candidates",
     "Draft",
     "Factors",
+    "FolderStore",
     "Listed",
     "Locked",
     "Manifest",
@@ -38,11 +41,14 @@ __all__ = [
     "Refused",
     "Store",
     "Unusable",
+    "open_folder",
     "open_store",
 ]
 
 # Loaded on first use: a hit needs neither locks nor eviction, and `ls` counts milliseconds.
 _HOMES = {
+    "folder_store": ("FolderStore", "open_folder"),
+    "interface": ("Store",),
     "lock": ("Locked", "NotLocked"),
     "manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
     "plain": ("Plain",),
@@ -56,7 +62,7 @@ _HOMES = {
         "Refused",
         "Unusable",
     ),
-    "store": ("Store", "open_store"),
+    "tiers": ("open_store",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

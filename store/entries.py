@@ -20,7 +20,7 @@ from npugx_cache.store.signing import Unsigned
 from npugx_cache.store.trust import distrust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from npugx_cache.store.layout import Folder
 
@@ -62,8 +62,8 @@ def load(folder: Folder, key: str, entry: str, dir_fd: int | None = None) -> Ent
     return Entry(manifest=manifest, size=len(found.data), mtime=found.status.st_mtime)
 
 
-def load_key(folder: Folder, key: str) -> Iterator[Entry | Refused]:
-    """Read every entry of a key; raises OSError where its folder can't be read."""
+def load_key(folder: Folder, key: str, skip: Collection[str] = ()) -> Iterator[Entry | Refused]:
+    """Read the entries of a key but those in `skip`; OSError where its folder can't be read."""
     path = folder.key(key)
     fd = syscalls.open_folder(path)
     try:
@@ -74,7 +74,7 @@ def load_key(folder: Folder, key: str) -> Iterator[Entry | Refused]:
             return
         for name in sorted(syscalls.names(fd)):
             # .nfs files and other leftovers are nobody's entries.
-            if is_digest(name):
+            if is_digest(name) and name not in skip:
                 yield load(folder, key, name, fd)
     finally:
         syscalls.close(fd)
@@ -91,11 +91,11 @@ def load_all(folder: Folder) -> Iterator[Entry | Refused]:
             yield Refused(entry="", key=key, reason=folder.explain(error, folder.key(key)))
 
 
-def candidates(folder: Folder, key: str) -> Candidates:
+def candidates(folder: Folder, key: str, skip: Collection[str] = ()) -> Candidates:
     if not is_key(key):
         return Candidates(missing_reason="the key is not 32 to 128 lower-case hex digits")
     try:
-        found = list(load_key(folder, key))
+        found = list(load_key(folder, key, skip))
     except FileNotFoundError:
         return Candidates(missing_reason="no entry under this key")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Store: one folder of verified entries. Its faults are answers; none of them raises OSError."""
+"""FolderStore: one folder of verified entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from npugx_cache.store.upkeep import Upkeep
 from npugx_cache.store.usage import Usage, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from npugx_cache.config import Settings
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from npugx_cache.store.prune import PrunePolicy, PruneReport
 
 _TOUCH_EVERY = 3600.0
-_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+_open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
 # A store that nobody holds any more still has its hits to write at exit.
-_with_hits: set[Store] = set()
+_with_hits: set[FolderStore] = set()
 
 
-class Store:
-    """Thread-safe, and safe to use in a forked child. Make one with `open_store`."""
+class FolderStore:
+    """The `Store` that is one folder. Make one with `open_folder`."""
 
     def __init__(
         self, folder: Folder, *, max_size: int | None = None, state: Path | None = None
@@ -71,8 +71,9 @@ class Store:
         """Why nothing is ever written here, or None."""
         return self._folder.readonly
 
-    def candidates(self, key: str) -> Candidates:
-        return entries.candidates(self._folder, key)
+    def candidates(self, key: str, *, skip: Collection[str] = ()) -> Candidates:
+        """The entries under a key, most recently used first, without the entries in `skip`."""
+        return entries.candidates(self._folder, key, skip)
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
         return entries.siblings(self._folder, identity, limit)
@@ -123,6 +124,27 @@ class Store:
         note_cost(draft.cost_seconds)
         self._upkeep.keep_to_size(entry)
         return Published(manifest=entry.manifest)
+
+    def holds(self, manifest: Manifest) -> bool:
+        try:
+            syscalls.lstat(self._folder.manifest(manifest.key, manifest.entry))
+        except OSError:
+            return False
+        return True
+
+    def adopt(self, other: FolderStore, manifest: Manifest) -> str | None:
+        """Copy an entry from another store; return why it could not be, or None."""
+        from npugx_cache.store.transfer import put, take
+
+        if self._folder.readonly is not None:
+            return self._folder.readonly
+        entry = take(other.folder, manifest.key, manifest.entry)
+        if isinstance(entry, Miss):
+            return entry.reason
+        fault = put(self._folder, entry, self._upkeep.make_room)
+        if fault is None:
+            self._upkeep.keep_to_size(entry)
+        return fault
 
     @contextlib.contextmanager
     def lock(
@@ -209,8 +231,8 @@ class Store:
         self._upkeep.forget_parent()
 
 
-def open_store(settings: Settings) -> Store | Unusable:
-    """Open the folder of the settings after checking whom it belongs to.
+def open_folder(settings: Settings) -> FolderStore | Unusable:
+    """Open the folder of the settings, and no other tier, after checking whom it belongs to.
 
     Creates it where it is missing, except in mode "readonly".
     """
@@ -221,7 +243,7 @@ def open_store(settings: Settings) -> Store | Unusable:
         folder = prepare_folder(folder)
     if isinstance(folder, Unusable):
         return folder
-    return Store(folder, max_size=settings.max_size)
+    return FolderStore(folder, max_size=settings.max_size)
 
 
 @atexit.register

@@ -1,0 +1,181 @@
+"""Layers: a node-local folder before a shared one before read-only ones baked into an image."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from npugx_cache.store.folder_store import FolderStore, open_folder
+from npugx_cache.store.results import Candidates, Listed, Miss, Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from npugx_cache.config import Settings
+    from npugx_cache.store.interface import Store
+    from npugx_cache.store.lock import Locked, NotLocked
+    from npugx_cache.store.manifest import Draft, Manifest
+    from npugx_cache.store.prune import PrunePolicy, PruneReport
+    from npugx_cache.store.results import NotStored, Published, Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layered:
+    """Reads ask `tiers` in turn. `main` is the one of them that workers share.
+
+    `local` is filled by hits and publishes. A tier that fails is a miss of that tier.
+    """
+
+    tiers: tuple[FolderStore, ...]
+    main: FolderStore
+    local: FolderStore | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.main.root
+
+    @property
+    def readonly(self) -> str | None:
+        return (
+            self.main.readonly if self.local is None else self.main.readonly and self.local.readonly
+        )
+
+    def candidates(self, key: str) -> Candidates:
+        manifests: dict[str, Manifest] = {}
+        refused: list[Refused] = []
+        reasons: list[str] = []
+        for tier in self.tiers:
+            # What a nearer tier has is not read again from a slower one.
+            found = tier.candidates(key, skip=manifests.keys())
+            manifests.update((manifest.entry, manifest) for manifest in found.manifests)
+            refused.extend(found.refused)
+            if found.missing_reason is not None:
+                reasons.append(found.missing_reason)
+        return Candidates(
+            manifests=tuple(manifests.values()),
+            refused=tuple(refused),
+            missing_reason=None if manifests else max(reasons, key=len),
+        )
+
+    def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
+        found: dict[str, Manifest] = {}
+        for tier in self.tiers:
+            for manifest in tier.siblings(identity, limit=limit):
+                found.setdefault(manifest.entry, manifest)
+        newest = sorted(found.values(), key=lambda manifest: manifest.created, reverse=True)
+        return tuple(newest[:limit])
+
+    def find(self, prefix: str) -> Manifest | Miss:
+        misses: list[Miss] = []
+        for tier in self.tiers:
+            found = tier.find(prefix)
+            if not isinstance(found, Miss):
+                return found
+            misses.append(found)
+        return max(misses, key=lambda miss: len(miss.reason))
+
+    def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
+        wanted = tuple(names)
+        answer: Mapping[str, bytes] | Miss = Miss(reason="no tier")
+        for tier in self.tiers:
+            answer = tier.read(manifest, wanted)
+            if not isinstance(answer, Miss):
+                break
+        return answer
+
+    def publish(self, draft: Draft) -> Published | NotStored:
+        from npugx_cache.store.results import Published
+
+        answer = self.main.publish(draft)
+        if self.local is None:
+            return answer
+        nearer = self.local.publish(draft)
+        return answer if isinstance(answer, Published) else nearer
+
+    @contextlib.contextmanager
+    def lock(
+        self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
+    ) -> Iterator[Locked | NotLocked]:
+        use_local = self.local is not None and self.main.readonly is not None
+        tier = self.local if use_local and self.local is not None else self.main
+        with tier.lock(name, wait=wait, done=done) as answer:
+            yield answer
+
+    def quarantine(self, manifest: Manifest, reason: str) -> None:
+        for tier in self.tiers:
+            tier.quarantine(manifest, reason)
+
+    def record_hit(self, manifest: Manifest) -> None:
+        self.main.record_hit(manifest)
+        if self.local is None:
+            return
+        self.local.record_hit(manifest)
+        if not self.local.holds(manifest):
+            self._fill(self.local, manifest)
+
+    def _fill(self, local: FolderStore, manifest: Manifest) -> None:
+        """Copy an entry to the local tier as it is stored, signature included. Best effort."""
+        for tier in self.tiers:
+            if tier is not local and tier.holds(manifest):
+                local.adopt(tier, manifest)
+                return
+
+    def flush(self) -> None:
+        for tier in self.tiers:
+            tier.flush()
+
+    def listing(self) -> Iterator[Listed | Refused]:
+        seen: set[str] = set()
+        for tier in self.tiers:
+            for item in tier.listing():
+                if not isinstance(item, Listed):
+                    yield item
+                elif item.manifest.entry not in seen:
+                    seen.add(item.manifest.entry)
+                    yield item
+
+    def prune(
+        self,
+        policy: PrunePolicy,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> PruneReport:
+        """Prune the folder that workers share; the others keep themselves within their size."""
+        return self.main.prune(policy, dry_run=dry_run, progress=progress)
+
+
+def open_store(settings: Settings) -> Store | Unusable:
+    """Open what the settings name. A tier that can't be used is left out with a warning.
+
+    Creates the folders that are written where they are missing, except in mode "readonly".
+    """
+    main = open_folder(settings)
+    if settings.mode == "off" or (settings.local_dir is None and not settings.baked_dirs):
+        return main
+    local = None
+    if settings.local_dir is not None:
+        local = _usable(open_folder(replace(settings, cache_dir=settings.local_dir)))
+    baked = [
+        _usable(open_folder(replace(settings, cache_dir=path, mode="readonly")))
+        for path in settings.baked_dirs
+    ]
+    found = [local, None if isinstance(main, Unusable) else main, *baked]
+    tiers = tuple(tier for tier in found if tier is not None)
+    if not tiers:
+        return main
+    if isinstance(main, Unusable):
+        _usable(main)
+        main = tiers[0]
+    return Layered(tiers=tiers, main=main, local=None if local is main else local)
+
+
+def _usable(opened: FolderStore | Unusable) -> FolderStore | None:
+    if isinstance(opened, FolderStore):
+        return opened
+    import logging
+
+    logging.getLogger("npugx_cache").warning("one folder of the cache not used: %s", opened.reason)
+    return None
