@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CacheMode = Literal["on", "readonly", "off"]
+PolicyName = Literal["lru", "cost"]
 TrustMode = Literal["private", "group", "signed"]
 
 VERSION = "0.1.0"
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -24,7 +26,8 @@ class Settings:
     """What a cached function needs to know of its surroundings.
 
     `local_dir` is a folder of this node before a slow shared `cache_dir`; `baked_dirs` are
-    read-only ones behind it. `max_size` is in bytes, for each folder that is written.
+    read-only ones behind it. `max_size` (bytes), `max_entries` and `max_age` (seconds since the
+    last use) hold for each folder that is written; `policy` says what goes first.
 
     `lock_wait`, in seconds, is the longest a worker waits for another worker's compile of the
     same graph before it compiles by itself. None: as long as that took the last time and half as
@@ -38,6 +41,9 @@ class Settings:
     trust: TrustMode = "private"
     key_file: Path | None = None
     max_size: int | None = None
+    max_entries: int | None = None
+    max_age: float | None = None
+    policy: PolicyName = "lru"
     lock_wait: float | None = None
     strict: bool = False
 
@@ -69,9 +75,22 @@ def load(
         trust=cast("TrustMode", trust),
         key_file=Path(key_file).expanduser().absolute() if key_file else None,
         max_size=_size(env, "NPUGX_CACHE_MAX_SIZE"),
+        max_entries=_count(env, "NPUGX_CACHE_MAX_ENTRIES"),
+        max_age=_age(env, "NPUGX_CACHE_MAX_AGE"),
+        policy=cast("PolicyName", _choice(env, "NPUGX_CACHE_POLICY", "lru", ("lru", "cost"))),
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of '12h' or '30d'; ValueError for anything else."""
+    stripped = text.strip().lower()
+    seconds = _SECONDS.get(stripped[-1:], 0.0)
+    number = stripped[:-1].strip()
+    if not seconds or not number.replace(".", "", 1).isdecimal():
+        raise ValueError(f"{text!r} is not a number with s, m, h, d or w, such as 12h or 30d")
+    return float(number) * seconds
 
 
 def parse_size(text: str) -> int:
@@ -132,6 +151,25 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
         return None
     try:
         return parse_size(text)
+    except ValueError as error:
+        raise OptionError(f"{name}={text!r}: {error}") from None
+
+
+def _count(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise OptionError(f"{name}={text!r}: expected a whole number, 1 or more")
+    return int(text)
+
+
+def _age(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        return parse_duration(text)
     except ValueError as error:
         raise OptionError(f"{name}={text!r}: {error}") from None
 

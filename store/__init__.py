@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import BlobRef, Draft, Factors, Manifest
     from npugx_cache.store.plain import Plain
-    from npugx_cache.store.prune import PrunePolicy, PruneReport
+    from npugx_cache.store.policy import PrunePolicy
+    from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.results import (
         Candidates,
         Listed,
@@ -52,7 +53,8 @@ _HOMES = {
     "lock": ("Locked", "NotLocked"),
     "manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
     "plain": ("Plain",),
-    "prune": ("PrunePolicy", "PruneReport"),
+    "policy": ("PrunePolicy",),
+    "prune": ("PruneReport",),
     "results": (
         "Candidates",
         "Listed",

@@ -15,6 +15,7 @@ from npugx_cache.store.files import quarantine
 from npugx_cache.store.layout import stamp_shard
 from npugx_cache.store.opening import folder_of, prepare_folder
 from npugx_cache.store.plain import Malformed
+from npugx_cache.store.policy import PrunePolicy
 from npugx_cache.store.results import (
     Candidates,
     Listed,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
-    from npugx_cache.store.prune import PrunePolicy, PruneReport
+    from npugx_cache.store.prune import PruneReport
 
 _TOUCH_EVERY = 3600.0
 _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
@@ -48,12 +49,12 @@ class FolderStore:
     """The `Store` that is one folder. Make one with `open_folder`."""
 
     def __init__(
-        self, folder: Folder, *, max_size: int | None = None, state: Path | None = None
+        self, folder: Folder, *, caps: PrunePolicy | None = None, state: Path | None = None
     ) -> None:
         self._folder = folder
         self._state = state
         self._usage = Usage(folder.root, state)
-        self._upkeep = Upkeep(folder, self._usage, max_size)
+        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy())
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
         _open_stores.add(self)
@@ -122,7 +123,7 @@ class FolderStore:
             return NotStored(reason=self._folder.explain(error))
         self.flush()
         note_cost(draft.cost_seconds)
-        self._upkeep.keep_to_size(entry)
+        self._upkeep.keep_to_limits(entry)
         return Published(manifest=entry.manifest)
 
     def holds(self, manifest: Manifest) -> bool:
@@ -143,7 +144,7 @@ class FolderStore:
             return entry.reason
         fault = put(self._folder, entry, self._upkeep.make_room)
         if fault is None:
-            self._upkeep.keep_to_size(entry)
+            self._upkeep.keep_to_limits(entry)
         return fault
 
     @contextlib.contextmanager
@@ -189,6 +190,10 @@ class FolderStore:
         self._usage.add(
             {entry: Use(hits=n, last_used=used) for entry, (n, _, used) in hits.items()}
         )
+
+    def settle(self) -> None:
+        """Wait for what goes on behind a publish: a store above its limits is being cleaned."""
+        self._upkeep.settle()
 
     def listing(self) -> Iterator[Listed | Refused]:
         uses = self._usage.load()
@@ -243,7 +248,13 @@ def open_folder(settings: Settings) -> FolderStore | Unusable:
         folder = prepare_folder(folder)
     if isinstance(folder, Unusable):
         return folder
-    return FolderStore(folder, max_size=settings.max_size)
+    caps = PrunePolicy(
+        max_size=settings.max_size,
+        max_entries=settings.max_entries,
+        older_than=settings.max_age,
+        weigh=settings.policy,
+    )
+    return FolderStore(folder, caps=caps)
 
 
 @atexit.register
@@ -251,6 +262,8 @@ def _flush_all() -> None:
     for store in list(_with_hits):
         with contextlib.suppress(Exception):
             store.flush()
+    for store in list(_open_stores):
+        store.settle()
 
 
 def _after_fork() -> None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
-    from npugx_cache.store.prune import PrunePolicy, PruneReport
+    from npugx_cache.store.policy import PrunePolicy
+    from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.results import (
         Candidates,
         Listed,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from npugx_cache.store import syscalls
 from npugx_cache.store.entries import Entry, load_all
 from npugx_cache.store.layout import is_digest, is_shard, listdir, stamp_shard
+from npugx_cache.store.policy import PrunePolicy
 from npugx_cache.store.sweep import remove, sweep
 
 if TYPE_CHECKING:
@@ -25,17 +26,9 @@ if TYPE_CHECKING:
     from npugx_cache.store.usage import Use
 
 GRACE = 3600.0
+_CHEAPEST = 0.01  # seconds: a compile that took nothing is not worth nothing
 _MIN_ROOM = 64 << 20
 _OUT_OF_TIME = "out of time; the rest is left to the next one"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunePolicy:
-    """What to keep: `max_size` in bytes, `older_than` in seconds since the last use."""
-
-    max_size: int | None = None
-    older_than: float | None = None
-    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +106,8 @@ def prune(
     if scan is None:
         return PruneReport(stopped=_OUT_OF_TIME, dry_run=limits.dry_run)
     if limits.room:
-        policy = PrunePolicy(max_size=_size_with_room(folder, scan.live_bytes(), limits.room))
+        size = _size_with_room(folder, scan.live_bytes(), limits.room)
+        policy = PrunePolicy(max_size=size, weigh=policy.weigh)
     chosen = _choose(scan, policy, uses, limits)
     for done, entry in enumerate(chosen):
         if time.monotonic() > limits.deadline:
@@ -181,19 +175,25 @@ def _digests(manifest: Manifest) -> set[str]:
 def _choose(
     scan: _Scan, policy: PrunePolicy, uses: Mapping[str, Use], limits: Limits
 ) -> list[Entry]:
-    """Return the entries to evict, least recently used first."""
+    """Return the entries to evict, the least worth first."""
 
     def last_used(entry: Entry) -> float:
         use = uses.get(entry.manifest.entry)
         return entry.mtime if use is None else max(entry.mtime, use.last_used)
 
-    ordered = sorted(scan.entries.values(), key=last_used)
+    def worth(entry: Entry) -> float:
+        if policy.weigh == "lru":
+            return last_used(entry)
+        size = entry.size + sum(ref.stored_size for ref in entry.manifest.blobs)
+        age = max(1.0, scan.started - last_used(entry))
+        return max(_CHEAPEST, entry.manifest.cost_seconds) / (age * size)
+
+    ordered = sorted(scan.entries.values(), key=worth)
     if policy.everything:
         return ordered
-    left = scan.live_bytes()
-    target = float("inf") if policy.max_size is None else float(policy.max_size)
-    if left > target:
-        target *= limits.low_water
+    size, count = scan.live_bytes(), len(ordered)
+    most = _target(policy.max_size, size, limits)
+    many = _target(policy.max_entries, count, limits)
     oldest = float("-inf")
     if policy.older_than is not None:
         oldest = scan.started - policy.older_than
@@ -202,12 +202,20 @@ def _choose(
     for entry in ordered:
         if entry.manifest.entry == limits.protect:
             continue
-        if left > target or last_used(entry) < oldest:
+        if size > most or count > many or last_used(entry) < oldest:
             chosen.append(entry)
-            left -= entry.size + sum(
+            count -= 1
+            size -= entry.size + sum(
                 scan.blobs[digest].st_size for digest in _release(named, entry) & scan.blobs.keys()
             )
     return chosen
+
+
+def _target(limit: int | None, now: int, limits: Limits) -> float:
+    """Return what to prune down to: some less than the limit, once that is exceeded."""
+    if limit is None:
+        return float("inf")
+    return limit * limits.low_water if now > limit else limit
 
 
 def _release(named: dict[str, int], entry: Entry) -> set[str]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from npugx_cache.store.interface import Store
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
-    from npugx_cache.store.prune import PrunePolicy, PruneReport
+    from npugx_cache.store.policy import PrunePolicy
+    from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.results import NotStored, Published, Refused
 
 

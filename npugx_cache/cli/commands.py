@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 import click
 
@@ -166,6 +167,15 @@ def new_key(file: str) -> None:
     metavar="TIME",
     help="Remove what was not used for e.g. 12h or 30d.",
 )
+@click.option("--max-entries", type=click.IntRange(min=0), help="Keep at most so many entries.")
+@click.option(
+    "--policy",
+    "weigh",
+    type=click.Choice(["lru", "cost"]),
+    default="lru",
+    show_default=True,
+    help="What goes first: the least recently used, or also the large and cheaply compiled.",
+)
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--yes", is_flag=True, help="Don't ask before --all.")
@@ -174,23 +184,31 @@ def prune(  # click passes them by name
     form: str,
     max_size: int | None,
     older_than: float | None,
+    max_entries: int | None,
+    weigh: Literal["lru", "cost"],
     everything: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
     """Remove entries, least recently used first, and what no entry needs any more."""
     from npugx_cache.cli.pruning import print_prune
+    from npugx_cache.store import PrunePolicy
 
-    if not everything and max_size is None and older_than is None:
+    policy = PrunePolicy(
+        max_size=max_size,
+        max_entries=max_entries,
+        older_than=older_than,
+        weigh=weigh,
+        everything=everything,
+    )
+    if not everything and policy.limits_nothing:
         raise click.UsageError(
-            "nothing says what to remove: give --max-size, --older-than or --all"
+            "nothing says what to remove: give --max-size, --max-entries, --older-than or --all"
         )
-    if everything and (max_size is not None or older_than is not None):
-        raise click.UsageError("--all removes everything: leave --max-size and --older-than out")
+    if everything and not policy.limits_nothing:
+        raise click.UsageError("--all removes everything: leave the other limits out")
     if everything and not dry_run and not yes and sys.stdin.isatty():
         click.confirm("Remove every entry of the cache?", abort=True)
-    stopped = print_prune(
-        directory, form, max_size=max_size, older_than=older_than, dry_run=dry_run
-    )
+    stopped = print_prune(directory, form, policy=policy, dry_run=dry_run)
     if stopped is not None:
         raise Failure(stopped)

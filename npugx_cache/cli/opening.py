@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +13,6 @@ from npugx_cache.store import FolderStore, Unusable, open_folder
 
 if TYPE_CHECKING:
     from npugx_cache.config import CacheMode, Settings
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 
 class Failure(click.ClickException):
@@ -42,13 +37,10 @@ def size(text: str) -> int:
 
 def duration(text: str) -> float:
     """Seconds of an option's value."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else math.inf
-    if not math.isfinite(seconds):
-        raise click.BadParameter(
-            f"{text!r} is not a number with s, m, h, d or w, such as 12h or 30d"
-        )
-    return seconds
+    try:
+        return config.parse_duration(text)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def load_settings(directory: str | None) -> Settings:

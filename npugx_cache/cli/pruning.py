@@ -10,12 +10,12 @@ import click
 
 from npugx_cache.cli import output
 from npugx_cache.cli.opening import load_settings, open_existing
-from npugx_cache.store import PrunePolicy, PruneReport
+from npugx_cache.store import PruneReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from npugx_cache.store import Manifest
+    from npugx_cache.store import Manifest, PrunePolicy
 
 _LONG = 200  # entries; fewer are gone before a bar could be read
 _NAMED = 20
@@ -25,16 +25,10 @@ def print_prune(
     directory: str | None,
     form: str,
     *,
-    max_size: int | None,
-    older_than: float | None,
+    policy: PrunePolicy,
     dry_run: bool,
 ) -> str | None:
-    """Prune and report; return why it is incomplete, or None. No limit at all means everything."""
-    policy = PrunePolicy(
-        max_size=max_size,
-        older_than=older_than,
-        everything=max_size is None and older_than is None,
-    )
+    """Prune and report; return why it is incomplete, or None."""
     # A dry run looks only: it must work, and change nothing, where nothing may be written.
     store = open_existing(directory, "readonly" if dry_run else "on")
     report = PruneReport(dry_run=dry_run)

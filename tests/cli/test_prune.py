@@ -12,7 +12,7 @@ def count(store):
 def test_prune_without_a_criterion_is_an_error_that_names_them(filled, run):
     done = run("prune")
     assert done.returncode == 2
-    assert "--max-size, --older-than or --all" in done.stderr
+    assert "--max-size, --max-entries, --older-than or --all" in done.stderr
     assert count(filled) == 3
 
 

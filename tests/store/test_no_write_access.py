@@ -90,7 +90,7 @@ def test_a_folder_without_write_permission_serves_hits_and_says_why_nothing_is_s
         subprocess.run(["chmod", "-R", "u+w", root], check=True)
     assert err == ""
     lines = out.splitlines()
-    assert lines[0].strip() == "Store"
+    assert lines[0].strip() == "FolderStore"
     assert lines[1] == "['program', 'text']"
     assert lines[2].startswith("NotStored(reason='read-only")
     assert lines[3].startswith("NotLocked")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import pytest
@@ -228,6 +229,7 @@ def test_publishing_keeps_the_store_within_its_size(open_at, publish):
     store = open_at(max_size=50_000)
     for number in range(20):
         publish(store, number, blobs={"a": os.urandom(10_000)})
+        store.settle()
         assert stored(store) <= 50_000
     assert f"{19:064x}" in keys(store)
     assert f"{0:064x}" not in keys(store)
@@ -237,6 +239,7 @@ def test_an_entry_larger_than_the_limit_is_still_stored_alone(open_at, publish):
     store = open_at(max_size=5_000)
     publish(store, 1, blobs={"a": os.urandom(100)})
     manifest = publish(store, 2, blobs={"a": os.urandom(10_000)})
+    store.settle()
     assert keys(store) == [manifest.key]
 
 
@@ -263,3 +266,96 @@ def test_a_reader_beside_a_cleaner_sees_whole_entries_or_none(store, draft, pyth
                 hits += 1
     assert cleaner.communicate() == ("", "")
     assert hits > 0
+
+
+def test_a_count_limit_evicts_the_least_recently_used_first(store, five):
+    report = store.prune(PrunePolicy(max_entries=2))
+    assert (report.entries, report.kept_entries) == (3, 2)
+    assert keys(store) == [f"{number:064x}" for number in (3, 4)]
+
+
+def test_by_cost_an_expensive_entry_outlives_younger_cheap_ones(store, publish):
+    hour = publish(store, 0, cost_seconds=3600.0)
+    age_of(store, hour, 3600)
+    for number in range(1, 5):
+        age_of(store, publish(store, number, cost_seconds=1.0), 10)
+    store.prune(PrunePolicy(max_entries=1, weigh="cost"))
+    assert keys(store) == [hour.key]
+
+
+def test_by_cost_of_equal_cost_and_age_the_large_goes_first(store, publish):
+    small = publish(store, 0, blobs={"a": os.urandom(100)})
+    large = publish(store, 1, blobs={"a": os.urandom(100_000)})
+    for manifest in (small, large):
+        age_of(store, manifest, 100)
+    store.prune(PrunePolicy(max_entries=1, weigh="cost"))
+    assert keys(store) == [small.key]
+
+
+def test_by_cost_nothing_is_kept_for_ever(store, publish):
+    dear = publish(store, 0, cost_seconds=100.0)
+    age_of(store, dear, 200 * 86400)
+    cheap = publish(store, 1, cost_seconds=10.0)
+    age_of(store, cheap, 3600)
+    store.prune(PrunePolicy(max_entries=1, weigh="cost"))
+    assert keys(store) == [cheap.key]
+
+
+def age_of(store, manifest, seconds):
+    path = store.root / "v1/ac" / manifest.key[:2] / manifest.key / manifest.entry
+    stamp = time.time() - seconds
+    os.utime(path, (stamp, stamp))
+
+
+@pytest.mark.parametrize("limit", [{"max_entries": 3}, {"max_size": 35_000}])
+def test_publishing_keeps_to_every_limit_of_the_settings(open_at, publish, limit):
+    store = open_at(**limit)
+    for number in range(10):
+        publish(store, number, blobs={"a": os.urandom(10_000)})
+        store.settle()
+    assert len(keys(store)) <= 3
+    assert f"{9:064x}" in keys(store)
+
+
+def test_publishing_drops_what_was_not_used_for_long(open_at, publish):
+    old = publish(open_at(), 0)
+    store = open_at(max_age=3600.0)
+    age_of(store, old, 7200)
+    publish(store, 1)
+    store.settle()
+    assert keys(store) == [f"{1:064x}"]
+
+
+def test_a_publisher_does_not_wait_for_the_cleaning_of_a_large_store(open_at, publish, monkeypatch):
+    from npugx_cache.store import upkeep
+
+    store = open_at(max_entries=2)
+    release = threading.Event()
+
+    def slow(*_):
+        release.wait(20)
+        raise OSError("a fault in the background is nobody's")
+
+    monkeypatch.setattr(upkeep.Upkeep, "prune", slow)
+    started = time.monotonic()
+    for number in range(5):
+        publish(store, number)
+    assert time.monotonic() - started < 10
+    release.set()
+    store.settle()
+
+
+def test_settings_name_the_limits_and_refuse_nonsense():
+    from npugx_cache.config import load
+    from npugx_cache.errors import OptionError
+
+    environ = {
+        "NPUGX_CACHE_MAX_ENTRIES": "100",
+        "NPUGX_CACHE_MAX_AGE": "30d",
+        "NPUGX_CACHE_POLICY": "cost",
+    }
+    settings = load(environ=environ)
+    assert (settings.max_entries, settings.max_age, settings.policy) == (100, 2592000.0, "cost")
+    for name, value in (("MAX_ENTRIES", "0"), ("MAX_AGE", "soon"), ("POLICY", "random")):
+        with pytest.raises(OptionError, match=name):
+            load(environ={f"NPUGX_CACHE_{name}": value})

@@ -1,0 +1,27 @@
+"""What a store is to be kept within."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Weigh = Literal["lru", "cost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePolicy:
+    """What to keep: `max_size` in bytes, `older_than` in seconds since the last use.
+
+    `weigh` says what goes first: what was not used for longest, or, weighed by cost, what was
+    not used for long, is large and was cheap to compile.
+    """
+
+    max_size: int | None = None
+    max_entries: int | None = None
+    older_than: float | None = None
+    weigh: Weigh = "lru"
+    everything: bool = False
+
+    @property
+    def limits_nothing(self) -> bool:
+        return self.max_size is None and self.max_entries is None and self.older_than is None
