@@ -1,0 +1,155 @@
+"""Bad options and settings are refused at once, by name and with the valid range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npugx_cache import cache_compile, config
+from npugx_cache.backend import options
+from npugx_cache.errors import BackendUnavailable, OptionError
+
+
+def f(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("given_options", "said"),
+    [
+        ({"remove_noop_ops": 1}, "option 'remove_noop_ops' is 1; valid values are True and False"),
+        ({"clone_output": "yes"}, "option 'clone_output' is 'yes'"),
+        ({"capture_limit": 0}, f"valid range is 1 to {options.MAX_CAPTURE_LIMIT}"),
+        ({"capture_limit": options.MAX_CAPTURE_LIMIT + 1}, "valid range is 1 to"),
+        ({"capture_limit": True}, "option 'capture_limit' is True; expected an int"),
+        ({"capture_limit": 2.0}, "expected an int"),
+        ({"capture_limits": 2}, "unknown option 'capture_limits'; valid options are"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name_with_its_range(given_options, said):
+    with pytest.raises(OptionError) as caught:
+        options.parse(given_options)
+    assert said in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(OptionError):
+        cache_compile(f, options=given_options)
+
+
+def test_an_option_of_the_vendor_that_is_not_there_yet_says_so():
+    with pytest.raises(BackendUnavailable, match=r"'static_kernel_compile'.*not implemented"):
+        options.parse({"static_kernel_compile": True})
+    assert options.parse({"static_kernel_compile": False}) == options.Options()
+
+
+def test_defaults_and_given_options_are_factors():
+    factors = dict(options.parse({"capture_limit": 3}).as_factors())
+    assert factors["capture_limit"] == "3"
+    assert factors["remove_noop_ops"] == "True"
+    assert set(factors) == set(options.Options.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"dynamic": 1}, OptionError, "dynamic=1: valid values are None, True and False"),
+        ({"strict": "no"}, OptionError, "strict='no'"),
+        ({"guards": "none"}, OptionError, "guards='none'"),
+        ({"backend": "nothing"}, OptionError, "unknown backend 'nothing'"),
+        ({"backend": "max-autotune"}, BackendUnavailable, "npugraph_ex"),
+        ({"backend": None}, OptionError, "unknown backend None"),
+        ({"custom_decompositions": {"aten::silu": f}}, OptionError, "custom_decompositions"),
+        ({"unknown": 1}, TypeError, "unknown"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_a_function_is_decorated(arguments, error, said):
+    with pytest.raises(error) as caught:
+        cache_compile(f, **arguments)
+    assert said in str(caught.value)
+
+
+def load(**environ):
+    return config.load(environ=environ)
+
+
+def test_arguments_go_before_the_environment_and_that_before_defaults(tmp_path):
+    ours, vendors = tmp_path / "ours", tmp_path / "vendors"
+    both = {"NPUGX_CACHE_DIR": str(ours), "TORCH_NPU_COMPILE_CACHE_DIR": str(vendors)}
+    assert config.load(cache_dir=tmp_path, environ=both).cache_dir == tmp_path
+    assert load(**both).cache_dir == ours
+    assert load(TORCH_NPU_COMPILE_CACHE_DIR=str(vendors)).cache_dir == vendors
+    assert load().cache_dir.name == "npugx_cache"
+    assert config.load(strict=True, environ={"NPUGX_CACHE_STRICT": "0"}).strict
+    assert load(NPUGX_CACHE_STRICT="1").strict
+
+
+def test_a_relative_folder_is_made_absolute_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load(NPUGX_CACHE_DIR="here").cache_dir == tmp_path / "here"
+    assert load(NPUGX_CACHE_DIR="~/here").cache_dir == Path.home() / "here"
+
+
+def test_empty_variables_count_as_not_set():
+    assert load(NPUGX_CACHE_DIR="", NPUGX_CACHE="", NPUGX_CACHE_MAX_SIZE="") == load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NPUGX_CACHE", "maybe"),
+        ("NPUGX_CACHE", "ON"),
+        ("NPUGX_CACHE_TRUST", "everybody"),
+        ("NPUGX_CACHE_STRICT", "yes"),
+        ("NPUGX_CACHE_LOCK_WAIT", "-1"),
+        ("NPUGX_CACHE_LOCK_WAIT", "soon"),
+        ("NPUGX_CACHE_LOCK_WAIT", "nan"),
+        ("NPUGX_CACHE_LOCK_WAIT", "inf"),
+        ("NPUGX_CACHE_MAX_SIZE", "10X"),
+        ("NPUGX_CACHE_MAX_SIZE", "-1G"),
+        ("NPUGX_CACHE_MAX_SIZE", "much"),
+        ("NPUGX_CACHE_MAX_SIZE", "nan"),
+        pytest.param(
+            "NPUGX_CACHE_MAX_SIZE",
+            "1e999",
+            marks=pytest.mark.xfail(strict=True, raises=OverflowError, reason="not a ValueError"),
+        ),
+    ],
+)
+def test_an_unusable_value_is_refused_by_the_name_of_its_variable(name, value):
+    with pytest.raises(OptionError, match=name):
+        load(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("123456", 123456),
+        ("1k", 1024),
+        ("500M", 500 << 20),
+        ("500 MB", 500 << 20),
+        ("2GiB", 2 << 30),
+        ("1.5G", 3 << 29),
+        ("1T", 1 << 40),
+        ("7B", 7),
+    ],
+)
+def test_sizes_are_read_in_the_usual_spellings(text, size):
+    assert config.parse_size(text) == size
+
+
+@given(text=st.text(max_size=12))
+def test_any_text_is_a_size_or_a_value_error(text):
+    try:
+        assert config.parse_size(text) >= 0
+    except ValueError:
+        return
+
+
+def test_environment_variables_of_the_compiler_count_unless_they_only_report():
+    found = config.compiler_environment(
+        {"TORCHDYNAMO_VERBOSE": "1", "TORCHDYNAMO_X": "2", "AOT_Y": "3", "HOME": "/"}
+    )
+    assert found == (("AOT_Y", "3"), ("TORCHDYNAMO_X", "2"))

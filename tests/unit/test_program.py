@@ -1,0 +1,108 @@
+"""A program from the store is data: whatever it could not have been written as is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npugx_cache.backend.codegen import source_text
+from npugx_cache.backend.program import Call, Constant, Operator, Program
+from npugx_cache.errors import CorruptEntry
+
+PROGRAM = Program(
+    inputs=("x", "n"),
+    constants=(Constant("table", "float32", "cpu", (3,), (1,)),),
+    operators=(Operator("aten", "add", "Tensor"), Operator("", "operator.getitem", "")),
+    calls=(
+        Call("add", 0, [["value", 0], ["value", 2]], [["alpha", ["value", 1]]]),
+        Call("first", 1, [["value", 3], 0], []),
+    ),
+    outputs=["tuple", [["value", 3], ["value", 4], None]],
+    disable_autocast=False,
+)
+
+
+def test_a_program_comes_back_from_its_data():
+    assert Program.from_plain(PROGRAM.to_plain()) == PROGRAM
+
+
+def test_its_text_is_python_and_defines_one_function():
+    names: dict[str, object] = {}
+    exec(compile(source_text(PROGRAM), "text", "exec"), names)
+    assert {name for name in names if name != "__builtins__"} == {"forward"}
+
+
+def changed(change):
+    data = copy.deepcopy(PROGRAM.to_plain())
+    change(data)
+    return data
+
+
+BAD = {
+    "an input that is code": lambda d: d["inputs"].__setitem__(0, "x): import os #"),
+    "an input that is no text": lambda d: d["inputs"].__setitem__(0, 5),
+    "a constant that is code": lambda d: d["constants"][0].__setitem__(0, "a b"),
+    "a constant without sizes": lambda d: d["constants"][0].pop(),
+    "a call named by code": lambda d: d["calls"][0].__setitem__(0, "x = open"),
+    "a value of the future": lambda d: d["calls"][0].__setitem__(2, [["value", 4]]),
+    "its own value": lambda d: d["calls"][0].__setitem__(2, [["value", 3]]),
+    "a negative value": lambda d: d["calls"][0].__setitem__(2, [["value", -1]]),
+    "a value that is text": lambda d: d["calls"][0].__setitem__(2, [["value", "x"]]),
+    "an unknown operator": lambda d: d["calls"][0].__setitem__(1, 2),
+    "a negative operator": lambda d: d["calls"][0].__setitem__(1, -1),
+    "a foreign function": lambda d: d["operators"].__setitem__(1, ["", "os.system", ""]),
+    "a builtin": lambda d: d["operators"].__setitem__(1, ["", "builtins.eval", ""]),
+    "outputs that do not exist": lambda d: d.__setitem__("outputs", ["value", 9]),
+    "no inputs": lambda d: d.pop("inputs"),
+    "calls that are no list": lambda d: d.__setitem__("calls", 5),
+    "a call that is too short": lambda d: d["calls"].__setitem__(0, ["a", 0]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data_is_refused(name):
+    with pytest.raises(CorruptEntry):
+        Program.from_plain(changed(BAD[name]))
+
+
+BAD_TEXT = {
+    "a keyword that is code": lambda d: d["calls"][0].__setitem__(3, [["a=1, b", 1]]),
+    "an unknown kind of argument": lambda d: d["calls"][0].__setitem__(2, [["exec", "x"]]),
+    "a torch name that is code": lambda d: d["calls"][0].__setitem__(2, [["torch", "float32; x"]]),
+    "an operator that is code": lambda d: d["operators"].__setitem__(0, ["aten", "a b", "c"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXT)
+def test_what_is_not_an_argument_never_becomes_text(name):
+    with pytest.raises(CorruptEntry):
+        source_text(Program.from_plain(changed(BAD_TEXT[name])))
+
+
+PLAIN = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(max_size=8), st.booleans()),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    data=st.one_of(
+        PLAIN,
+        st.fixed_dictionaries(dict.fromkeys(PROGRAM.to_plain(), PLAIN)),
+        st.builds(
+            lambda name, value: {**PROGRAM.to_plain(), name: value},
+            st.sampled_from(sorted(PROGRAM.to_plain())),
+            PLAIN,
+        ),
+    )
+)
+def test_any_data_is_a_program_or_refused(data):
+    try:
+        program = Program.from_plain(data)
+    except CorruptEntry:
+        return
+    assert isinstance(program, Program)
