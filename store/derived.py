@@ -43,14 +43,13 @@ class Derived:
 
         Read without diskcache, which writes settings on every opening and takes 20 ms.
         """
-        folder = self.folder()
-        if not (folder / _DATABASE).is_file():
+        if not self.exists():
             return []
         import sqlite3
 
         found: list[tuple[Any, Any]] = []
         with self.harmless("reading"):
-            uri = (folder / _DATABASE).as_uri()
+            uri = (self.folder() / _DATABASE).as_uri()
             database = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=_TIMEOUT)
             try:
                 found = database.execute(_QUERY).fetchall()
@@ -80,7 +79,10 @@ class Derived:
             cache.close()
 
     def exists(self) -> bool:
-        return (self.folder() / _DATABASE).is_file()
+        try:
+            return (self.folder() / _DATABASE).is_file()
+        except OSError:  # a state folder of somebody else, after a change of users
+            return False
 
     @contextlib.contextmanager
     def harmless(self, doing: str) -> Iterator[None]:

@@ -1,0 +1,195 @@
+"""Relocation, other users, real kills by strace, and power cuts where the machine allows them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from npugx_cache.config import Settings
+from npugx_cache.store import FolderStore, open_folder
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.mark.parametrize("way", ["mv", "cp -a", "tar", "bind mount read-only"])
+def test_a_relocated_store_hits_for_every_entry(opening, draft, place, way):
+    store = opening()
+    keys = [f"{n:064x}" for n in range(20)]
+    for key in keys:
+        store.publish(draft(key=key, cost_seconds=0.0))
+    source, target = store.root, place / "elsewhere" / "cache"
+    target.parent.mkdir(mode=0o700)
+    mounted = False
+    if way == "mv":
+        shutil.move(source, target)
+    elif way == "cp -a":
+        subprocess.run(["cp", "-a", source, target], check=True)
+    elif way == "tar":
+        target.mkdir(mode=0o700)
+        piped = f"tar -C {source} -cf - . | tar -C {target} -xpf -"
+        subprocess.run(["sh", "-c", piped], check=True)
+    else:
+        target.mkdir(mode=0o700)
+        done = subprocess.run(["mount", "--bind", source, target], check=False, capture_output=True)
+        if done.returncode:
+            pytest.skip(f"can't bind-mount: {done.stderr.decode().strip()}")
+        mounted = True
+        subprocess.run(["mount", "-o", "remount,bind,ro", target], check=True)
+    try:
+        moved = open_folder(Settings(cache_dir=target))
+        assert isinstance(moved, FolderStore), moved
+        for key in keys:
+            (manifest,) = moved.candidates(key).manifests
+            assert moved.read(manifest, ["program"])["program"] == b"forward" * 400
+    finally:
+        if mounted:
+            subprocess.run(["umount", target], check=True)
+
+
+MEMBER = """if True:
+    import os, sys
+    from pathlib import Path
+    from npugx_cache.config import Settings
+    from npugx_cache.store import *
+    from npugx_cache.store import Draft, PrunePolicy
+    import diskcache, filelock, platformdirs, npugx_cache.store.lock, npugx_cache.store.prune
+    import npugx_cache.store.publish, npugx_cache.store.blobs, npugx_cache.store.sweep
+    import npugx_cache.store.upkeep, npugx_cache.store.usage, npugx_cache.store.entries
+    uid, gid = int(sys.argv[2]), int(sys.argv[3])
+    os.umask(0o002)
+    os.setgroups([]); os.setgid(gid); os.setuid(uid)
+    store = open_store(Settings(cache_dir=Path(sys.argv[1]), trust=sys.argv[4]))
+    if not hasattr(store, "candidates"):
+        print(store.reason); raise SystemExit
+    given = Draft(key=sys.argv[5], identity="b" * 64, kind="graph", cost_seconds=0.0, factors=(),
+                  about={}, blobs={"x": b"of the member"})
+    manifest, = store.candidates("ab" * 32).manifests
+    print(len(store.read(manifest, ["program"])))
+    print(type(store.publish(given)).__name__, getattr(store.publish(given), "reason", ""))
+    os.utime(store.folder.manifest(manifest.key, manifest.entry), None)
+    with store.lock("cd" * 16, wait=0) as answer:
+        print(type(answer).__name__)
+    print(store.prune(PrunePolicy(everything=True)).entries)
+"""
+
+
+@as_root
+def test_a_second_user_of_the_group_reads_writes_locks_and_prunes(opening, draft, place, python):
+    place.chmod(0o755)
+    umask = os.umask(0o002)
+    try:
+        root = place / "cache"
+        root.mkdir()
+        os.chown(root, 12345, 54321)
+        root.chmod(0o2770)
+        store = opening(trust="group")
+        store.publish(draft())
+        with store.lock("cd" * 16, wait=0):
+            pass
+    finally:
+        os.umask(umask)
+    assert (root / "v1/ac").stat().st_gid == 54321
+    out, err = python(MEMBER, root, 23456, 54321, "group", "cd" * 32).communicate(timeout=60)
+    assert err == ""
+    assert out.splitlines() == ["1", "Published ", "Locked", "2"]
+
+
+@as_root
+def test_a_stranger_and_a_closed_folder_are_clean_answers(opening, draft, place, python):
+    place.chmod(0o755)
+    opening().publish(draft())
+    out, err = python(MEMBER, place / "cache", 23456, 54321, "private", "cd" * 32).communicate(
+        timeout=60
+    )
+    assert err == ""
+    assert "uid 0" in out or "EACCES" in out
+
+
+PUBLISHER = """if True:
+    import sys
+    from pathlib import Path
+    from npugx_cache.config import Settings
+    from npugx_cache.store import Draft, open_store
+    store = open_store(Settings(cache_dir=Path(sys.argv[1])))
+    store.publish(Draft(key="ab" * 32, identity="b" * 64, kind="graph", cost_seconds=5.0,
+                        factors=(), about={}, blobs={"x": b"x" * 70000, "y": b"y"}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "number"), [("rename", n) for n in (1, 2, 3)] + [("fsync", n) for n in (1, 3, 5, 7)]
+)
+def test_killed_by_the_kernel_inside_a_system_call(opening, draft, python, place, call, number):
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("no strace here")
+    inject = f"inject={call}:signal=KILL:when={number}"
+    process = python(
+        PUBLISHER, place / "cache", before=(strace, "-qq", "-o", "/dev/null", "-e", inject)
+    )
+    _, err = process.communicate(timeout=120)
+    if "ptrace" in err or "attach" in err:
+        pytest.skip(f"strace may not trace here: {err.strip()[:200]}")
+    assert process.returncode != 0
+    store = opening()
+    given = draft(blobs={"x": b"x" * 70000, "y": b"y"})
+    for manifest in store.candidates(given.key).manifests:
+        assert store.read(manifest, given.blobs) == given.blobs
+    assert len(list((store.root / "v1/tmp").iterdir())) <= 1
+    store.publish(given)
+    found = [store.read(m, given.blobs) for m in store.candidates(given.key).manifests]
+    assert given.blobs in found
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A real ext4 on a loop device, which an ioctl can cut the power of."""
+    image, mount = tmp_path / "disk.img", tmp_path / "disk"
+    mount.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, mount]):
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        except FileNotFoundError:
+            pytest.skip(f"no {command[0]} here")
+        if done.returncode:
+            pytest.skip(f"{command[0]}: {done.stderr.strip()[:200]}")
+    yield image, mount
+    subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+
+
+@as_root
+@pytest.mark.slow
+def test_after_a_power_cut_every_acknowledged_durable_entry_is_there(disk, draft):
+    image, mount = disk
+    (mount / "cache").mkdir(mode=0o700)
+    store = open_folder(Settings(cache_dir=mount / "cache"))
+    for number in range(40):
+        cost = 5.0 if number % 2 else 0.0
+        store.publish(draft(key=f"{number:064x}", cost_seconds=cost, blobs={"x": b"%d" % number}))
+    fd = os.open(mount, os.O_RDONLY)
+    try:
+        # EXT4_IOC_SHUTDOWN, without flushing the log.
+        fcntl.ioctl(fd, 0x8004587D, (2).to_bytes(4, "little"))
+    except OSError as error:
+        pytest.skip(f"this file system can't be shut down: {error}")
+    finally:
+        os.close(fd)
+    subprocess.run(["umount", "-l", mount], check=True)
+    done = subprocess.run(["mount", "-o", "loop", image, mount], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    store = open_folder(Settings(cache_dir=mount / "cache"))
+    lost = torn = 0
+    for number in range(40):
+        found = store.candidates(f"{number:064x}").manifests
+        answers = [store.read(manifest, ["x"]) for manifest in found]
+        right = {"x": b"%d" % number}
+        lost += number % 2 and right not in answers
+        torn += any(isinstance(a, dict) and a != right for a in answers)
+    assert (lost, torn) == (0, 0)
