@@ -125,3 +125,16 @@ def random_name() -> str:
 
 def is_regular(status: os.stat_result) -> bool:
     return stat_module.S_ISREG(status.st_mode)
+
+
+def filesystem_magic(path: str) -> int:
+    """Return the file system's magic number (statfs(2)), which `os` does not give."""
+    import ctypes
+
+    # The buffer is larger than any struct statfs; its first field is a long on every Linux.
+    buffer = ctypes.create_string_buffer(512)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), buffer) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF

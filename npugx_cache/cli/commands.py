@@ -106,6 +106,21 @@ def verify(directory: str | None, form: str, repair: bool) -> None:
         raise Failure(left)
 
 
+@group.command()
+@click.argument("folder", required=False, type=click.Path(file_okay=False))
+@_FORMAT
+def doctor(folder: str | None, form: str) -> None:
+    """Try what a cache in FOLDER needs: file system, renames, locks, clock, space, trust.
+
+    By default the folder that a worker with this environment uses. Exits with 1 if it is unfit.
+    """
+    from npugx_cache.cli.doctoring import print_doctor
+
+    bad = print_doctor(folder, form)
+    if bad is not None:
+        raise Failure(bad)
+
+
 @group.command("export")
 @click.argument("file", type=click.Path(dir_okay=False))
 @_DIR

@@ -131,9 +131,9 @@ def test_a_closed_pipe_is_no_traceback(filled):
     assert "Traceback" not in done.stderr
 
 
-def test_help_names_the_three_commands(run):
+def test_help_names_the_commands(run):
     shown = run("--help").stdout
-    for command in ("ls", "readable", "prune"):
+    for command in ("ls", "readable", "prune", "stats", "verify", "doctor", "export", "import"):
         assert command in shown
         assert run(command, "--help").returncode == 0
 

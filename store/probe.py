@@ -1,0 +1,46 @@
+"""The other process of `doctor`: tries on a folder what a second worker would.
+
+Run as a script, by path: it imports nothing of the package. One request per line, one answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+
+def answer(request: str, path: str, held: dict[str, int]) -> str:
+    """Do one thing and say what came of it: yes, no, the contents, or the error."""
+    try:
+        if request == "create":
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        elif request == "lock":
+            if path not in held:
+                held[path] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(held[path], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif request == "read":
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                return os.read(fd, 100).decode("ascii", "replace")
+            finally:
+                os.close(fd)
+        else:
+            return "unknown"
+    except (FileExistsError, BlockingIOError):
+        return "no"
+    except OSError as error:
+        return f"error: {error.strerror}"
+    return "yes"
+
+
+def serve() -> None:
+    held: dict[str, int] = {}
+    for line in sys.stdin:
+        request, _, path = line.rstrip("\n").partition(" ")
+        sys.stdout.write(answer(request, path, held) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+NAMES = {
+    "signing",
+    "permissions",
+    "file system",
+    "free space",
+    "clock",
+    "rename",
+    "exclusive creation",
+    "locks",
+    "takeover",
+}
+
+
+def test_doctor_tries_everything_and_leaves_nothing_behind(filled, run):
+    before = sorted(filled.root.rglob("*"))
+    done = run("doctor", filled.root, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    findings = {row["name"]: row for row in json.loads(done.stdout)["findings"]}
+    assert set(findings) == NAMES
+    for name in ("rename", "exclusive creation", "locks", "takeover", "clock", "permissions"):
+        assert findings[name]["verdict"] == "ok", findings[name]
+    assert sorted(filled.root.rglob("*")) == before
+
+
+def test_doctor_examines_the_folder_of_the_environment(filled, run):
+    shown = run("doctor").stdout
+    assert "flock excludes another process" in shown
+    assert "trust is private" in shown
+
+
+def test_doctor_knows_memory_from_disk(run, tmp_path):
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no /dev/shm here")
+    shown = run("doctor", "/dev/shm", NPUGX_CACHE_TRUST="group").stdout
+    assert "tmpfs: gone at a reboot" in shown
+
+
+def test_an_unfit_folder_exits_1_with_the_remedy(filled, run):
+    filled.root.chmod(0o777)
+    done = run("doctor")
+    assert done.returncode == 1
+    assert "chmod o-w" in done.stdout
+    assert "permissions" in done.stderr
+
+
+def test_signed_trust_without_a_key_is_unfit(filled, run, tmp_path):
+    done = run("doctor", NPUGX_CACHE_TRUST="signed")
+    assert done.returncode == 1
+    assert "npugx-cache key new" in done.stdout
+    key = tmp_path / "key"
+    run("key", "new", key)
+    assert "signed and verified" in run("doctor", NPUGX_CACHE_KEY_FILE=str(key)).stdout
+
+
+def test_a_folder_that_is_not_there_is_an_error(run, tmp_path):
+    done = run("doctor", tmp_path / "missing")
+    assert done.returncode == 2
+    assert not (tmp_path / "missing").exists()
