@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from npugx_cache.config import TrustMode
 
 VERSION = "v1"
+_ATTEMPTS = 8
 FOLDERS = ("ac", "cas", "fn", "tmp", "quarantine", "locks")
 CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -136,6 +137,14 @@ def make_folder(path: str, mode: int) -> bool:
 
 def make_parents(folder: Folder, path: str) -> list[str]:
     """Create what is missing between the store's root and a file; return the folders made."""
+    for _ in range(_ATTEMPTS):
+        # A cleaner may remove one of them, empty as it is, before the next one is in it.
+        with contextlib.suppress(FileNotFoundError):
+            return _make_parents(folder, path)
+    return _make_parents(folder, path)
+
+
+def _make_parents(folder: Folder, path: str) -> list[str]:
     made: list[str] = []
     current = str(folder.root)
     for part in folder.relative(path).split("/")[:-1]:

@@ -42,6 +42,8 @@ WORKER = """if True:
                 key=key, identity="b" * 64, kind="graph", cost_seconds=0.0, factors=(),
                 about={"variant": variant}, blobs=blobs(key, variant)))
             counts["refused" if isinstance(answer, NotStored) else "written"] += 1
+            if isinstance(answer, NotStored):
+                print(answer.reason, file=sys.stderr)
         elif role == "pruner":
             report = store.prune(PrunePolicy(max_entries=rng.randrange(4, 20)))
             counts["cleaned"] += report.entries
