@@ -94,14 +94,16 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
     stamp_shard(folder, manifest.key)
     write_file(folder, path, entry.data, durable=entry.durable)
     stamp_shard(folder, manifest.key)
+    renewed = {_parent(path)}
     for blob in entry.blobs:
         # A cleaner may have taken a blob between our look at it and our manifest.
         if not blob_files.is_there(folder, blob.ref):
             blob_files.write(folder, blob, durable=entry.durable)
+            renewed.add(_parent(folder.blob(blob.ref.sha256)))
     if entry.durable:
         # The entry is in place: an error of the last step must not take its blobs away.
         with contextlib.suppress(OSError):
-            sync_folders({_parent(path)})
+            sync_folders(renewed)
     mark(folder, manifest)
 
 
@@ -112,7 +114,9 @@ def _parent(path: str) -> str:
 def sync_folders(folders: set[str]) -> None:
     """Make the names in these folders survive a power cut; raises OSError."""
     for path in sorted(folders):
-        syscalls.fsync_folder(path)
+        # A cleaner took it, empty; what is missing then is written again after the manifest.
+        with contextlib.suppress(FileNotFoundError):
+            syscalls.fsync_folder(path)
 
 
 def mark(folder: Folder, manifest: Manifest) -> None:
