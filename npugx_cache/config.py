@@ -151,7 +151,7 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
         return None
     try:
         return parse_size(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise OptionError(f"{name}={text!r}: {error}") from None
 
 

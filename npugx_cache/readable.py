@@ -18,6 +18,7 @@ from npugx_cache.frame import GRAPH, SHIM, load
 from npugx_cache.guards import Step
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import describe
+from npugx_cache.terminal import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,7 +80,8 @@ def readable_cache(
     """The readable text of an entry, given by id, by a unique prefix of it, or by its path.
 
     Prints it unless `print_output` is false and writes it to `file` if one is given. Raises
-    EntryNotFound, CorruptEntry, or StoreError when the folder can't be used.
+    EntryNotFound, CorruptEntry, or StoreError when the folder can't be used. Control characters
+    are replaced: the text may come from a stranger and goes to a terminal.
     """
     text = _text_of(entry, cache_dir)
     if file is not None:
@@ -107,7 +109,7 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
     blobs = opened.read(manifest, [READABLE])
     if isinstance(blobs, store.Miss):
         raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
-    return blobs[READABLE].decode(errors="replace")
+    return harmless(blobs[READABLE].decode(errors="replace"))
 
 
 def _name_and_root(

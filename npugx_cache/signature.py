@@ -73,7 +73,9 @@ def _kind(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{_dtype(value)} of {value.dim()} dimensions"
     if isinstance(value, torch.nn.Module):
-        return f"{type(value).__qualname__} ({'train' if value.training else 'eval'})"
+        first = next(value.parameters(), None)
+        weights = f", {_dtype(first)}" if first is not None else ""
+        return f"{type(value).__qualname__} ({'train' if value.training else 'eval'}{weights})"
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
         return repr(value)[:80]
     return type(value).__qualname__

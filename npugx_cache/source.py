@@ -12,13 +12,13 @@ import gc
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from npugx_cache.fingerprint import digest
 from npugx_cache.portable import NotPortable, Plain, code_hash, encode, identity, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 FUNCTION = "function"
 FILE = "file"
@@ -42,13 +42,35 @@ class SourceFact(NamedTuple):
     hash: str
 
 
-def facts_of(codes: Iterable[types.CodeType], root: types.CodeType) -> tuple[SourceFact, ...]:
+Owners: TypeAlias = "Mapping[int, list[types.FunctionType]]"
+"""The functions that run a code object, by the id of the code object."""
+
+
+def owners_of(codes: Iterable[types.CodeType]) -> Owners:
+    """Find the functions of code objects: one pass over all objects, for a whole trace."""
+    owners: dict[int, list[types.FunctionType]] = {id(code): [] for code in codes}
+    for found in gc.get_objects():
+        if type(found) is types.FunctionType and id(found.__code__) in owners:
+            owners[id(found.__code__)].append(found)
+    return owners
+
+
+def facts_of(
+    codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners
+) -> tuple[SourceFact, ...]:
     """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
 
     `root` is the traced function itself, whose code is a factor of the fingerprint.
     """
-    found = {_fact_of(code) for code in set(codes) if code is not root and not is_covered(code)}
-    return tuple(sorted(found))
+    return tuple(
+        sorted(
+            {
+                _fact_of(code, owners[id(code)])
+                for code in {id(code): code for code in codes}.values()
+                if code is not root and not is_covered(code, owners[id(code)])
+            }
+        )
+    )
 
 
 def failures(facts: Iterable[SourceFact]) -> Iterator[str]:
@@ -110,7 +132,7 @@ def reachable_hash(function: types.FunctionType) -> str:
     waiting: list[object] = [function]
     while waiting:
         found = unwrap(waiting.pop())
-        if not isinstance(found, types.FunctionType) or is_covered(found.__code__):
+        if not isinstance(found, types.FunctionType) or is_covered(found.__code__, [found]):
             continue
         name = f"{found.__module__}.{found.__qualname__}"
         if name not in seen:
@@ -125,17 +147,21 @@ def reachable_hash(function: types.FunctionType) -> str:
 _COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_names
 
 
-def is_covered(code: types.CodeType) -> bool:
+def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
     """Whether the code belongs to torch, to this package or to Python's standard library."""
     if code.co_filename.startswith("<frozen "):
         return True
-    modules = [f.__module__ for f in functions_of(code)]
+    modules = [f.__module__ for f in functions]
     modules = modules or [_module_of_file(code.co_filename) or ""]
-    return all((module or "").partition(".")[0] in _COVERED for module in modules)
+    return all(is_covered_module(module or "") for module in modules)
 
 
-def _fact_of(code: types.CodeType) -> SourceFact:
-    for module, name in _names_of(code):
+def is_covered_module(name: str) -> bool:
+    return name.partition(".")[0] in _COVERED
+
+
+def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> SourceFact:
+    for module, name in _names_of(code, functions):
         try:
             chain = _function_chain(_look_up(module, name))
         except NotPortable:
@@ -149,9 +175,10 @@ def _fact_of(code: types.CodeType) -> SourceFact:
     return fact
 
 
-def _names_of(code: types.CodeType) -> Iterator[tuple[str, str]]:
+def _names_of(
+    code: types.CodeType, functions: list[types.FunctionType]
+) -> Iterator[tuple[str, str]]:
     """Names under which another process may find the code: its own, its class's, an outer's."""
-    functions = functions_of(code)
     for function in functions:
         yield function.__module__, function.__qualname__
     for function in functions:
@@ -161,14 +188,6 @@ def _names_of(code: types.CodeType) -> Iterator[tuple[str, str]]:
     if nested:
         modules = {f.__module__ for f in functions} | {_module_of_file(code.co_filename)}
         yield from ((module, outer) for module in sorted(filter(None, modules)))
-
-
-def functions_of(code: types.CodeType) -> list[types.FunctionType]:
-    return [
-        ref
-        for ref in gc.get_referrers(code)
-        if isinstance(ref, types.FunctionType) and ref.__code__ is code
-    ]
 
 
 def _classes_with(function: types.FunctionType) -> Iterator[type]:
@@ -265,7 +284,7 @@ def _provider(module: str, full: str) -> str:
     for cls in getattr(_look_up(module, qualname), "__mro__", ()):
         if name in vars(cls):
             member = unwrap(vars(cls)[name])
-            covered = cls.__module__.partition(".")[0] in _COVERED
+            covered = is_covered_module(cls.__module__)
             code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
             return f"{cls.__module__}.{cls.__qualname__}{code if covered else ''}"
     return ""

@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npugx_cache.terminal import harmless
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_KEPT = "\n\t"
 _WIDEST = 44
-
-
-def harmless(text: str, *, kept: str = _KEPT) -> str:
-    """Replace control characters: text from a store must not steer the terminal it is shown on.
-
-    Bidirectional overrides count: they show code in another order than it runs.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def in_line(text: str) -> str:

@@ -14,7 +14,6 @@ def print_readable(entry: str, directory: str | None, file: str | None, color: s
     if file is not None:
         click.echo(f"written to {output.in_line(file)}")
         return
-    text = output.harmless(text)
     if color == "always" or (color == "auto" and output.on_terminal()):
         text = highlight(text)
     # click strips colours itself where stdout is no terminal, unless it is told that they stay.

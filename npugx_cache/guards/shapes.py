@@ -131,17 +131,16 @@ def wording(data: Plain, name: Callable[[int], str]) -> str:
         return name(data[1])
     if head == "const":
         return repr(decode(data[1]))
-    parts = [wording(part, name) for part in data[1:]]
-    if head in ("and", "or"):
-        return f" {head} ".join(f"({part})" for part in parts)
+    if head in _CALLS:
+        return f"{head}({', '.join(wording(part, name) for part in data[1:])})"
+    parts = [_operand(part, name) for part in data[1:]]
     if head == "if":
         return f"({parts[1]} if {parts[0]} else {parts[2]})"
-    if head in _CALLS:
-        return f"{head}({', '.join(parts)})"
     if len(parts) == 1:
         return {"not": "not ", "neg": "-", "pos": "+"}[head] + parts[0]
-    return (
-        f"({parts[0]} {head} {parts[1]})"
-        if head in "+-*/%//**"
-        else f"{parts[0]} {head} {parts[1]}"
-    )
+    return f" {head} ".join(parts)
+
+
+def _operand(data: Plain, name: Callable[[int], str]) -> str:
+    text = wording(data, name)
+    return text if data[0] in ("node", "const", "if") or data[0] in _CALLS else f"({text})"

@@ -41,6 +41,14 @@ _BUILTIN_KINDS = (
 )
 
 
+def _builtin_identity(value: Any, depth: int) -> Plain:
+    named = ["builtin", _builtin_module(value), value.__qualname__]
+    owner = getattr(value, "__self__", None)
+    if owner is None or isinstance(owner, (type, types.ModuleType)):
+        return named
+    return [*named, encode(owner, depth + 1)]  # `",".join` is not `"".join`
+
+
 def _builtin_module(value: Any) -> str:
     owner = getattr(value, "__objclass__", None)
     return str(getattr(value, "__module__", None) or getattr(owner, "__module__", "builtins"))
@@ -134,7 +142,7 @@ _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
     (types.CodeType, lambda v, _: ["code", code_hash(v)]),
     (types.MethodType, _method_identity),
     (partial, _partial_identity),
-    (_BUILTIN_KINDS, lambda v, _: ["builtin", _builtin_module(v), v.__qualname__]),
+    (_BUILTIN_KINDS, _builtin_identity),
 )
 
 

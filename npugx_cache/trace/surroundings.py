@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.sources import environment_variable
 from npugx_cache.portable import encode
-from npugx_cache.source import functions_of, is_covered
+from npugx_cache.source import is_covered, is_covered_module
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
+    from npugx_cache.source import Owners
     from npugx_cache.trace.tree_builder import TreeBuilder
 
 _READS_ENVIRONMENT = frozenset({"environ", "getenv"})
@@ -48,12 +49,13 @@ def _variable_names(code: types.CodeType) -> Iterator[str]:
             yield constant
 
 
-def add_hidden_names(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
+def add_hidden_names(builder: TreeBuilder, codes: Iterable[types.CodeType], owners: Owners) -> None:
     """Guard that no global hides a builtin that the traced code uses: Dynamo looks at one only."""
     for code in sorted(set(codes), key=lambda code: (code.co_filename, code.co_firstlineno)):
-        if is_covered(code):
+        functions = owners[id(code)]
+        if is_covered(code, functions):
             continue
-        for function in functions_of(code)[:1]:
+        for function in functions[:1]:
             module = sys.modules.get(function.__module__)
             if module is None or vars(module) is not function.__globals__:
                 continue
@@ -65,3 +67,18 @@ def add_hidden_names(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> N
 def _builtin_names(code: types.CodeType, frame_globals: dict[str, Any]) -> set[str]:
     used = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     return {name for name in used if name not in frame_globals and hasattr(builtins, name)}
+
+
+def attribute_lookups(
+    builder: TreeBuilder, codes: Iterable[types.CodeType]
+) -> Iterator[tuple[type, str]]:
+    """Names that were looked up on guarded objects and may be found in, or hidden by, a class.
+
+    Those of the tree, and every name in the traced code that a class of the user's has: a property
+    that Dynamo inlined leaves no guard on the name it was found by.
+    """
+    yield from builder.attribute_lookups()
+    names = {name for code in set(codes) for name in code.co_names}
+    for cls in builder.guarded_classes():
+        bodies = [vars(base) for base in cls.__mro__ if not is_covered_module(base.__module__)]
+        yield from ((cls, name) for name in names if any(name in body for body in bodies))

@@ -145,6 +145,9 @@ class TreeBuilder:
         if node not in self._tensor_nodes:
             self._tensor_nodes.append(node)
 
+    def guarded_classes(self) -> set[type]:
+        return {type(self.value(c.node)) for c in self.checks.values() if c.kind is Kind.TYPE}
+
     def attribute_lookups(self) -> Iterator[tuple[type, str]]:
         """Names that were looked up on objects and may be found in, or hidden by, a class."""
         for check in self.checks.values():

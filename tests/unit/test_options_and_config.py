@@ -110,11 +110,7 @@ def test_empty_variables_count_as_not_set():
         ("NPUGX_CACHE_MAX_SIZE", "-1G"),
         ("NPUGX_CACHE_MAX_SIZE", "much"),
         ("NPUGX_CACHE_MAX_SIZE", "nan"),
-        pytest.param(
-            "NPUGX_CACHE_MAX_SIZE",
-            "1e999",
-            marks=pytest.mark.xfail(strict=True, raises=OverflowError, reason="not a ValueError"),
-        ),
+        ("NPUGX_CACHE_MAX_SIZE", "1e999"),
     ],
 )
 def test_an_unusable_value_is_refused_by_the_name_of_its_variable(name, value):

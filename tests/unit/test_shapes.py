@@ -54,20 +54,7 @@ def test_a_condition_holds_when_python_says_so(text, values):
     assert shapes.holds(shapes.parse(text, NAMES), values) == plain(text, values)
 
 
-MISWORDED = {
-    "not (a > b and b > c)": "`not` is printed without the brackets that it needs",
-    "(a == b) == (b == c)": "comparisons of comparisons are printed as a chain",
-    "(a & 1) == (b | c) ^ 1": "bit operators are printed without the brackets that they need",
-}
-
-
-def _worded(text):
-    reason = MISWORDED.get(text)
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(text, marks=marks)
-
-
-@pytest.mark.parametrize("text", [_worded(text) for text in CONDITIONS])
+@pytest.mark.parametrize("text", CONDITIONS)
 def test_the_wording_of_a_condition_means_the_same(text):
     words = shapes.wording(shapes.parse(text, NAMES), lambda node: "abc"[node])
     for values in itertools.product((0, 1, 2, 3, 5, 8, 24), repeat=3):
