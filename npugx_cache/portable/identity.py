@@ -44,9 +44,12 @@ _BUILTIN_KINDS = (
 def _builtin_identity(value: Any, depth: int) -> Plain:
     named = ["builtin", _builtin_module(value), value.__qualname__]
     owner = getattr(value, "__self__", None)
-    if owner is None or isinstance(owner, (type, types.ModuleType)):
+    if type(owner) not in _PLAIN_OWNERS:  # a module, a class, or pybind's record of the function
         return named
     return [*named, encode(owner, depth + 1)]  # `",".join` is not `"".join`
+
+
+_PLAIN_OWNERS = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, range)
 
 
 def _builtin_module(value: Any) -> str:

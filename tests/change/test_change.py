@@ -19,10 +19,6 @@ from cases import CASES  # noqa: E402
 
 RUN = HERE / "run_cases.py"
 
-WRONG = {
-    "property_added_to_the_class": "a property over an attribute of the instance is not seen",
-}
-"""Changes that are not seen after a restart and give wrong results."""
 RESTORED = "code is compared when an entry is restored, not at every call (torch as well)"
 WRONG_LIVE = {
     "forward_of_a_class_of_torch_replaced": RESTORED,
@@ -111,8 +107,7 @@ def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, na
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_changed_it_gives_eagers_result(runs, name, request):
-    expected_to_fail(request, WRONG)
+def test_changed_it_gives_eagers_result(runs, name):
     cold, warm = runs["cold"][name], runs["warm"][name]
     assert warm["difference"] is None
     if not CASES[name].same_result:
@@ -128,16 +123,14 @@ def test_changed_between_two_calls_it_gives_eagers_result(runs, name, request):
 
 
 @pytest.mark.parametrize("name", MISSES)
-def test_a_change_that_matters_is_not_a_hit(runs, name, request):
-    expected_to_fail(request, WRONG)
+def test_a_change_that_matters_is_not_a_hit(runs, name):
     warm = runs["warm"][name]
     assert warm["hits"] == 0
     assert (warm["misses"], warm["bypasses"]) == ((0, 1) if CASES[name].bypass else (1, 0))
 
 
 @pytest.mark.parametrize("name", MISSES)
-def test_a_miss_says_what_changed(runs, name, request):
-    expected_to_fail(request, WRONG)
+def test_a_miss_says_what_changed(runs, name):
     warm = runs["warm"][name]
     assert CASES[name].bypass or warm["reasons"], "no reason at all"
     for text in CASES[name].says:
