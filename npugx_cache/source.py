@@ -8,17 +8,16 @@ Python itself is covered by the versions in the fingerprint.
 
 from __future__ import annotations
 
-import gc
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.fingerprint import digest
 from npugx_cache.portable import NotPortable, Plain, code_hash, encode, identity, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 FUNCTION = "function"
 FILE = "file"
@@ -40,37 +39,6 @@ class SourceFact(NamedTuple):
     module: str
     name: str
     hash: str
-
-
-Owners: TypeAlias = "Mapping[int, list[types.FunctionType]]"
-"""The functions that run a code object, by the id of the code object."""
-
-
-def owners_of(codes: Iterable[types.CodeType]) -> Owners:
-    """Find the functions of code objects: one pass over all objects, for a whole trace."""
-    owners: dict[int, list[types.FunctionType]] = {id(code): [] for code in codes}
-    for found in gc.get_objects():
-        if type(found) is types.FunctionType and id(found.__code__) in owners:
-            owners[id(found.__code__)].append(found)
-    return owners
-
-
-def facts_of(
-    codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners
-) -> tuple[SourceFact, ...]:
-    """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
-
-    `root` is the traced function itself, whose code is a factor of the fingerprint.
-    """
-    return tuple(
-        sorted(
-            {
-                _fact_of(code, owners[id(code)])
-                for code in {id(code): code for code in codes}.values()
-                if code is not root and not is_covered(code, owners[id(code)])
-            }
-        )
-    )
 
 
 def failures(facts: Iterable[SourceFact]) -> Iterator[str]:
@@ -112,7 +80,7 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
     for cls, name in set(lookups):
         module, full = cls.__module__, f"{cls.__qualname__}.{name}"
         try:
-            if _look_up(module, cls.__qualname__) is cls:
+            if look_up(module, cls.__qualname__) is cls:
                 facts.add(SourceFact(LOOKUP, module, full, _provider(module, full)))
         except NotPortable:
             continue
@@ -132,7 +100,7 @@ def reachable_hash(function: types.FunctionType) -> str:
     waiting: list[object] = [function]
     while waiting:
         found = unwrap(waiting.pop())
-        if not isinstance(found, types.FunctionType) or is_covered(found.__code__, [found]):
+        if not isinstance(found, types.FunctionType) or is_covered_module(found.__module__ or ""):
             continue
         name = f"{found.__module__}.{found.__qualname__}"
         if name not in seen:
@@ -142,78 +110,11 @@ def reachable_hash(function: types.FunctionType) -> str:
     return digest(f"{name}={seen[name]}" for name in sorted(seen))
 
 
-# --- recording
-
 _COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_names
-
-
-def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
-    """Whether the code belongs to torch, to this package or to Python's standard library."""
-    if code.co_filename.startswith("<frozen "):
-        return True
-    modules = [f.__module__ for f in functions]
-    modules = modules or [_module_of_file(code.co_filename) or ""]
-    return all(is_covered_module(module or "") for module in modules)
 
 
 def is_covered_module(name: str) -> bool:
     return name.partition(".")[0] in _COVERED
-
-
-def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> SourceFact:
-    for module, name in _names_of(code, functions):
-        try:
-            chain = _function_chain(_look_up(module, name))
-        except NotPortable:
-            continue
-        if any(f.__code__ is code or _contains(f.__code__, code) for f in chain):
-            return SourceFact(FUNCTION, module, name, _function_hash(module, name))
-    module = _module_of_file(code.co_filename) or ""
-    fact = SourceFact(FILE, module, code.co_qualname, _file_hash(module, code.co_qualname))
-    if not fact.hash:
-        raise NotPortable(f"the source of {code.co_qualname} can't be found again")
-    return fact
-
-
-def _names_of(
-    code: types.CodeType, functions: list[types.FunctionType]
-) -> Iterator[tuple[str, str]]:
-    """Names under which another process may find the code: its own, its class's, an outer's."""
-    for function in functions:
-        yield function.__module__, function.__qualname__
-    for function in functions:
-        for cls in _classes_with(function):
-            yield cls.__module__, f"{cls.__qualname__}.{function.__name__}"
-    outer, nested, _ = code.co_qualname.partition(".<locals>")
-    if nested:
-        modules = {f.__module__ for f in functions} | {_module_of_file(code.co_filename)}
-        yield from ((module, outer) for module in sorted(filter(None, modules)))
-
-
-def _classes_with(function: types.FunctionType) -> Iterator[type]:
-    """Classes whose body holds the function, as it is or as a method of another kind."""
-    descriptors = (staticmethod, classmethod, property)
-    holders: list[object] = [function]
-    holders += [ref for ref in gc.get_referrers(function) if isinstance(ref, descriptors)]
-    for holder in holders:
-        for namespace in gc.get_referrers(holder):
-            if isinstance(namespace, dict) and namespace.get(function.__name__) is holder:
-                yield from (ref for ref in gc.get_referrers(namespace) if isinstance(ref, type))
-
-
-def _module_of_file(filename: str) -> str | None:
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) == filename:
-            return name
-    return None
-
-
-def _contains(outer: types.CodeType, code: types.CodeType) -> bool:
-    return any(
-        constant is code or _contains(constant, code)
-        for constant in outer.co_consts
-        if isinstance(constant, types.CodeType)
-    )
 
 
 # --- finding code again
@@ -221,7 +122,7 @@ def _contains(outer: types.CodeType, code: types.CodeType) -> bool:
 _MAX_CHAIN = 16
 
 
-def _look_up(module: str, name: str) -> object:
+def look_up(module: str, name: str) -> object:
     found: Any = sys.modules.get(module)
     if found is None:
         raise NotPortable(f"module {module} is not imported in this process")
@@ -237,7 +138,7 @@ def _look_up(module: str, name: str) -> object:
     return found
 
 
-def _function_chain(found: object) -> list[types.FunctionType]:
+def function_chain(found: object) -> list[types.FunctionType]:
     """The function behind an object and the functions that its decorators wrap."""
     chain: list[types.FunctionType] = []
     waiting = [found]
@@ -258,8 +159,8 @@ def _contents(cell: types.CellType) -> object:
         return None
 
 
-def _function_hash(module: str, name: str) -> str:
-    chain = _function_chain(_look_up(module, name))
+def function_hash(module: str, name: str) -> str:
+    chain = function_chain(look_up(module, name))
     if not chain:
         raise NotPortable(f"{module}.{name} is not a Python function")
     return digest(map(_hash_of, chain))[:32]
@@ -281,7 +182,7 @@ def _default_text(value: object) -> str:
 def _provider(module: str, full: str) -> str:
     """The first class of the MRO that has the attribute; for one of torch also its code."""
     qualname, _, name = full.rpartition(".")
-    for cls in getattr(_look_up(module, qualname), "__mro__", ()):
+    for cls in getattr(look_up(module, qualname), "__mro__", ()):
         if name in vars(cls):
             member = unwrap(vars(cls)[name])
             covered = is_covered_module(cls.__module__)
@@ -296,7 +197,7 @@ def _tensor_method(_: str, name: str) -> str:
     return repr(identity(getattr(torch.Tensor, name)))
 
 
-def _file_hash(module: str, qualname: str) -> str:
+def file_hash(module: str, qualname: str) -> str:
     """Hashes of all code objects of that qualname in the module's source file; "" if none."""
     path = getattr(sys.modules.get(module), "__file__", None)
     if not path:
@@ -325,8 +226,8 @@ def _operator_schema(namespace: str, name: str) -> str:
 
 
 _HASHES = {
-    FUNCTION: _function_hash,
-    FILE: _file_hash,
+    FUNCTION: function_hash,
+    FILE: file_hash,
     OPERATOR: _operator_schema,
     LOOKUP: _provider,
     TENSOR_METHOD: _tensor_method,

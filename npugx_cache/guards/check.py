@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,7 +12,8 @@ from npugx_cache._compat import runtime
 from npugx_cache.guards import shapes
 from npugx_cache.guards.fast import FastCheck
 from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, plan
-from npugx_cache.guards.tree import Check, GuardTree, Kind, TensorFact
+from npugx_cache.guards.tensors import LiveTensorFact
+from npugx_cache.guards.tree import Check, GuardTree, Kind
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable, decode, encode, identity
 
@@ -45,7 +46,7 @@ class Guards:
         self.tree = tree
         self._plan = plan(tree)
         self._known: list[object] = [MISSING] * len(tree.idents)
-        self._tensors = tuple(starmap(_LiveTensorFact.of, tree.tensors))
+        self._tensors = tuple(starmap(LiveTensorFact.of, tree.tensors))
         self._groups = tuple(
             (kind, tuple(zip(*rows, strict=True))) for kind, rows in tree.checks.items()
         )
@@ -199,60 +200,6 @@ class Guards:
                 holds = False
             if not holds:
                 yield f"shape condition failed: {shapes.wording(condition, words.path)}"
-
-
-class _LiveTensorFact(NamedTuple):
-    """A `TensorFact` with torch's own objects in it."""
-
-    type: int
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-    dispatch_keys: int
-    size: tuple[int | None, ...]
-    stride: tuple[int | None, ...]
-    static: bool
-    marks: dict[str, frozenset[int]]
-
-    @classmethod
-    def of(cls, *fields: Any) -> _LiveTensorFact:
-        fact = TensorFact(*fields)
-        return cls(
-            fact.type,
-            decode(["torch", fact.dtype]),
-            torch.device(fact.device),
-            fact.requires_grad,
-            fact.dispatch_keys,
-            fact.size,
-            fact.stride,
-            None not in fact.size and None not in fact.stride,
-            {name: frozenset(dims) for name, dims in fact.marks},
-        )
-
-    def layout_matches(self, value: torch.Tensor) -> bool:
-        if self.static:
-            return value.shape == self.size and value.stride() == self.stride
-        return (
-            value.dim() == len(self.size)
-            and all(
-                want is None or want == n for want, n in zip(self.size, value.shape, strict=True)
-            )
-            and all(
-                want is None or want == n
-                for want, n in zip(self.stride, value.stride(), strict=True)
-            )
-        )
-
-    def marks_match(self, value: torch.Tensor) -> bool:
-        """A tensor may ask for fewer dynamic dimensions than were traced, never for others."""
-        live = value.__dict__
-        if not live:
-            return True
-        return all(
-            live[name] <= self.marks.get(name, frozenset())
-            for name in runtime.DIMENSION_MARKS
-            if name in live
-        )
 
 
 def _equals(value: object, arg: Plain) -> bool:

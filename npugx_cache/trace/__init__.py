@@ -23,6 +23,7 @@ from npugx_cache.portable import NotPortable
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.roots import Roots
+from npugx_cache.trace.source_facts import facts_of, owners_of
 from npugx_cache.trace.surroundings import (
     add_environment,
     add_hidden_names,
@@ -124,7 +125,7 @@ def _portable(
     add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
     add_shape_conditions(builder, conditions, variables)
     add_environment(builder, captured.traced_code)
-    owners = source.owners_of(captured.traced_code)
+    owners = owners_of(captured.traced_code)
     add_hidden_names(builder, captured.traced_code, owners)
     tree = builder.build(state, _threads(captured.traced_code))
     if reasons := Guards(tree).failures(scope, limit=1):
@@ -136,7 +137,7 @@ def _portable(
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
         facts=(
-            *source.facts_of(captured.traced_code, function.__code__, owners),
+            *facts_of(captured.traced_code, function.__code__, owners),
             *source.lookup_facts(attribute_lookups(builder, captured.traced_code)),
             *source.tensor_method_facts(tracing.tensor_methods(output)),
         ),

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.sources import environment_variable
 from npugx_cache.portable import encode
-from npugx_cache.source import is_covered, is_covered_module
+from npugx_cache.source import is_covered_module
+from npugx_cache.trace.source_facts import is_covered
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.source import Owners
+    from npugx_cache.trace.source_facts import Owners
     from npugx_cache.trace.tree_builder import TreeBuilder
 
 _READS_ENVIRONMENT = frozenset({"environ", "getenv"})
