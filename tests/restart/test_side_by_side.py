@@ -1,0 +1,17 @@
+"""Specialisations of one function live side by side in the store, and a restart serves them all."""
+
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent / "variants.py"
+
+
+def test_shapes_dtypes_and_modes_stay_beside_each_other(surroundings):
+    cold = surroundings.run(SCRIPT)
+    first = {row["entry"] for row in surroundings.listing()}
+    warm = surroundings.run(SCRIPT)
+    rows = surroundings.listing()
+    assert cold == {"right": True, "hits": 0, "misses": 6, "bypasses": 0, "stored": 6, "entries": 6}
+    assert warm == {"right": True, "hits": 6, "misses": 0, "bypasses": 0, "stored": 0, "entries": 6}
+    assert len(first) == 6
+    assert {row["entry"] for row in rows} == first
+    assert len({row["signature"] for row in rows}) == 6
