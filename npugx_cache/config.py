@@ -16,7 +16,6 @@ CacheMode = Literal["on", "readonly", "off"]
 PolicyName = Literal["lru", "cost"]
 TrustMode = Literal["private", "group", "signed"]
 
-VERSION = "0.1.0"
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -32,6 +31,8 @@ class Settings:
     `lock_wait`, in seconds, is the longest a worker waits for another worker's compile of the
     same graph before it compiles by itself. None: as long as that took the last time and half as
     long again, 10 minutes where nobody has compiled it yet.
+
+    `verify`: compile again at every hit, and compare (`recheck.py`).
     """
 
     cache_dir: Path
@@ -45,6 +46,7 @@ class Settings:
     max_age: float | None = None
     policy: PolicyName = "lru"
     lock_wait: float | None = None
+    verify: bool = False
     strict: bool = False
 
 
@@ -79,6 +81,7 @@ def load(
         max_age=_age(env, "NPUGX_CACHE_MAX_AGE"),
         policy=cast("PolicyName", _choice(env, "NPUGX_CACHE_POLICY", "lru", ("lru", "cost"))),
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
+        verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )
 
@@ -192,6 +195,11 @@ _NO_EFFECT_ON_A_TRACE = frozenset(
 def environment_variable(name: str) -> str | None:
     """The value of a variable that traced code read, now."""
     return os.environ.get(name)
+
+
+def wants_graphs() -> bool:
+    """Whether graphs are to be written out, by torch's own variable."""
+    return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
 
 
 def compiler_environment(

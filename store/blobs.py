@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import Fault, quarantine, read_file, write_file
 from npugx_cache.store.manifest import BlobRef
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Miss
+from npugx_cache.store.verified import stamp
 
 if TYPE_CHECKING:
     from npugx_cache.store.layout import Folder
+    from npugx_cache.store.verified import Verified
 
 MAX_BYTES = 1 << 40
 _LEVEL = 6
 _WORTH = 0.9  # below this ratio compression pays for decompressing on every hit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class Packed(NamedTuple):
     ref: BlobRef
     stored: bytes
 
@@ -43,18 +43,21 @@ def pack(name: str, data: bytes, *, compress: bool) -> Packed:
     return Packed(ref=ref, stored=stored)
 
 
-def write(folder: Folder, blob: Packed, *, durable: bool) -> bool:
+def write(folder: Folder, blob: Packed, *, durable: bool, changed: set[str]) -> bool:
     """Put a blob in its place; tell whether it was written rather than there already.
 
-    Raises OSError.
+    `changed` gains the folders to sync before its name survives a power cut. Raises OSError.
     """
     path = folder.blob(blob.ref.sha256)
     with contextlib.suppress(OSError):
         # Touched before it is looked at: a cleaner spares what is younger than its scan.
         syscalls.touch(path)
         if _is_intact(folder, blob.ref):
+            if durable:  # whoever wrote it may not have synced it
+                syscalls.fsync_path(path)
+                changed.add(path.rpartition("/")[0])
             return False
-    write_file(folder, path, blob.stored, durable=durable)
+    changed |= write_file(folder, path, blob.stored, durable=durable)
     return True
 
 
@@ -65,27 +68,32 @@ def is_there(folder: Folder, ref: BlobRef) -> bool:
         return False
 
 
-def stored(folder: Folder, ref: BlobRef) -> bytes | Miss:
+def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
     """Return the stored bytes of a blob, of the right size and digest."""
     path = folder.blob(ref.sha256)
-    found = read_file(folder, path, limit=MAX_BYTES, size=ref.stored_size)
+    known = None if verified is None else verified.blob(ref.sha256)
+    found = read_file(folder, path, limit=MAX_BYTES, size=ref.stored_size, known=known)
     if isinstance(found, Fault):
         if found.wrong_size:
             quarantine(folder, path, found.reason, found.status)
         return Miss(reason=f"blob {ref.name}: {found.reason}")
+    if found.verified:
+        return found.data
     if hashlib.sha256(found.data).hexdigest() != ref.sha256:
         reason = f"blob {ref.name}: digest mismatch at {folder.relative(path)}"
         quarantine(folder, path, reason, found.status)
         return Miss(reason=reason)
+    if verified is not None:
+        verified.note_blob(ref.sha256, stamp(found.status))
     return found.data
 
 
-def read(folder: Folder, ref: BlobRef) -> bytes | Miss:
+def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
     """Return the logical bytes of a blob.
 
     Raises `Malformed` where the stored bytes are right and the manifest is wrong about them.
     """
-    data = stored(folder, ref)
+    data = stored(folder, ref, verified)
     return data if isinstance(data, Miss) else unpack(ref, data)
 
 

@@ -12,7 +12,7 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
-from npugx_cache.store import blobs, layout, publish
+from npugx_cache.store import blobs, layout, publish, syscalls
 from npugx_cache.store.manifest import MAX_BYTES, BlobRef, Manifest, decode, encode
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Miss
@@ -85,21 +85,20 @@ def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
     """
     report = BundleReport()
     manifests: list[tuple[tarfile.TarInfo, str, str]] = []
-    shards: set[str] = set()
     with tarfile.open(fileobj=source, mode="r:") as tar:
         for member in tar:
             match _place(member):
                 case ("cas", digest):
-                    if _unpack_blob(folder, tar, member, digest, report):
-                        shards.add(digest[:2])
+                    _unpack_blob(folder, tar, member, digest, report)
                 case ("ac", key, entry):
                     manifests.append((member, key, entry))
                 case None if member.name != "CACHEDIR.TAG" and not member.isdir():
                     report.refused.append((member.name[:200], "not a file of a cache"))
-        # What is acknowledged survives a power cut: the names of the blobs before any manifest.
-        publish.sync_folders({folder.part(f"cas/{shard}") for shard in shards})
+        # Synced at once and not file by file, the blobs before any manifest names them.
+        syscalls.sync_filesystem(folder.base)
         for member, key, entry in manifests:
             _unpack_manifest(folder, tar, member, (key, entry), sign=sign, report=report)
+        syscalls.sync_filesystem(folder.base)
     return report
 
 
@@ -125,23 +124,19 @@ def _unpack_blob(
     member: tarfile.TarInfo,
     digest: str,
     report: BundleReport,
-) -> bool:
+) -> None:
     try:
         data = _contents(tar, member)
     except MemoryError:
         report.refused.append((member.name, "not enough memory"))
-        return False
+        return
     if hashlib.sha256(data).hexdigest() != digest:
         report.refused.append((member.name, "digest mismatch"))
-        return False
+        return
     size = len(data)
     ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
-    path = folder.blob(digest)
-    layout.make_parents(folder, path)
-    layout.make_parents(folder, folder.temporary())
-    blobs.write(folder, blobs.Packed(ref=ref, stored=data), durable=True)
+    blobs.write(folder, blobs.Packed(ref, data), durable=False, changed=set())
     report.blobs, report.size = report.blobs + 1, report.size + size
-    return True
 
 
 def _unpack_manifest(
@@ -170,7 +165,7 @@ def _unpack_manifest(
         return
     if sign:
         data = encode(manifest, folder.secret)
-    prepared = publish.Prepared(manifest=manifest, data=data, blobs=(), durable=True)
+    prepared = publish.Prepared(manifest=manifest, data=data, blobs=(), durable=False)
     publish.write(folder, prepared, lambda _: False)
     report.entries.append(manifest)
     report.size += len(data)

@@ -1,4 +1,4 @@
-"""Columns: what a listing shows of many entries, stored so that reading takes no step per entry."""
+"""Columns: what an index holds of many entries, stored so that reading takes no step per entry."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 _IDS = ("entry", "key", "identity")
 _TEXTS = ("kind", "function", "signature", "reason", "environment")
-_NUMBERS = ("created", "cost_seconds", "stored_bytes", "mtime")
+_NUMBERS = ("created", "cost_seconds", "stored_bytes", "mtime", "manifest_bytes", "blobs")
 _DIGITS = 64
+_DIGEST = 32
 
 
 class Row(NamedTuple):
-    """One entry. The texts after `mtime` are from `about`, empty where it has no such text."""
+    """One entry. `function` and the texts after it are from `about`, empty where it has none.
+
+    `stored_bytes` is of the manifest and its blobs; `blobs` counts them, each named once.
+    """
 
     entry: str
     key: str
@@ -27,23 +31,31 @@ class Row(NamedTuple):
     cost_seconds: float
     stored_bytes: int
     mtime: float
+    manifest_bytes: int
+    blobs: int
     function: str
     signature: str
     reason: str
     environment: str
 
 
-def pack_rows(rows: list[Row]) -> dict[str, Plain]:
-    """One value per column: a loop in C reads it, one object per cell would not."""
-    packed: dict[str, Plain] = {"count": len(rows)}
+def pack_rows(rows: list[Row], digests: list[str]) -> dict[str, Plain]:
+    """One value per column: a loop in C reads it, one object per cell would not.
+
+    `digests` are those of all blobs, entry by entry.
+    """
+    packed: dict[str, Plain] = {"count": len(rows), "digests": bytes.fromhex("".join(digests))}
+    cells = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+    columns = dict(zip(Row._fields, cells, strict=True))
     for name in _IDS:
-        values = [str(getattr(row, name)) for row in rows]
-        same = all(len(value) == _DIGITS for value in values)
+        values = cast("tuple[str, ...]", columns[name])
+        same = set(map(len, values)) <= {_DIGITS}
         packed[name] = bytes.fromhex("".join(values)) if same else "\n".join(values)
     for name in _TEXTS:
-        packed[name] = "\n".join(getattr(row, name).replace("\n", " ") for row in rows)
+        values = cast("tuple[str, ...]", columns[name])
+        packed[name] = "\n".join([value.replace("\n", " ") for value in values])
     for name in _NUMBERS:
-        packed[name] = array("d", [getattr(row, name) for row in rows]).tobytes()
+        packed[name] = array("d", cast("tuple[float, ...]", columns[name])).tobytes()
     return packed
 
 
@@ -72,13 +84,24 @@ class Columns:
             column.frombytes(cast("bytes", part[name]))
         return column.tolist()
 
+    def digests(self) -> list[bytes]:
+        """The digests of all blobs, entry by entry, as many of each as its `blobs` says."""
+        return split_digests(b"".join(cast("bytes", part["digests"]) for part in self._parts))
+
     def rows(self) -> list[Row]:
-        sizes = map(int, self.numbers("stored_bytes"))
-        columns = [sizes if name == "stored_bytes" else self.cells(name) for name in Row._fields]
+        columns = [self._cells(name) for name in Row._fields]
         return list(map(Row._make, zip(*columns, strict=True)))
 
-    def cells(self, name: str) -> list[str] | list[float]:
-        return self.numbers(name) if name in _NUMBERS else self.texts(name)
+    def _cells(self, name: str) -> list[str] | list[float] | list[int]:
+        if name not in _NUMBERS:
+            return self.texts(name)
+        numbers = self.numbers(name)
+        whole = name in {"stored_bytes", "manifest_bytes", "blobs"}
+        return list(map(int, numbers)) if whole else numbers
+
+
+def split_digests(joined: bytes) -> list[bytes]:
+    return [joined[at : at + _DIGEST] for at in range(0, len(joined), _DIGEST)]
 
 
 def _ids(column: Plain) -> list[str]:

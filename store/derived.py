@@ -23,7 +23,7 @@ _QUERY = "SELECT key, value FROM Cache WHERE raw = 1 AND mode = 1 AND filename I
 class Derived:
     """One database per kind and store. Opened for each operation: all are off the hit path."""
 
-    def __init__(self, kind: str, root: Path, *, state: Path | None = None, mark: str = "") -> None:
+    def __init__(self, kind: str, root: str, *, state: Path | None = None, mark: str = "") -> None:
         self.kind = kind
         self._root = root
         self._state = state

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, cast
 
 from npugx_cache.store import probe, syscalls
+from npugx_cache.store.filesystem import LOCAL, LOST_AT_A_RESTART, NETWORK
 from npugx_cache.store.opening import folder_of, prepare_folder
 from npugx_cache.store.results import Unusable
 
@@ -21,29 +22,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["ok", "warning", "bad"]
 
-_LOCAL = {
-    0xEF53: "ext2/3/4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x2FC12FC1: "zfs",
-    0xF2F52010: "f2fs",
-    0x01021994: "tmpfs",
-    0x858458F6: "ramfs",
-    0x794C7630: "overlayfs",
-}
-_NETWORK = {
-    0x6969: "nfs",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb2",
-    0x517B: "smb",
-    0x0BD00BD0: "lustre",
-    0x47504653: "gpfs",
-    0x00C36400: "ceph",
-    0x65735546: "fuse",
-    0x01021997: "9p",
-    0x19830326: "fhgfs",
-}
-_LOST_AT_A_RESTART = {"tmpfs", "ramfs"}
 _LEAST_FREE = 1 << 30
 _MOST_SKEW = 2.0
 _TAKEOVER = 1.0
@@ -106,14 +84,14 @@ def _trust(settings: Settings) -> Iterator[Finding]:
 
 def _filesystem(root: str) -> Finding:
     magic = syscalls.filesystem_magic(root)
-    if magic in _NETWORK:
+    if magic in NETWORK:
         detail = (
-            f"{_NETWORK[magic]}: shared by hosts. Locks may only work per host: work is then "
+            f"{NETWORK[magic]}: shared by hosts. Locks may only work per host: work is then "
             "duplicated, never wrong. NPUGX_CACHE_LOCAL_DIR puts a local folder before it"
         )
         return Finding(name="file system", verdict="warning", detail=detail)
-    kind = _LOCAL.get(magic, f"unknown ({magic:#x})")
-    if kind in _LOST_AT_A_RESTART:
+    kind = LOCAL.get(magic, f"unknown ({magic:#x})")
+    if kind in LOST_AT_A_RESTART:
         return Finding(name="file system", verdict="warning", detail=f"{kind}: gone at a reboot")
     return Finding(name="file system", verdict="ok", detail=kind)
 
@@ -144,7 +122,7 @@ def _rename(place: str, other: _Other) -> Finding:
     _write(new, b"new")
     syscalls.rename(new, old)
     with contextlib.suppress(OSError):
-        syscalls.fsync_folder(place)
+        syscalls.fsync_path(place)
     seen = other.ask("read", old)
     if seen == "new":
         detail = "a file is replaced whole, and another process sees it at once"

@@ -7,8 +7,7 @@ never read, change and write back the same file.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import Fault, quarantine, read_file
@@ -18,30 +17,31 @@ from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Candidates, Miss, Refused
 from npugx_cache.store.signing import Unsigned
 from npugx_cache.store.trust import distrust
+from npugx_cache.store.verified import stamp
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Iterator
 
     from npugx_cache.store.layout import Folder
+    from npugx_cache.store.verified import Verified
 
 MIN_PREFIX = 4
 _MAX_NAMED = 8
 _MAX_MARKERS = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A manifest as it lies on disk."""
+class Entry(NamedTuple):
+    """A manifest as it lies on disk, and the file that it was read from."""
 
     manifest: Manifest
-    size: int
-    mtime: float
+    status: os.stat_result
 
 
-def load(folder: Folder, key: str, entry: str, dir_fd: int | None = None) -> Entry | Refused:
+def load(folder: Folder, key: str, entry: str) -> Entry | Refused:
     """Read, verify and decode one manifest; a bad one goes to quarantine."""
     path = folder.manifest(key, entry)
-    found = read_file(folder, path, limit=MAX_BYTES, dir_fd=dir_fd)
+    found = read_file(folder, path, limit=MAX_BYTES)
     if isinstance(found, Fault):
         if found.wrong_size:
             quarantine(folder, path, found.reason, found.status)
@@ -59,63 +59,78 @@ def load(folder: Folder, key: str, entry: str, dir_fd: int | None = None) -> Ent
         reason = f"{folder.relative(path)}: {error}"
         quarantine(folder, path, str(error), found.status)
         return Refused(entry=entry, key=key, reason=reason)
-    return Entry(manifest=manifest, size=len(found.data), mtime=found.status.st_mtime)
+    return Entry(manifest, found.status)
 
 
-def load_key(folder: Folder, key: str, skip: Collection[str] = ()) -> Iterator[Entry | Refused]:
-    """Read the entries of a key but those in `skip`; OSError where its folder can't be read."""
+def load_key(
+    folder: Folder, key: str, status: os.stat_result, skip: Collection[str] = ()
+) -> Iterator[Entry | Refused]:
+    """Read the entries of a key but those in `skip`; OSError where its folder can't be read.
+
+    `status` is the folder's.
+    """
     path = folder.key(key)
-    fd = syscalls.open_folder(path)
-    try:
-        fault = distrust(syscalls.fstat(fd), folder.trust)
-        if fault is not None:
-            reason = f"{folder.relative(path)} is not trusted: {fault}"
-            yield Refused(entry="", key=key, reason=reason)
-            return
-        for name in sorted(syscalls.names(fd)):
-            # .nfs files and other leftovers are nobody's entries.
-            if is_digest(name) and name not in skip:
-                yield load(folder, key, name, fd)
-    finally:
-        syscalls.close(fd)
+    fault = distrust(status, folder.trust, folder.group)
+    if not syscalls.is_folder(status):
+        yield Refused(entry="", key=key, reason=f"{folder.relative(path)} is not a folder")
+        return
+    if fault is not None:
+        yield Refused(entry="", key=key, reason=f"{folder.relative(path)} is not trusted: {fault}")
+        return
+    for name in sorted(syscalls.names(path)):
+        # .nfs files and other leftovers are nobody's entries.
+        if is_digest(name) and name not in skip:
+            yield load(folder, key, name)
 
 
 def load_all(folder: Folder) -> Iterator[Entry | Refused]:
     """Read every entry of the store; what can't be read is a refusal."""
     for key in key_folders(folder):
         try:
-            yield from load_key(folder, key)
+            yield from load_key(folder, key, syscalls.lstat(folder.key(key)))
         except FileNotFoundError:
             continue
         except OSError as error:
             yield Refused(entry="", key=key, reason=folder.explain(error, folder.key(key)))
 
 
-def candidates(folder: Folder, key: str, skip: Collection[str] = ()) -> Candidates:
+def candidates(
+    folder: Folder, key: str, skip: Collection[str] = (), verified: Verified | None = None
+) -> Candidates:
     if not is_key(key):
         return Candidates(missing_reason="the key is not 32 to 128 lower-case hex digits")
     try:
-        found = list(load_key(folder, key, skip))
+        found = _known(folder, key, skip, verified)
     except FileNotFoundError:
         return Candidates(missing_reason="no entry under this key")
     except OSError as error:
         reason = f"folder unreadable: {folder.explain(error, folder.key(key))}"
         return Candidates(missing_reason=reason)
-    refused = tuple(item for item in found if isinstance(item, Refused))
+    refused = tuple([item for item in found if isinstance(item, Refused)])
     entries = [item for item in found if isinstance(item, Entry)]
-    graphs = sorted(
-        (entry for entry in entries if entry.manifest.kind == "graph"),
-        key=lambda entry: entry.mtime,
-        reverse=True,
-    )
+    graphs = [entry for entry in entries if entry.manifest.kind == "graph"]
+    graphs.sort(key=lambda entry: entry.status.st_mtime, reverse=True)
     missing = None
     if not graphs:
         missing = _missing_reason(bypassed=bool(entries), refused=refused)
-    return Candidates(
-        manifests=tuple(entry.manifest for entry in graphs),
-        refused=refused,
-        missing_reason=missing,
-    )
+    return Candidates(tuple([entry.manifest for entry in graphs]), refused, missing)
+
+
+def _known(
+    folder: Folder, key: str, skip: Collection[str], verified: Verified | None
+) -> list[Entry | Refused]:
+    """Return what `load_key` would, without reading it again where nothing has changed."""
+    if verified is None:
+        return list(load_key(folder, key, syscalls.lstat(folder.key(key)), skip))
+    known = verified.key(key)
+    if known is not None:
+        return [entry for entry in known if entry.manifest.entry not in skip]
+    status = syscalls.lstat(folder.key(key))
+    found = list(load_key(folder, key, status, skip))
+    entries = [item for item in found if isinstance(item, Entry)]
+    if len(entries) == len(found) and not skip:
+        verified.note_key(key, stamp(status), entries)
+    return found
 
 
 def _missing_reason(*, bypassed: bool, refused: tuple[Refused, ...]) -> str:

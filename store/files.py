@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.layout import is_quarantined, listdir, make_parents, stamp_shard
 from npugx_cache.store.trust import distrust
+from npugx_cache.store.verified import stamp
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
     from npugx_cache.store.layout import Folder
+    from npugx_cache.store.verified import Stamp
 
 _MAX_QUARANTINED = 64
 _MAX_REASON = 500
 _MOVES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class Contents(NamedTuple):
+    """`verified`: these very bytes have been verified before."""
+
     data: bytes
     status: os.stat_result
+    verified: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(NamedTuple):
     """Why a file was not read. `status` is there when the file was opened."""
 
     reason: str
@@ -37,22 +40,26 @@ class Fault:
 
 
 def read_file(
-    folder: Folder, path: str, *, limit: int, size: int | None = None, dir_fd: int | None = None
+    folder: Folder,
+    path: str,
+    *,
+    limit: int,
+    size: int | None = None,
+    known: Stamp | None = None,
 ) -> Contents | Fault:
     """Read a whole file that is trusted, regular and of the expected size (`size`, `limit`).
 
-    With `dir_fd` only the last part of `path` is opened, inside that folder.
+    `known` is the stamp that the file had when it was verified before.
     """
     try:
-        name = path if dir_fd is None else path.rpartition("/")[2]
-        fd = syscalls.open_read(name, dir_fd=dir_fd)
+        fd = syscalls.open_read(path)
     except OSError as error:
         # ENOENT, ESTALE, ELOOP, EACCES, EIO ...: whatever it is, the worker must go on.
         return Fault(
             reason=folder.explain(error, path), absent=isinstance(error, FileNotFoundError)
         )
     try:
-        return _read_open(folder, fd, path, limit, size)
+        return _read_open(folder, fd, path, limit, size, known)
     except OSError as error:
         return Fault(reason=folder.explain(error, path))
     finally:
@@ -60,63 +67,90 @@ def read_file(
 
 
 def _read_open(
-    folder: Folder, fd: int, path: str, limit: int, size: int | None
+    folder: Folder, fd: int, path: str, limit: int, size: int | None, known: Stamp | None
 ) -> Contents | Fault:
     status = syscalls.fstat(fd)
-    where = folder.relative(path)
+    length = status.st_size
+    fault = distrust(status, folder.trust, folder.group)
     if not syscalls.is_regular(status):
-        return Fault(reason=f"{where} is not a regular file")
-    fault = distrust(status, folder.trust)
+        return Fault(reason=f"{folder.relative(path)} is not a regular file")
     if fault is not None:
-        return Fault(reason=f"{where} is not trusted: {fault}")
-    if status.st_size > limit or (size is not None and status.st_size != size):
+        return Fault(reason=f"{folder.relative(path)} is not trusted: {fault}")
+    if length > limit or (size is not None and length != size):
         expected = f"at most {limit}" if size is None else str(size)
         return Fault(
-            reason=f"{where} has {status.st_size} bytes instead of {expected}",
+            reason=f"{folder.relative(path)} has {length} bytes instead of {expected}",
             status=status,
             wrong_size=True,
         )
-    data = syscalls.read_all(fd, status.st_size)
-    if len(data) != status.st_size:
-        return Fault(reason=f"{where} got shorter while it was read", status=status)
-    return Contents(data=data, status=status)
+    data = syscalls.read_all(fd, length)
+    if len(data) != length:
+        return Fault(reason=f"{folder.relative(path)} got shorter while it was read", status=status)
+    # Looked at after reading as well: it may have been changed in between.
+    verified = known is not None and known == stamp(status) == stamp(syscalls.fstat(fd))
+    return Contents(data, status, verified)
 
 
-def write_file(folder: Folder, path: str, data: bytes, *, durable: bool) -> None:
+def write_file(folder: Folder, path: str, data: bytes, *, durable: bool) -> set[str]:
     """Put a file in its place atomically; raises OSError and leaves no temporary behind.
 
     `durable`: the contents survive a power cut. Without fsync a renamed file comes back
-    zero-length; the name itself needs `syscalls.fsync_folder` as well.
+    zero-length. Its name survives once the folders that are returned are synced as well.
     """
+    return move(folder, stage(folder, path, data, durable=durable), path)
+
+
+def stage(folder: Folder, path: str, data: bytes, *, durable: bool) -> str:
+    """Write a temporary file for the place `path` and return its name; `move` finishes it."""
     temporary = folder.temporary()
-    fd = syscalls.open_new(temporary, folder.file_mode)
-    try:
+    with unlinked_on_error(temporary, path):
+        fd = _open_temporary(folder, temporary)
         try:
             syscalls.write_all(fd, data)
             if durable:
                 syscalls.fsync(fd)
         finally:
             syscalls.close(fd)
-        _move(folder, temporary, path)
+    return temporary
+
+
+def move(folder: Folder, temporary: str, path: str) -> set[str]:
+    """Put a temporary file in its place; return the folders that have new names in them."""
+    changed = {path.rpartition("/")[0]}
+    with unlinked_on_error(temporary, path):
+        for _ in range(_MOVES):
+            try:
+                syscalls.rename(temporary, path)
+            except FileNotFoundError:
+                # Missing, or a cleaner has removed the folder while it was empty, and may do so
+                # again before our file is in it (seen once in 2,000 publishes beside a cleaner
+                # that never rests).
+                changed.update(make_parents(folder, path))
+            else:
+                return changed
+        syscalls.rename(temporary, path)
+    return changed
+
+
+def _open_temporary(folder: Folder, temporary: str) -> int:
+    try:
+        return syscalls.open_new(temporary, folder.file_mode)
+    except FileNotFoundError:
+        make_parents(folder, temporary)
+        return syscalls.open_new(temporary, folder.file_mode)
+
+
+@contextlib.contextmanager
+def unlinked_on_error(temporary: str, path: str) -> Iterator[None]:
+    """Remove a temporary file for the place `path` where what follows fails."""
+    try:
+        yield
     except BaseException as error:
         with contextlib.suppress(OSError):
             syscalls.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = path  # write and fsync know a descriptor only
         raise
-
-
-def _move(folder: Folder, temporary: str, path: str) -> None:
-    for _ in range(_MOVES):
-        try:
-            syscalls.rename(temporary, path)
-        except FileNotFoundError:
-            # A cleaner has removed the folder while it was empty, and may do so again before
-            # our file is in it (seen once in 2,000 publishes beside a cleaner that never rests).
-            make_parents(folder, path)
-        else:
-            return
-    syscalls.rename(temporary, path)
 
 
 def quarantine(folder: Folder, path: str, reason: str, status: os.stat_result | None) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING
 
-from npugx_cache.store import entries, syscalls
+from npugx_cache.store import blobs, entries, flushing, syscalls
 from npugx_cache.store.files import quarantine
 from npugx_cache.store.layout import stamp_shard
-from npugx_cache.store.opening import folder_of, prepare_folder
+from npugx_cache.store.opening import changed_hands, folder_of, prepare_folder
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.policy import PrunePolicy
 from npugx_cache.store.results import (
@@ -27,6 +24,7 @@ from npugx_cache.store.results import (
 )
 from npugx_cache.store.upkeep import Upkeep
 from npugx_cache.store.usage import Usage, Use
+from npugx_cache.store.verified import Verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -38,11 +36,9 @@ if TYPE_CHECKING:
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
     from npugx_cache.store.prune import PruneReport
+    from npugx_cache.store.publish import Prepared
 
 _TOUCH_EVERY = 3600.0
-_open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
-# A store that nobody holds any more still has its hits to write at exit.
-_with_hits: set[FolderStore] = set()
 
 
 class FolderStore:
@@ -53,15 +49,18 @@ class FolderStore:
     ) -> None:
         self._folder = folder
         self._state = state
+        self._verified = Verified(folder)
         self._usage = Usage(folder.root, state)
-        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy())
+        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), state)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
-        _open_stores.add(self)
+        flushing.opened(self)
 
     @property
     def root(self) -> Path:
-        return self._folder.root
+        from pathlib import Path
+
+        return Path(self._folder.root)
 
     @property
     def folder(self) -> Folder:
@@ -74,7 +73,7 @@ class FolderStore:
 
     def candidates(self, key: str, *, skip: Collection[str] = ()) -> Candidates:
         """The entries under a key, most recently used first, without the entries in `skip`."""
-        return entries.candidates(self._folder, key, skip)
+        return entries.candidates(self._folder, key, skip, self._verified)
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
         return entries.siblings(self._folder, identity, limit)
@@ -84,15 +83,13 @@ class FolderStore:
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
         """Return the logical bytes of these blobs, all verified, or a miss."""
-        from npugx_cache.store import blobs
-
         refs = {ref.name: ref for ref in manifest.blobs}
         found: dict[str, bytes] = {}
         for name in names:
             if name not in refs:
                 return Miss(reason=f"the entry has no blob {name!r}")
             try:
-                data = blobs.read(self._folder, refs[name])
+                data = blobs.read(self._folder, refs[name], self._verified)
             except Malformed as error:
                 self.quarantine(manifest, str(error))
                 return Miss(reason=str(error))
@@ -107,24 +104,35 @@ class FolderStore:
         if self._folder.readonly is not None:
             return NotStored(reason=f"read-only: {self._folder.readonly}")
         from npugx_cache.store.lock import note_cost
-        from npugx_cache.store.publish import prepare, write
+        from npugx_cache.store.publish import prepare
 
         try:
             entry = prepare(draft, self._folder.secret)
         except Malformed as error:
             return NotStored(reason=str(error))
-        try:
-            # The folder may have been removed, or replaced by a stranger's, since it was opened.
-            opened = prepare_folder(self._folder)
-            if isinstance(opened, Unusable):
-                return NotStored(reason=opened.reason)
-            write(self._folder, entry, self._upkeep.make_room)
-        except OSError as error:
-            return NotStored(reason=self._folder.explain(error))
+        fault = self._put(entry)
+        if fault is not None:
+            return NotStored(reason=fault)
         self.flush()
         note_cost(draft.cost_seconds)
         self._upkeep.keep_to_limits(entry)
         return Published(manifest=entry.manifest)
+
+    def _put(self, entry: Prepared) -> str | None:
+        """Write an entry; return why it could not be, or None."""
+        from npugx_cache.store.publish import write
+
+        try:
+            try:
+                fault = changed_hands(self._folder)
+            except FileNotFoundError:  # removed since it was opened
+                opened = prepare_folder(self._folder)
+                fault = opened.reason if isinstance(opened, Unusable) else None
+            if fault is None:
+                write(self._folder, entry, self._upkeep.make_room)
+        except OSError as error:
+            return self._folder.explain(error)
+        return fault
 
     def holds(self, manifest: Manifest) -> bool:
         try:
@@ -135,14 +143,14 @@ class FolderStore:
 
     def adopt(self, other: FolderStore, manifest: Manifest) -> str | None:
         """Copy an entry from another store; return why it could not be, or None."""
-        from npugx_cache.store.transfer import put, take
+        from npugx_cache.store.transfer import take
 
         if self._folder.readonly is not None:
             return self._folder.readonly
         entry = take(other.folder, manifest.key, manifest.entry)
         if isinstance(entry, Miss):
             return entry.reason
-        fault = put(self._folder, entry, self._upkeep.make_room)
+        fault = self._put(entry)
         if fault is None:
             self._upkeep.keep_to_limits(entry)
         return fault
@@ -169,15 +177,18 @@ class FolderStore:
         """Count a hit in memory; `flush` does the writing."""
         now = time.time()
         with self._mutex:
+            first = not self._hits
             count, key, _ = self._hits.get(manifest.entry, (0, manifest.key, now))
             self._hits[manifest.entry] = (count + 1, key, now)
-            _with_hits.add(self)
+        if first:
+            flushing.has_hits(self)
 
     def flush(self) -> None:
-        """Write the counters and freshen the entries hit. Called at exit and by `publish`."""
+        """Write the counters and freshen the entries hit. Called by itself soon after a hit."""
+        # First, so that a hit that comes in between asks for a flush of its own.
+        flushing.flushed(self)
         with self._mutex:
             hits, self._hits = self._hits, {}
-            _with_hits.discard(self)
         if not hits or self._folder.readonly is not None:
             return
         for entry, (_, key, used) in hits.items():
@@ -205,9 +216,9 @@ class FolderStore:
             use = uses.get(manifest.entry, Use())
             yield Listed(
                 manifest=manifest,
-                stored_bytes=item.size + sum(ref.stored_size for ref in manifest.blobs),
+                stored_bytes=item.status.st_size + sum(ref.stored_size for ref in manifest.blobs),
                 hits=use.hits,
-                last_used=max(use.last_used, item.mtime),
+                last_used=max(use.last_used, item.status.st_mtime),
             )
 
     def overview(self) -> tuple[Overview, Mapping[str, Use]]:
@@ -224,12 +235,13 @@ class FolderStore:
         progress: Callable[[int, int], None] | None = None,
     ) -> PruneReport:
         """Evict what the policy says; `progress(done, total)` is called per entry."""
-        from npugx_cache.store.prune import Limits
+        from npugx_cache.store.plan import Limits
 
         self.flush()
         return self._upkeep.prune(policy, Limits(dry_run=dry_run, progress=progress))
 
-    def _forget_parent(self) -> None:
+    def forget_parent(self) -> None:
+        """Start anew in a forked child."""
         # The parent counts its own hits, and a lock held at the fork would never be released.
         self._mutex = threading.Lock()
         self._hits = {}
@@ -255,21 +267,3 @@ def open_folder(settings: Settings) -> FolderStore | Unusable:
         weigh=settings.policy,
     )
     return FolderStore(folder, caps=caps)
-
-
-@atexit.register
-def _flush_all() -> None:
-    for store in list(_with_hits):
-        with contextlib.suppress(Exception):
-            store.flush()
-    for store in list(_open_stores):
-        store.settle()
-
-
-def _after_fork() -> None:
-    _with_hits.clear()
-    for store in list(_open_stores):
-        store._forget_parent()  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork)

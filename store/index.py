@@ -1,8 +1,8 @@
-"""Index: what a listing shows of every entry, so that `ls` reads 256 values and not all manifests.
+"""Index: what a listing shows and a cleaner needs of every entry, one value per shard.
 
-Derived, host-local, one value per shard. A value is valid while the shard folder has the mtime it
-had when the value was made, and had not changed just before that (git's "racy" rule: a change
-within the clock's grain leaves no trace). Whoever changes a key folder touches its shard.
+Derived and host-local. A value is valid while the shard folder has the mtime it had when the value
+was made, and had not changed just before that (git's "racy" rule: a change within the clock's grain
+leaves no trace). Whoever changes a key folder touches its shard.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import contextlib
 import hashlib
 import time
 import zlib
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from npugx_cache.store import syscalls
-from npugx_cache.store.columns import Columns, Row, pack_rows
+from npugx_cache.store.columns import Columns, Row, pack_rows, split_digests
 from npugx_cache.store.derived import Derived, debug
 from npugx_cache.store.entries import Entry, load
-from npugx_cache.store.layout import is_digest, is_key, is_shard, listdir
+from npugx_cache.store.layout import is_digest, keys_of_shard, listdir, shards
 from npugx_cache.store.plain import pack, unpack
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -31,35 +33,58 @@ if TYPE_CHECKING:
 
 RACY_NS = 5_000_000_000
 _BLOCK = 512
-_VERSION = 1
+_VERSION = 2
 _ABOUT = ("function", "signature", "reason", "environment")
+_NO_LIMIT = float("inf")
 
 
 @dataclass(slots=True, kw_only=True)
 class Overview:
-    """What lies in a store. `disk_bytes` is what the file system counts, `size` the file sizes."""
+    """What lies in a store. `disk_bytes` is what the file system counts, `size` the file sizes.
+
+    `complete` is False where the time was over before all of it was looked at.
+    """
 
     columns: Columns = field(default_factory=Columns)
     refused: list[Refused] = field(default_factory=list)
     blobs: int = 0
     size: int = 0
     disk_bytes: int = 0
+    complete: bool = True
+    blob_parts: list[Mapping[str, Plain]] = field(default_factory=list)
+
+    def blob_sizes(self) -> dict[bytes, int]:
+        """Return the size of every blob, by digest."""
+        return dict(zip(self._blob_names(), array("q", self._blob_cells("sizes")), strict=True))
+
+    def blob_times(self) -> dict[bytes, float]:
+        """Return the mtime of every blob, by digest."""
+        return dict(zip(self._blob_names(), array("d", self._blob_cells("times")), strict=True))
+
+    def _blob_names(self) -> list[bytes]:
+        return split_digests(self._blob_cells("digests"))
+
+    def _blob_cells(self, name: str) -> bytes:
+        return b"".join([cast("bytes", part[name]) for part in self.blob_parts])
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shard:
-    """One value of the index: of manifests (`part`, `stamps`) or of blobs (only counted).
+    """One value of the index. `part` is of manifests or of blobs, by the shard.
 
-    A stamp is the file that a row was read from: inode, mtime and size.
+    `stamps` are packed; a stamp is the file that a row was read from: inode, mtime, size, blocks.
     """
 
     mtime: int
-    count: int = 0
     size: int = 0
     blocks: int = 0
     part: Mapping[str, Plain] = field(default_factory=dict)
     stamps: bytes = b""
     refused: list[Refused] = field(default_factory=list)
+
+    def count(self, status: os.stat_result) -> None:
+        self.size += status.st_size
+        self.blocks += status.st_blocks
 
 
 class Index:
@@ -72,95 +97,114 @@ class Index:
         mark = f"\0{folder.trust}\0{secret}"
         self._derived = Derived("index", folder.root, state=state, mark=mark)
 
-    def overview(self) -> Overview:
-        known = self._load()
+    def overview(self, *, deadline: float = _NO_LIMIT, trusting: bool = True) -> Overview:
+        """Look at every shard, until `deadline` (monotonic seconds).
+
+        Without `trusting` no shard is taken from the index: where the folder's mtime may be that
+        of a minute ago (network file systems), a listing may be late and a cleaner may not.
+        """
+        known = self._load() if trusting else {}
         answer = Overview()
         fresh: dict[str, _Shard] = {}
-        present: set[str] = set()
-        for part in ("ac", "cas"):
-            for name in filter(is_shard, listdir(self._folder.part(part))):
-                where = f"{part}/{name}"
-                present.add(where)
-                shard = self._shard(where, known.get(where), fresh)
-                if part == "ac":
-                    answer.columns.add(shard.part)
-                    answer.refused.extend(shard.refused)
-                else:
-                    answer.blobs += shard.count
-                answer.size += shard.size
-                answer.disk_bytes += shard.blocks * _BLOCK
-        self._save(fresh, known.keys() - present)
+        # Blobs before manifests: a blob published in between is younger than its listing and not
+        # in it, so it can't be taken for garbage.
+        present = [*shards(self._folder, "cas"), *shards(self._folder, "ac")]
+        for where in present:
+            if time.monotonic() > deadline:
+                answer.complete = False
+                break
+            shard = self._shard(where, known.get(where), fresh)
+            answer.size += shard.size
+            answer.disk_bytes += shard.blocks * _BLOCK
+            if where.startswith("cas/"):
+                answer.blob_parts.append(shard.part)
+                answer.blobs += cast("int", shard.part["count"])
+            else:
+                answer.columns.add(shard.part)
+                answer.refused.extend(shard.refused)
+        # What was read before the time was over is known the next time.
+        self._save(fresh, known.keys() - set(present))
         return answer
 
     def _shard(self, where: str, known: _Shard | None, fresh: dict[str, _Shard]) -> _Shard:
         """Return a shard as it is now, from the index where that is still true."""
-        path = self._folder.part(where)
         try:
-            mtime = syscalls.lstat(path).st_mtime_ns
+            mtime = syscalls.lstat(self._folder.part(where)).st_mtime_ns
         except OSError:
-            return _Shard(mtime=0)
+            mtime = 0  # gone just now
         if known is not None and known.mtime == mtime:
             return known
         started = time.time_ns()
         if where.startswith("cas/"):
-            shard = self._count_blobs(path, mtime)
+            shard = self._list_blobs(where, mtime)
         else:
-            shard = self._read_entries(path, mtime, known)
+            shard = self._read_entries(where, mtime, known)
         # A change right after this scan could leave the same mtime: not kept. Nor is a file that
         # could not be read, which may be readable next time.
         if not shard.refused and abs(started - mtime) > RACY_NS:
             fresh[where] = shard
         return shard
 
-    def _count_blobs(self, path: str, mtime: int) -> _Shard:
+    def _list_blobs(self, where: str, mtime: int) -> _Shard:
         shard = _Shard(mtime=mtime)
-        for name in filter(is_digest, listdir(path)):
+        path = self._folder.part(where)
+        digests: list[str] = []
+        sizes, times = array("q"), array("d")
+        for name in listdir(path):
+            if not is_digest(name) or name[:2] != where[4:]:
+                continue
             with contextlib.suppress(OSError):
                 status = syscalls.lstat(f"{path}/{name}")
-                shard.count += 1
-                shard.size += status.st_size
-                shard.blocks += status.st_blocks
+                shard.count(status)
+                digests.append(name)
+                sizes.append(status.st_size)
+                times.append(status.st_mtime)
+        shard.part = {
+            "count": len(digests),
+            "digests": bytes.fromhex("".join(digests)),
+            "sizes": sizes.tobytes(),
+            "times": times.tobytes(),
+        }
         return shard
 
-    def _read_entries(self, path: str, mtime: int, known: _Shard | None) -> _Shard:
+    def _read_entries(self, where: str, mtime: int, known: _Shard | None) -> _Shard:
         shard = _Shard(mtime=mtime)
         before = _by_stamp(known)
         rows: list[Row] = []
+        digests: list[str] = []
         stamps: list[Plain] = []
-        for key in listdir(path):
-            if not is_key(key) or not path.endswith(key[:2]):
+        for key in keys_of_shard(self._folder, where):
+            path = self._folder.key(key)
+            try:
+                names = [name for name in syscalls.names(path) if is_digest(name)]
+            except OSError:
                 continue
-            for name in filter(is_digest, listdir(f"{path}/{key}")):
-                try:
-                    status = syscalls.lstat(f"{path}/{key}/{name}")
-                except OSError:
-                    continue
-                stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-                row = before.get((key, name, *stamp)) or self._read_entry(shard, key, name)
-                if row is None:
-                    continue
-                rows.append(row)
-                stamps.append(list(stamp))
-                shard.size += status.st_size
-                shard.blocks += status.st_blocks
-        shard.part, shard.stamps = pack_rows(rows), pack(stamps)
+            for name in sorted(names):
+                with contextlib.suppress(OSError):
+                    status = syscalls.lstat(f"{path}/{name}") if before else None
+                    found = before.get((name, *_stamp(status))) if status else None
+                    if found is None or status is None:
+                        item = load(self._folder, key, name)
+                        if not isinstance(item, Entry):
+                            shard.refused.append(item)
+                            continue
+                        status = item.status
+                        found = _row(item), [ref.sha256 for ref in item.manifest.blobs]
+                    rows.append(found[0])
+                    digests += found[1]
+                    stamps.append(list(_stamp(status)))
+                    shard.count(status)
+        shard.part, shard.stamps = pack_rows(rows, digests), pack(stamps)
         return shard
 
-    def _read_entry(self, shard: _Shard, key: str, name: str) -> Row | None:
-        found = load(self._folder, key, name)
-        if isinstance(found, Entry):
-            return _row(found)
-        shard.refused.append(found)
-        return None
-
     def _load(self) -> dict[str, _Shard]:
-        shards: dict[str, _Shard] = {}
+        found: dict[str, _Shard] = {}
         for name, value in self._derived.rows():
             try:
-                shards[name] = _decode(value)
+                found[name] = _decode(value)
             except (TypeError, ValueError, IndexError, KeyError) as error:
                 debug(f"index of {name!r} dropped: {error!r}")
-        return shards
+        return found
 
     def _save(self, fresh: dict[str, _Shard], gone: set[str]) -> None:
         if not fresh and not gone:
@@ -176,20 +220,27 @@ class Index:
                 cache.delete(name)
 
 
-def _by_stamp(known: _Shard | None) -> dict[tuple[object, ...], Row]:
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _by_stamp(known: _Shard | None) -> dict[tuple[object, ...], tuple[Row, list[str]]]:
+    """Return the rows of a value, each with the digests of its blobs, by entry and stamp."""
     if known is None:
         return {}
     columns = Columns()
     columns.add(known.part)
+    digests = iter([digest.hex() for digest in columns.digests()])
     stamps = cast("list[list[int]]", unpack(known.stamps))
     return {
-        (row.key, row.entry, *stamp): row for row, stamp in zip(columns.rows(), stamps, strict=True)
+        (row.entry, *stamp): (row, [next(digests) for _ in range(row.blobs)])
+        for row, stamp in zip(columns.rows(), stamps, strict=True)
     }
 
 
 def _row(found: Entry) -> Row:
-    manifest = found.manifest
-    texts = (manifest.about.get(name) for name in _ABOUT)
+    manifest, status = found
+    texts = [manifest.about.get(name) for name in _ABOUT]
     return Row(
         manifest.entry,
         manifest.key,
@@ -197,15 +248,17 @@ def _row(found: Entry) -> Row:
         manifest.kind,
         manifest.created,
         manifest.cost_seconds,
-        found.size + sum(ref.stored_size for ref in manifest.blobs),
-        found.mtime,
-        *(text if isinstance(text, str) else "" for text in texts),
+        status.st_size + sum([ref.stored_size for ref in manifest.blobs]),
+        status.st_mtime,
+        status.st_size,
+        len(manifest.blobs),
+        *[text if isinstance(text, str) else "" for text in texts],
     )
 
 
 def _encode(shard: _Shard) -> bytes:
     # A check sum, because SQLite has none: a flipped bit must not become an entry that is none.
-    counts = [shard.mtime, shard.count, shard.size, shard.blocks]
+    counts = [shard.mtime, shard.size, shard.blocks]
     body = pack([_VERSION, counts, shard.part, shard.stamps])
     return zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -217,5 +270,5 @@ def _decode(value: bytes) -> _Shard:
     version, counts, part, stamps = cast("list[Any]", unpack(data[4:]))
     if version != _VERSION:
         raise ValueError("of another version")
-    mtime, count, size, blocks = counts
-    return _Shard(mtime=mtime, count=count, size=size, blocks=blocks, part=part, stamps=stamps)
+    mtime, size, blocks = counts
+    return _Shard(mtime=mtime, size=size, blocks=blocks, part=part, stamps=stamps)

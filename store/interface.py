@@ -65,10 +65,10 @@ class Store(Protocol):
         """Move away an entry whose verified bytes turned out not to decode."""
 
     def record_hit(self, manifest: Manifest) -> None:
-        """Count a hit in memory; `flush` does the writing."""
+        """Count a hit in memory; `flush` does the writing, by itself soon after."""
 
     def flush(self) -> None:
-        """Write the counters and freshen the entries hit. Called at exit and by `publish`."""
+        """Write the counters and freshen the entries hit, at once."""
 
     def listing(self) -> Iterator[Listed | Refused]:
         """Every entry, read from its manifest."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from npugx_cache.config import TrustMode
 
 VERSION = "v1"
@@ -33,12 +30,12 @@ def _consists(name: str, characters: str, shortest: int, longest: int) -> bool:
 
 
 def is_digest(name: object) -> bool:
-    return isinstance(name, str) and _consists(name, _HEX, 64, 64)
+    return isinstance(name, str) and len(name) == 64 and not name.strip(_HEX)
 
 
 def is_key(name: object) -> bool:
     """Tell whether a name can be a key or a function identity."""
-    return isinstance(name, str) and _consists(name, _HEX, 32, 128)
+    return isinstance(name, str) and 32 <= len(name) <= 128 and not name.strip(_HEX)
 
 
 def is_shard(name: str) -> bool:
@@ -60,31 +57,35 @@ def is_quarantined(name: str) -> bool:
     return is_digest(digest) and _consists(unique, _HEX, 16, 16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A store's folder and what this process may do with it.
+    """A store's folder and what this process may do with it. Never changed once it is made.
 
     `readonly` is the reason why nothing is ever written, or None. `secret` is the signing key,
-    there under trust `signed` and only there.
+    there under trust `signed` and only there. `group` is the group that is trusted under trust
+    `group`; None before the folder is opened, and then it is nobody's.
     """
 
-    root: Path
-    trust: TrustMode = "private"
-    readonly: str | None = None
-    secret: bytes | None = field(default=None, repr=False)
-    base: str = field(init=False)
+    # No dataclass: its repr must not show the secret, and a start would pay for making it.
+    __slots__ = ("base", "file_mode", "folder_mode", "group", "readonly", "root", "secret", "trust")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", f"{self.root}/{VERSION}")
-
-    @property
-    def file_mode(self) -> int:
-        # mkstemp's fixed 0600 would lock others out; the umask trims this one.
-        return {"private": 0o600, "group": 0o660, "signed": 0o666}[self.trust]
-
-    @property
-    def folder_mode(self) -> int:
-        return {"private": 0o700, "group": 0o770, "signed": 0o777}[self.trust]
+    def __init__(
+        self,
+        root: str,
+        *,
+        trust: TrustMode = "private",
+        readonly: str | None = None,
+        secret: bytes | None = None,
+        group: int | None = None,
+    ) -> None:
+        self.root = root
+        self.base = f"{root}/{VERSION}"
+        self.trust = trust
+        self.readonly = readonly
+        self.secret = secret
+        self.group = group
+        # mkstemp's fixed 0600 would lock others out; the umask trims these.
+        self.file_mode = {"private": 0o600, "group": 0o660, "signed": 0o666}[trust]
+        self.folder_mode = {"private": 0o700, "group": 0o770, "signed": 0o777}[trust]
 
     def key(self, key: str) -> str:
         return f"{self.base}/ac/{key[:2]}/{key}"
@@ -112,7 +113,17 @@ class Folder:
 
     def look_only(self, reason: str) -> Folder:
         """The same folder, in which nothing is written and no bad file moved away."""
-        return replace(self, readonly=self.readonly or reason)
+        return self.but(readonly=self.readonly or reason)
+
+    def but(self, *, readonly: str | None, group: int | None = None) -> Folder:
+        """The same folder as it turned out to be when it was opened."""
+        return Folder(
+            self.root,
+            trust=self.trust,
+            readonly=readonly,
+            secret=self.secret,
+            group=self.group if group is None else group,
+        )
 
     def relative(self, path: object) -> str:
         """Return the path inside the store: messages must not depend on where it lies."""
@@ -135,8 +146,11 @@ def make_folder(path: str, mode: int) -> bool:
     return True
 
 
-def make_parents(folder: Folder, path: str) -> list[str]:
-    """Create what is missing between the store's root and a file; return the folders made."""
+def make_parents(folder: Folder, path: str) -> set[str]:
+    """Create what is missing between the store's root and a file.
+
+    Return the folders that have a new folder in them.
+    """
     for _ in range(_ATTEMPTS):
         # A cleaner may remove one of them, empty as it is, before the next one is in it.
         with contextlib.suppress(FileNotFoundError):
@@ -144,14 +158,14 @@ def make_parents(folder: Folder, path: str) -> list[str]:
     return _make_parents(folder, path)
 
 
-def _make_parents(folder: Folder, path: str) -> list[str]:
-    made: list[str] = []
-    current = str(folder.root)
+def _make_parents(folder: Folder, path: str) -> set[str]:
+    changed: set[str] = set()
+    current = folder.root
     for part in folder.relative(path).split("/")[:-1]:
-        current = f"{current}/{part}"
+        current, parent = f"{current}/{part}", current
         if make_folder(current, folder.folder_mode):
-            made.append(current)
-    return made
+            changed.add(parent)
+    return changed
 
 
 def stamp_shard(folder: Folder, key: str) -> None:
@@ -177,13 +191,25 @@ def listdir(path: str) -> list[str]:
         syscalls.close(fd)
 
 
+def shards(folder: Folder, part: str) -> list[str]:
+    """Return the shards of `ac` or `cas`, as `ac/00`."""
+    return [f"{part}/{name}" for name in subfolders(folder.part(part)) if is_shard(name)]
+
+
+def keys_of_shard(folder: Folder, shard: str) -> list[str]:
+    """Return every key that has a folder in `ac/00`."""
+    found = subfolders(folder.part(shard))
+    return [key for key in found if is_key(key) and key[:2] == shard[3:]]
+
+
+def subfolders(path: str) -> list[str]:
+    """Return the sorted names of the folders in a folder, without links to some."""
+    try:
+        return sorted(syscalls.subfolders(path))
+    except OSError:
+        return []
+
+
 def key_folders(folder: Folder) -> list[str]:
     """Return every key that has a folder."""
-    root = folder.part("ac")
-    shards = (name for name in listdir(root) if is_shard(name))
-    return [
-        key
-        for shard in shards
-        for key in listdir(f"{root}/{shard}")
-        if is_key(key) and key[:2] == shard
-    ]
+    return [key for shard in shards(folder, "ac") for key in keys_of_shard(folder, shard)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from npugx_cache.store.layout import is_digest, is_key
 from npugx_cache.store.plain import Malformed, pack, unpack
@@ -27,21 +27,10 @@ _MAX_BLOBS = 1024
 _MAX_RATIO = 1032
 _MAX_NAME = 128
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
-_FIELDS = (
-    "key",
-    "entry",
-    "identity",
-    "kind",
-    "created",
-    "cost_seconds",
-    "factors",
-    "about",
-    "blobs",
-)
+_KINDS = get_args(Kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobRef:
+class BlobRef(NamedTuple):
     """One blob of an entry. `sha256` is of the stored bytes, which is also its file name."""
 
     name: str
@@ -51,8 +40,7 @@ class BlobRef:
     codec: Codec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(NamedTuple):
     """One entry. `factors` are (name, value, scope) rows, opaque to the store."""
 
     key: str
@@ -66,8 +54,10 @@ class Manifest:
     blobs: tuple[BlobRef, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+_FIELDS = Manifest._fields  # as they are written
+
+
+class Draft(NamedTuple):
     """What a publisher gives. `blobs` are logical bytes.
 
     The store compresses them where that pays, except those named in `uncompressed`.
@@ -85,8 +75,7 @@ class Draft:
 
 def entry_id(key: str, kind: str, factors: Factors, about: Plain, blobs: list[Plain]) -> str:
     """Name an entry by its content, so that equal results of two publishers are one entry."""
-    named = [key, kind, blobs, about, [list(row) for row in factors]]
-    return hashlib.sha256(FORMAT + pack(named)).hexdigest()
+    return hashlib.sha256(FORMAT + pack([key, kind, blobs, about, factors])).hexdigest()
 
 
 def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manifest:
@@ -102,7 +91,7 @@ def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manife
         created=float(created),
         cost_seconds=float(draft.cost_seconds),
         factors=factors,
-        about=cast("dict[str, Plain]", about),
+        about=about,
         blobs=refs,
     )
     # What a reader would refuse must not be written: it would be a miss for ever.
@@ -113,20 +102,9 @@ def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manife
 
 
 def encode(manifest: Manifest, secret: bytes | None = None) -> bytes:
-    body = pack(
-        {
-            "key": manifest.key,
-            "entry": manifest.entry,
-            "identity": manifest.identity,
-            "kind": manifest.kind,
-            "created": manifest.created,
-            "cost_seconds": manifest.cost_seconds,
-            "factors": [list(row) for row in manifest.factors],
-            "about": manifest.about,
-            "blobs": _blob_rows(manifest.blobs),
-        }
-    )
-    return seal(body, manifest.key, secret)
+    fields = manifest._asdict()
+    fields["blobs"] = _blob_rows(manifest.blobs)
+    return seal(pack(fields), manifest.key, secret)
 
 
 def decode(data: bytes, key: str, secret: bytes | None = None) -> Manifest:
@@ -137,91 +115,84 @@ def decode(data: bytes, key: str, secret: bytes | None = None) -> Manifest:
     """
     if len(data) > MAX_BYTES:
         raise Malformed(f"{len(data)} bytes can't be a manifest")
-    fields = unpack(unseal(data, key, secret))
-    if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
+    fields: Any = unpack(unseal(data, key, secret))
+    if type(fields) is not dict or tuple(fields) != _FIELDS:
         raise Malformed("unexpected fields")
-    about = _canonical(fields["about"], "about", 0)
-    _require(isinstance(about, dict), "about is no mapping")
-    manifest = Manifest(
-        key=_checked_key(fields["key"], "key"),
-        entry=_checked_digest(fields["entry"], "entry"),
-        identity=_checked_key(fields["identity"], "identity"),
-        kind=_checked_kind(fields["kind"]),
-        created=_checked_seconds(fields["created"], "created"),
-        cost_seconds=_checked_seconds(fields["cost_seconds"], "cost_seconds"),
-        factors=_checked_factors(fields["factors"]),
-        about=cast("dict[str, Plain]", about),
-        blobs=_checked_blobs(fields["blobs"]),
+    named, entry, identity, kind, created, cost, factors, about, blobs = fields.values()
+    if not is_key(named) or not is_key(identity):
+        raise Malformed("a key or an identity is not 32 to 128 lower-case hex digits")
+    if kind not in _KINDS:
+        raise Malformed("unknown kind")
+    _check_seconds(created, "created")
+    _check_seconds(cost, "cost_seconds")
+    if type(about) is not dict:
+        raise Malformed("about is no mapping")
+    rows = _checked_factors(factors)
+    about = _canonical(about, "about", 0)
+    refs = _checked_blobs(blobs)
+    if entry_id(named, kind, rows, about, blobs) != entry:
+        raise Malformed("the entry id does not belong to the content")
+    return Manifest(
+        key=named,
+        entry=entry,
+        identity=identity,
+        kind=kind,
+        created=created,
+        cost_seconds=cost,
+        factors=rows,
+        about=about,
+        blobs=refs,
     )
-    named = entry_id(
-        manifest.key, manifest.kind, manifest.factors, about, _blob_rows(manifest.blobs)
-    )
-    _require(named == manifest.entry, "the entry id does not belong to the content")
-    return manifest
 
 
 def _blob_rows(blobs: tuple[BlobRef, ...]) -> list[Plain]:
-    return [[b.name, b.sha256, b.stored_size, b.logical_size, b.codec] for b in blobs]
+    return [list(ref) for ref in blobs]
 
 
-def _canonical(value: object, where: str, depth: int) -> Plain:
+def _canonical(value: Any, where: str, depth: int) -> Any:
     """Plain data with sorted keys: dict order must not make two entries of one result."""
+    kind = type(value)
+    if kind is str or value is None:
+        return value
     if depth > _MAX_DEPTH:
         raise Malformed(f"{where} is nested too deeply")
-    if isinstance(value, dict):
-        for name in value:
-            _require(type(name) is str, f"a key in {where} is no str")
-        return {name: _canonical(value[name], where, depth + 1) for name in sorted(value)}
+    if kind is dict:
+        names = list(value)
+        for name in names:
+            if type(name) is not str:
+                raise Malformed(f"a key in {where} is no str")
+        return {name: _canonical(value[name], where, depth + 1) for name in sorted(names)}
     if isinstance(value, (list, tuple)):
         return [_canonical(item, where, depth + 1) for item in value]
-    if value is None or type(value) in (bool, int, float, str, bytes):
-        # NaN is equal to nothing, itself included: two equal entries would count as different.
-        _require(value == value, f"{where} holds a NaN")  # noqa: PLR0124
-        return cast("Plain", value)
-    raise Malformed(f"{where} holds a {type(value).__name__}")
+    if kind not in (bool, int, float, bytes):
+        raise Malformed(f"{where} holds a {kind.__name__}")
+    # NaN is equal to nothing, itself included: two equal entries would count as different.
+    if value != value:  # noqa: PLR0124
+        raise Malformed(f"{where} holds a NaN")
+    return value
 
 
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise Malformed(reason)
-
-
-def _checked_key(value: object, name: str) -> str:
-    _require(is_key(value), f"{name} is not 32 to 128 lower-case hex digits")
-    return cast("str", value)
-
-
-def _checked_digest(value: object, name: str) -> str:
-    _require(is_digest(value), f"{name} is not 64 lower-case hex digits")
-    return cast("str", value)
-
-
-def _checked_kind(value: object) -> Kind:
-    _require(value in get_args(Kind), "unknown kind")
-    return cast("Kind", value)
-
-
-def _checked_seconds(value: object, name: str) -> float:
-    _require(
-        type(value) is float and math.isfinite(value) and value >= 0, f"{name} is no positive time"
-    )
-    return cast("float", value)
+def _check_seconds(value: object, name: str) -> None:
+    if type(value) is not float or not 0 <= value < math.inf:
+        raise Malformed(f"{name} is no positive time")
 
 
 def _checked_factors(value: object) -> Factors:
-    rows: list[Any] = value if isinstance(value, list) else [None]
-    for row in rows:
-        fits = isinstance(row, list) and len(row) == 3 and all(type(cell) is str for cell in row)
-        _require(fits, "a factor is not three strings")
-    return tuple((row[0], row[1], row[2]) for row in rows)
+    rows: Any = value
+    if type(rows) is not list or set(map(type, rows)) - {list} or set(map(len, rows)) - {3}:
+        raise Malformed("a factor is not three strings")
+    if set(map(type, itertools.chain.from_iterable(rows))) - {str}:
+        raise Malformed("a factor is not three strings")
+    return tuple(map(tuple, rows))
 
 
 def _checked_blobs(value: object) -> tuple[BlobRef, ...]:
-    rows = value if isinstance(value, list) else [None]
-    _require(len(rows) <= _MAX_BLOBS, "too many blobs")
-    refs = tuple(_checked_blob(row) for row in rows)
+    if type(value) is not list or len(value) > _MAX_BLOBS:
+        raise Malformed("no list of blobs, or too many")
+    refs = tuple(_checked_blob(row) for row in value)
     names = [ref.name for ref in refs]
-    _require(names == sorted(set(names)), "blob names are not sorted and distinct")
+    if names != sorted(set(names)):
+        raise Malformed("blob names are not sorted and distinct")
     return refs
 
 
@@ -231,23 +202,21 @@ def _is_name(name: object) -> bool:
     return name[0] not in ".+-" and not name.strip(_NAME)
 
 
-def _checked_blob(row: object) -> BlobRef:
-    _require(isinstance(row, list) and len(row) == 5, "a blob row is odd")
-    name, digest, stored, logical, codec = cast("list[object]", row)
-    _require(_is_name(name), "a blob name is odd")
-    _checked_digest(digest, "a blob's sha256")
-    _require(codec in get_args(Codec), "unknown codec")
-    for size in (stored, logical):
-        _require(type(size) is int and size >= 0, "a blob size is odd")
-    ref = BlobRef(
-        name=cast("str", name),
-        sha256=cast("str", digest),
-        stored_size=cast("int", stored),
-        logical_size=cast("int", logical),
-        codec=cast("Codec", codec),
-    )
-    bound = ref.stored_size if ref.codec == "raw" else ref.stored_size * _MAX_RATIO
-    _require(ref.logical_size <= bound, "a blob claims to be larger than it can be")
-    if ref.codec == "raw":
-        _require(ref.logical_size == ref.stored_size, "a raw blob has two sizes")
-    return ref
+def _checked_blob(row: Any) -> BlobRef:
+    if type(row) is not list or len(row) != len(BlobRef._fields):
+        raise Malformed("a blob row is odd")
+    name, digest, stored, logical, codec = row
+    if not _is_name(name):
+        raise Malformed("a blob name is odd")
+    if not is_digest(digest):
+        raise Malformed("a blob's sha256 is not 64 lower-case hex digits")
+    if type(stored) is not int or type(logical) is not int or stored < 0 or logical < 0:
+        raise Malformed("a blob size is odd")
+    if codec == "raw":
+        if logical != stored:
+            raise Malformed("a raw blob has two sizes")
+    elif codec != "zlib":
+        raise Malformed("unknown codec")
+    elif logical > stored * _MAX_RATIO:
+        raise Malformed("a blob claims to be larger than it can be")
+    return BlobRef(name, digest, stored, logical, codec)

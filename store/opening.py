@@ -6,14 +6,11 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder, make_folder
 from npugx_cache.store.results import Unusable
-from npugx_cache.store.signing import read_secret
 from npugx_cache.store.trust import check_folder, check_root
 
 if TYPE_CHECKING:
@@ -26,9 +23,11 @@ _NO_KEY = (
 
 def folder_of(settings: Settings) -> Folder | Unusable:
     """Return the folder that the settings name, with the signing key where they ask for one."""
-    root = Path(os.path.abspath(settings.cache_dir))  # noqa: PTH100  # without following links
+    root = os.path.abspath(settings.cache_dir)  # noqa: PTH100  # without following links
     secret = None
     if settings.trust == "signed":
+        from npugx_cache.store.signing import read_secret
+
         if settings.key_file is None:
             return Unusable(reason=_NO_KEY)
         found = read_secret(settings.key_file, root)
@@ -36,7 +35,7 @@ def folder_of(settings: Settings) -> Folder | Unusable:
             return Unusable(reason=f"NPUGX_CACHE_TRUST=signed: {found}")
         secret = found
     readonly = "NPUGX_CACHE=readonly" if settings.mode == "readonly" else None
-    return Folder(root=root, trust=settings.trust, readonly=readonly, secret=secret)
+    return Folder(root, trust=settings.trust, readonly=readonly, secret=secret)
 
 
 def prepare_folder(folder: Folder) -> Folder | Unusable:
@@ -47,32 +46,49 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
     try:
         if folder.readonly is None:
             _make_root(folder)
-        fault = check_root(folder.root, folder.trust)
+        found = check_root(folder.root, folder.trust)
     except FileNotFoundError:
         return Unusable(reason=f"{folder.root} does not exist")
     except (OSError, ValueError) as error:
         return _unusable(folder, error)
-    if fault is not None:
-        return Unusable(reason=fault)
-    if folder.readonly is None:
-        denied = _make_parts(folder)
-        if denied is not None:
-            folder = replace(folder, readonly=denied)
-    return _check_parts(folder)
+    if isinstance(found, str):
+        return Unusable(reason=found)
+    denied = folder.readonly or _make_parts(folder)
+    return _check_parts(folder.but(readonly=denied, group=found))
+
+
+def changed_hands(folder: Folder) -> str | None:
+    """Say why a folder that is open is no longer trusted, or None; OSError where it is gone.
+
+    One look at it: what a reader takes from it is checked file by file in any case.
+    """
+    return check_folder(folder.root, syscalls.stat(folder.root), folder.trust, folder.group)
 
 
 def _make_root(folder: Folder) -> None:
-    missing = [folder.root]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
+    missing: list[str] = []
+    path = folder.root
+    while not _is_there(path):
+        missing.append(path)
+        path = path.rpartition("/")[0] or "/"
     # Outermost first; a umask of 002 must not make them writable for the group.
     for path in reversed(missing):
-        make_folder(str(path), folder.folder_mode)
+        make_folder(path, folder.folder_mode)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        syscalls.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _make_parts(folder: Folder) -> str | None:
     """Create the version's folders; return why that is denied, or None."""
     try:
+        if _is_there(folder.part("tmp")) and not syscalls.may_write(folder.part("tmp")):
+            return f"{VERSION} is not writable here"  # asked first: nothing is tried in vain
         make_folder(folder.base, folder.folder_mode)
         for name in FOLDERS:
             make_folder(folder.part(name), folder.folder_mode)
@@ -93,17 +109,17 @@ def _make_parts(folder: Folder) -> str | None:
 
 def _check_parts(folder: Folder) -> Folder | Unusable:
     """Whoever can write one of these folders can put files in it that look like mine."""
-    for name in (VERSION, *(f"{VERSION}/{part}" for part in FOLDERS)):
-        path = folder.root / name
+    for name in ("", *FOLDERS):
+        path = f"{folder.base}/{name}".rstrip("/")
         try:
-            status = syscalls.lstat(str(path))
+            status = syscalls.lstat(path)
         except FileNotFoundError:
             continue
         except OSError as error:
             return _unusable(folder, error)
         if not stat.S_ISDIR(status.st_mode):
             return Unusable(reason=f"{path} is not a folder; remove it or name another cache")
-        fault = check_folder(path, status, folder.trust)
+        fault = check_folder(path, status, folder.trust, folder.group)
         if fault is not None:
             return Unusable(reason=fault)
     return folder

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Weigh = Literal["lru", "cost"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunePolicy:
+class PrunePolicy(NamedTuple):
     """What to keep: `max_size` in bytes, `older_than` in seconds since the last use.
 
     `weigh` says what goes first: what was not used for longest, or, weighed by cost, what was

@@ -1,4 +1,4 @@
-"""Eviction: whole entries, least recently used first, then whatever nothing names any more.
+"""Eviction: whole entries as planned, then whatever nothing names any more.
 
 Deletes only inside the version folder and only names that the store itself gives.
 """
@@ -7,36 +7,81 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from npugx_cache.store import syscalls
-from npugx_cache.store.entries import Entry, load_all
-from npugx_cache.store.layout import is_digest, is_shard, listdir, stamp_shard
+from npugx_cache.store.entries import load
+from npugx_cache.store.formats import age_out
+from npugx_cache.store.layout import is_digest, is_key, stamp_shard
+from npugx_cache.store.plan import Inventory, Limits, Plan, make_plan
 from npugx_cache.store.policy import PrunePolicy
 from npugx_cache.store.sweep import remove, sweep
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from npugx_cache.store.columns import Columns
+    from npugx_cache.store.index import Overview
     from npugx_cache.store.layout import Folder
-    from npugx_cache.store.manifest import Manifest
-    from npugx_cache.store.results import Refused
     from npugx_cache.store.usage import Use
 
 GRACE = 3600.0
-_CHEAPEST = 0.01  # seconds: a compile that took nothing is not worth nothing
+_JUST_NOW = 2.0
 _MIN_ROOM = 64 << 20
 _OUT_OF_TIME = "out of time; the rest is left to the next one"
+
+
+class Removed(NamedTuple):
+    """An entry that is gone. `function` is its name for people, as a listing shows it."""
+
+    entry: str
+    key: str
+    function: str
+
+
+class Gone(Sequence[Removed]):
+    """The entries of an inventory that are gone, by position. Made one by one when asked for."""
+
+    def __init__(self, columns: Columns, positions: list[int]) -> None:
+        self._columns = columns
+        self._positions = positions
+
+    @cached_property
+    def _cells(self) -> tuple[list[str], list[str], list[str]]:
+        texts = self._columns.texts
+        return texts("entry"), texts("key"), texts("function")
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, at: int) -> Removed: ...
+    @overload
+    def __getitem__(self, at: slice) -> Gone: ...
+    def __getitem__(self, at: int | slice) -> Removed | Gone:
+        if isinstance(at, slice):
+            return Gone(self._columns, self._positions[at])
+        entries, keys, functions = self._cells
+        position = self._positions[at]
+        return Removed(entries[position], keys[position], functions[position])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gone) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
     """What was removed (or would be, on a dry run) and what is left.
 
-    `swept` counts leftovers that were no entry: old temporaries, markers, quarantined files,
-    locks. `stopped` says why the work is incomplete.
+    `swept` counts leftovers that were no entry: old temporaries, quarantined files, locks and, but
+    on a dry run, markers. `old_formats` are folders of older releases that were removed whole.
+    `stopped` says why the work is incomplete.
     """
 
     entries: int = 0
@@ -45,254 +90,176 @@ class PruneReport:
     kept_entries: int = 0
     kept_bytes: int = 0
     swept: int = 0
-    removed: tuple[Manifest, ...] = ()
+    removed: Sequence[Removed] = ()
+    old_formats: tuple[str, ...] = ()
     stopped: str | None = None
     dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How a prune goes about it. `protect` is the entry that must stay: the newest one.
-
-    `low_water` is the share of `max_size` to prune down to once that is exceeded. `room` asks
-    for so many bytes on a full disk, whatever the policy.
-    """
-
-    dry_run: bool = False
-    deadline: float = float("inf")
-    protect: str = ""
-    low_water: float = 1.0
-    room: int = 0
-    progress: Callable[[int, int], None] | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class _Scan:
-    """What lies in the store. Entries by id, which is one under all keys."""
-
-    entries: dict[str, Entry] = field(default_factory=dict)
-    refused: list[Refused] = field(default_factory=list)
-    named: dict[str, int] = field(default_factory=dict)
-    blobs: dict[str, os.stat_result] = field(default_factory=dict)
-    started: float = 0.0
-
-    @property
-    def complete(self) -> bool:
-        """Tell whether a blob that nothing names is garbage.
-
-        A manifest that could not be read just now (EIO, another owner) may name any of them.
-        """
-        return not self.refused
-
-    def live_bytes(self) -> int:
-        blobs = sum(self.blobs[name].st_size for name in self.named if name in self.blobs)
-        return blobs + sum(entry.size for entry in self.entries.values())
-
-
-@dataclass(slots=True, kw_only=True)
-class _Tally:
-    removed: list[Manifest] = field(default_factory=list)
-    blobs: int = 0
-    freed: int = 0
-    stopped: str | None = None
 
 
 def prune(
-    folder: Folder, policy: PrunePolicy, uses: Mapping[str, Use], limits: Limits
+    folder: Folder, seen: Overview, policy: PrunePolicy, uses: Mapping[str, Use], limits: Limits
 ) -> PruneReport:
-    """Evict what the policy says. The caller holds the cleaner's lock."""
-    tally = _Tally()
-    scan = _scan(folder, limits)
-    if scan is None:
+    """Evict what the policy says of what was seen. The caller holds the cleaner's lock."""
+    if not seen.complete:
         return PruneReport(stopped=_OUT_OF_TIME, dry_run=limits.dry_run)
+    stock = Inventory(seen)
     if limits.room:
-        size = _size_with_room(folder, scan.live_bytes(), limits.room)
+        size = _size_with_room(folder, stock.live_bytes(), limits.room)
         policy = PrunePolicy(max_size=size, weigh=policy.weigh)
-    chosen = _choose(scan, policy, uses, limits)
-    for done, entry in enumerate(chosen):
-        if time.monotonic() > limits.deadline:
-            tally.stopped = _OUT_OF_TIME
-            break
-        _evict(folder, scan, entry, limits, tally)
-        if limits.progress is not None:
-            limits.progress(done + 1, len(chosen))
-    if tally.stopped is None:
-        _drop_orphans(folder, scan, policy, limits, tally)
-    swept = 0
-    if tally.stopped is None:
-        swept = _drop_refused(folder, scan, limits) if policy.everything else 0
-        more, bytes_swept = sweep(folder, everything=policy.everything, dry_run=limits.dry_run)
-        swept, tally.freed = swept + more, tally.freed + bytes_swept
-    return PruneReport(
-        entries=len(tally.removed),
-        blobs=tally.blobs,
-        freed_bytes=tally.freed,
-        kept_entries=len(scan.entries),
-        kept_bytes=scan.live_bytes(),
-        swept=swept,
-        removed=tuple(tally.removed),
-        stopped=tally.stopped,
-        dry_run=limits.dry_run,
-    )
+    plan = make_plan(stock, policy, uses, limits)
+    if limits.dry_run:
+        report = _promise(folder, stock, policy, plan)
+    else:
+        report = _Cleaning(folder, stock, policy).run(plan.chosen, limits)
+    if limits.room or report.stopped is not None:
+        return report
+    gone, freed = age_out(folder, policy, deadline=limits.deadline, dry_run=limits.dry_run)
+    return replace(report, old_formats=gone, freed_bytes=report.freed_bytes + freed)
 
 
 def _size_with_room(folder: Folder, live: int, wanted: int) -> int:
     """Return the size to prune down to; all of it where even that would not make the room."""
     with contextlib.suppress(OSError):
-        if live + syscalls.free_bytes(str(folder.root)) < wanted:
+        if live + syscalls.free_bytes(folder.root) < wanted:
             return live
     # Some more than asked for, or every publish on the full disk would come here.
     return max(0, live - max(2 * wanted, min(_MIN_ROOM, live // 10)))
 
 
-def _scan(folder: Folder, limits: Limits) -> _Scan | None:
-    # Blobs before manifests: a blob published in between is younger than its listing and not
-    # in it, so it can't be taken for garbage.
-    scan = _Scan(started=time.time())
-    for shard in filter(is_shard, listdir(folder.part("cas"))):
-        if time.monotonic() > limits.deadline:
-            return None
-        for name in listdir(folder.part(f"cas/{shard}")):
-            if is_digest(name) and name[:2] == shard:
-                with contextlib.suppress(OSError):
-                    scan.blobs[name] = syscalls.lstat(folder.blob(name))
-    for item in load_all(folder):
-        if time.monotonic() > limits.deadline:
-            return None
-        if not isinstance(item, Entry):
-            scan.refused.append(item)
-            continue
-        scan.entries[item.manifest.entry] = item
-        for digest in _digests(item.manifest):
-            scan.named[digest] = scan.named.get(digest, 0) + 1
-    return scan
+def _promise(folder: Folder, stock: Inventory, policy: PrunePolicy, plan: Plan) -> PruneReport:
+    garbage = _garbage(stock, policy)
+    refused = sum(is_digest(item.entry) for item in stock.refused) if policy.everything else 0
+    swept, size = sweep(folder, everything=policy.everything, dry_run=True)
+    orphaned = sum([stock.files[digest] for digest in garbage])
+    return PruneReport(
+        entries=len(plan.chosen),
+        blobs=plan.blobs + len(garbage),
+        freed_bytes=plan.freed_bytes + orphaned + size,
+        kept_entries=len(stock.entry) - len(plan.chosen),
+        kept_bytes=plan.kept_bytes,
+        swept=swept + refused,
+        removed=Gone(stock.columns, plan.chosen),
+        dry_run=True,
+    )
 
 
-def _digests(manifest: Manifest) -> set[str]:
-    return {ref.sha256 for ref in manifest.blobs}
-
-
-def _choose(
-    scan: _Scan, policy: PrunePolicy, uses: Mapping[str, Use], limits: Limits
-) -> list[Entry]:
-    """Return the entries to evict, the least worth first."""
-
-    def last_used(entry: Entry) -> float:
-        use = uses.get(entry.manifest.entry)
-        return entry.mtime if use is None else max(entry.mtime, use.last_used)
-
-    def worth(entry: Entry) -> float:
-        if policy.weigh == "lru":
-            return last_used(entry)
-        size = entry.size + sum(ref.stored_size for ref in entry.manifest.blobs)
-        age = max(1.0, scan.started - last_used(entry))
-        return max(_CHEAPEST, entry.manifest.cost_seconds) / (age * size)
-
-    ordered = sorted(scan.entries.values(), key=worth)
+def _garbage(stock: Inventory, policy: PrunePolicy) -> list[bytes]:
+    """Return the blobs that no entry has named before this prune and that go as well."""
     if policy.everything:
-        return ordered
-    size, count = scan.live_bytes(), len(ordered)
-    most = _target(policy.max_size, size, limits)
-    many = _target(policy.max_entries, count, limits)
-    oldest = float("-inf")
-    if policy.older_than is not None:
-        oldest = scan.started - policy.older_than
-    named = dict(scan.named)
-    chosen: list[Entry] = []
-    for entry in ordered:
-        if entry.manifest.entry == limits.protect:
-            continue
-        if size > most or count > many or last_used(entry) < oldest:
-            chosen.append(entry)
-            count -= 1
-            size -= entry.size + sum(
-                scan.blobs[digest].st_size for digest in _release(named, entry) & scan.blobs.keys()
-            )
-    return chosen
+        return stock.orphans(float("-inf"))
+    return stock.orphans(GRACE) if stock.complete else []
 
 
-def _target(limit: int | None, now: int, limits: Limits) -> float:
-    """Return what to prune down to: some less than the limit, once that is exceeded."""
-    if limit is None:
-        return float("inf")
-    return limit * limits.low_water if now > limit else limit
+class _Cleaning:
+    """One real prune, and the tally of it."""
 
+    def __init__(self, folder: Folder, stock: Inventory, policy: PrunePolicy) -> None:
+        self._folder = folder
+        self._stock = stock
+        self._policy = policy
+        self._identity = stock.columns.texts("identity")
+        self._gone: list[int] = []
+        self._kept_bytes = stock.live_bytes()
+        self._named = Counter(stock.digests)
+        self._blobs = self._freed = self._swept = 0
+        self._stopped: str | None = None
 
-def _release(named: dict[str, int], entry: Entry) -> set[str]:
-    """Take an entry's names out of the count and return the blobs that nothing names now."""
-    unnamed: set[str] = set()
-    for digest in _digests(entry.manifest):
-        named[digest] -= 1
-        if named[digest] == 0:
-            del named[digest]
-            unnamed.add(digest)
-    return unnamed
+    def run(self, chosen: list[int], limits: Limits) -> PruneReport:
+        # With time for all of them, folder by folder: on a disk that is quicker than by age.
+        unhurried = limits.deadline == float("inf")
+        for done, at in enumerate(sorted(chosen) if unhurried else chosen):
+            if time.monotonic() > limits.deadline:
+                self._stopped = _OUT_OF_TIME
+            if self._stopped is not None:
+                break
+            self._evict(at)
+            if limits.progress is not None:
+                limits.progress(done + 1, len(chosen))
+        if self._stopped is None:
+            self._tidy()
+        stock, gone = self._stock, set(self._gone)
+        return PruneReport(
+            entries=len(self._gone),
+            blobs=self._blobs,
+            freed_bytes=self._freed,
+            kept_entries=len(stock.entry) - len(self._gone),
+            kept_bytes=self._kept_bytes,
+            swept=self._swept,
+            removed=Gone(stock.columns, [at for at in chosen if at in gone]),
+            stopped=self._stopped,
+        )
 
-
-def _evict(folder: Folder, scan: _Scan, entry: Entry, limits: Limits, tally: _Tally) -> None:
-    """Remove a manifest and then its own blobs: a reader finds a whole entry or none."""
-    manifest = entry.manifest
-    path = folder.manifest(manifest.key, manifest.entry)
-    if not limits.dry_run:
+    def _evict(self, at: int) -> None:
+        """Remove a manifest and then its own blobs: a reader finds a whole entry or none."""
+        folder, stock = self._folder, self._stock
+        key, entry = stock.key[at], stock.entry[at]
+        if not is_key(key) or not is_digest(entry):
+            return  # an index that says so is not ours
+        path = folder.manifest(key, entry)
         try:
-            if syscalls.lstat(path).st_mtime != entry.mtime:
-                return  # published again or used since the scan
+            if syscalls.lstat(path).st_mtime != stock.mtime[at]:
+                return  # published again or used since it was seen
         except FileNotFoundError:
             pass
         except OSError as error:
-            tally.stopped = folder.explain(error, path)
+            self._stopped = folder.explain(error, path)
             return
         if not remove(path):
-            tally.stopped = f"{folder.relative(path)} can't be removed"
+            self._stopped = f"{folder.relative(path)} can't be removed"
             return
         try:
-            syscalls.rmdir(folder.key(manifest.key))
+            syscalls.rmdir(folder.key(key))
         except OSError:
-            stamp_shard(folder, manifest.key)  # another entry is left under this key
-    del scan.entries[manifest.entry]
-    tally.removed.append(manifest)
-    tally.freed += entry.size
-    for digest in _release(scan.named, entry):
-        # Deleting them at once keeps a size limit true within the hour of grace; a publisher
-        # that has just found one of them has touched it, and looks again after its manifest.
-        if scan.complete:
-            _drop_blob(folder, scan, digest, limits, tally)
+            stamp_shard(folder, key)  # another entry is left under this key
+        else:
+            remove(folder.marker(self._identity[at], key))
+        self._gone.append(at)
+        self._freed += int(stock.manifest_bytes[at])
+        self._kept_bytes -= int(stock.manifest_bytes[at])
+        for digest in stock.digests_of(at):
+            self._named[digest] -= 1
+            # Deleting it at once keeps a size limit true within the hour of grace; a publisher
+            # that has just found it has touched it, and looks again after its manifest.
+            if not self._named[digest] and (stock.complete or self._policy.everything):
+                self._kept_bytes -= self._drop_blob(digest, _JUST_NOW)
 
+    def _drop_blob(self, digest: bytes, grace: float) -> int:
+        """Remove a blob that nothing names, unless it was touched since; return its size."""
+        size = self._stock.files.get(digest)
+        if size is None:
+            return 0
+        path = self._folder.blob(digest.hex())
+        try:
+            mtime = syscalls.lstat(path).st_mtime
+        except OSError:
+            return 0
+        # An index does not tell of a touch that came before it was looked at.
+        seen = self._stock.blob_times[digest]
+        touched = mtime != seen and mtime > self._stock.started - grace
+        if touched or not remove(path):
+            return 0
+        del self._stock.files[digest]
+        self._blobs += 1
+        self._freed += size
+        return size
 
-def _drop_orphans(
-    folder: Folder, scan: _Scan, policy: PrunePolicy, limits: Limits, tally: _Tally
-) -> None:
-    if not scan.complete and not policy.everything:
-        return
-    grace = 0.0 if policy.everything else GRACE
-    for digest in sorted(scan.blobs.keys() - scan.named.keys()):
-        if scan.started - scan.blobs[digest].st_mtime >= grace or policy.everything:
-            _drop_blob(folder, scan, digest, limits, tally)
-
-
-def _drop_refused(folder: Folder, scan: _Scan, limits: Limits) -> int:
-    """Remove what stands in an entry's place and is none: it would be listed for ever."""
-    count = 0
-    for item in scan.refused:
-        if is_digest(item.entry):
-            path = folder.manifest(item.key, item.entry)
-            count += limits.dry_run or remove(path)
-            if not limits.dry_run:
+    def _tidy(self) -> None:
+        """Remove what belongs to no entry."""
+        folder, stock, everything = self._folder, self._stock, self._policy.everything
+        for digest in _garbage(stock, self._policy):
+            self._drop_blob(digest, _JUST_NOW if everything else GRACE)
+        for item in stock.refused:
+            if not is_digest(item.entry):
+                continue
+            if everything:
+                # It stands in an entry's place and would be listed for ever.
+                self._swept += remove(folder.manifest(item.key, item.entry))
                 stamp_shard(folder, item.key)
-    return count
-
-
-def _drop_blob(folder: Folder, scan: _Scan, digest: str, limits: Limits, tally: _Tally) -> None:
-    seen = scan.blobs.get(digest)
-    if seen is None:
-        return
-    if not limits.dry_run:
-        try:
-            now = syscalls.lstat(folder.blob(digest))
-        except OSError:
-            return
-        if now.st_mtime_ns != seen.st_mtime_ns or not remove(folder.blob(digest)):
-            return
-    del scan.blobs[digest]
-    tally.blobs += 1
-    tally.freed += seen.st_size
+            else:
+                # Damaged, it goes to quarantine: the next prune can then tell what is garbage.
+                load(folder, item.key, item.entry)
+        gone = set(self._gone)
+        kept = {key for at, key in enumerate(stock.key) if at not in gone}
+        swept, size = sweep(folder, everything=everything, dry_run=False, kept=kept)
+        self._swept += swept
+        self._freed += size

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store import blobs as blob_files
 from npugx_cache.store import syscalls
-from npugx_cache.store.files import write_file
-from npugx_cache.store.layout import make_parents, stamp_shard
+from npugx_cache.store.files import move, stage, unlinked_on_error
+from npugx_cache.store.layout import make_folder, make_parents, stamp_shard
 from npugx_cache.store.manifest import Draft, Manifest, assemble, encode
 from npugx_cache.store.plain import Malformed
 
@@ -23,11 +22,14 @@ if TYPE_CHECKING:
 
 # An fsync costs milliseconds: worth it only for what took longer to compute.
 _DURABLE_SECONDS = 0.5
+# Beyond so many blobs one syncfs is quicker than an fsync each, even where it has to write what
+# others have left unwritten.
+_ONE_BY_ONE = 16
+_NOT_FOR_FOLDERS = frozenset({errno.ENOENT, errno.EINVAL, errno.ENOTSUP})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A draft in its stored form."""
 
     manifest: Manifest
@@ -78,53 +80,71 @@ def write(folder: Folder, entry: Prepared, make_room: Callable[[int], bool]) -> 
 
 
 def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
-    manifest = entry.manifest
-    path = folder.manifest(manifest.key, manifest.entry)
-    made = make_parents(folder, path) + make_parents(folder, folder.temporary())
+    many = entry.durable and len(entry.blobs) > _ONE_BY_ONE
+    durable = entry.durable and not many
+    path = folder.manifest(entry.manifest.key, entry.manifest.entry)
+    changed: set[str] = set()
     for blob in entry.blobs:
-        made += make_parents(folder, folder.blob(blob.ref.sha256))
-    changed = {_parent(name) for name in made}
-    for blob in entry.blobs:
-        if blob_files.write(folder, blob, durable=entry.durable):
-            written.append(folder.blob(blob.ref.sha256))
-            changed.add(_parent(written[-1]))
-    if entry.durable:
-        sync_folders(changed)
-    # Before as well as after: killed in between, the entry would be missing from every index.
-    stamp_shard(folder, manifest.key)
-    write_file(folder, path, entry.data, durable=entry.durable)
-    stamp_shard(folder, manifest.key)
-    renewed = {_parent(path)}
+        new = blob_files.write(folder, blob, durable=durable, changed=changed)
+        written += [folder.blob(blob.ref.sha256)] if new else []
+    if many:
+        # Unsynced blobs in their places harm nobody: nothing names them before the manifest.
+        syscalls.sync_filesystem(folder.base)
+    staged = stage(folder, path, entry.data, durable=entry.durable)
+    if durable:
+        with unlinked_on_error(staged, path):
+            sync_folders(changed)
+    changed = _announce(folder, entry.manifest, staged, path)
     for blob in entry.blobs:
         # A cleaner may have taken a blob between our look at it and our manifest.
         if not blob_files.is_there(folder, blob.ref):
-            blob_files.write(folder, blob, durable=entry.durable)
-            renewed.add(_parent(folder.blob(blob.ref.sha256)))
+            blob_files.write(folder, blob, durable=entry.durable, changed=changed)
     if entry.durable:
         # The entry is in place: an error of the last step must not take its blobs away.
         with contextlib.suppress(OSError):
-            sync_folders(renewed)
-    mark(folder, manifest)
+            sync_folders(changed)
+    mark(folder, entry.manifest)
 
 
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
+def _announce(folder: Folder, manifest: Manifest, staged: str, path: str) -> set[str]:
+    """Put the manifest in its place, where readers find it; return the folders to sync.
+
+    The shard's time changes before as well as after: killed in between, the entry would be
+    missing from every index. A new key folder changes it by itself.
+    """
+    try:
+        new = make_folder(folder.key(manifest.key), folder.folder_mode)
+    except FileNotFoundError:
+        new = False
+    if not new:
+        stamp_shard(folder, manifest.key)
+    changed = move(folder, staged, path)
+    stamp_shard(folder, manifest.key)
+    return changed | {folder.shard(manifest.key)} if new else changed
 
 
 def sync_folders(folders: set[str]) -> None:
     """Make the names in these folders survive a power cut; raises OSError."""
     for path in sorted(folders):
-        # A cleaner took it, empty; what is missing then is written again after the manifest.
-        with contextlib.suppress(FileNotFoundError):
-            syscalls.fsync_folder(path)
+        try:
+            syscalls.fsync_path(path)
+        except OSError as error:
+            # ENOENT: a cleaner took it, empty; what is missing is written again after the
+            # manifest. The others: the file system has no such thing for a folder.
+            if error.errno not in _NOT_FOR_FOLDERS:
+                raise
 
 
 def mark(folder: Folder, manifest: Manifest) -> None:
     """Note that a key belongs to a function. Derived data: a failure is nobody's failure."""
     path = folder.marker(manifest.identity, manifest.key)
     with contextlib.suppress(OSError):
-        make_parents(folder, path)
         try:
-            syscalls.close(syscalls.open_new(path, folder.file_mode))
+            fd = syscalls.open_new(path, folder.file_mode)
+        except FileNotFoundError:
+            make_parents(folder, path)
+            fd = syscalls.open_new(path, folder.file_mode)
         except FileExistsError:
             syscalls.touch(path)
+            return
+        syscalls.close(fd)

@@ -1,28 +1,28 @@
-"""What the store answers. Expected failures are values with a reason a person understands."""
+"""What the store answers. Expected failures are values with a reason a person understands.
+
+Named tuples, like the other values on the way of a hit: making a dataclass takes 0.4 to 0.8 ms of
+every start, and each instance ten times as long.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from npugx_cache.store.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
+class Miss(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unusable:
+class Unusable(NamedTuple):
     """The folder can't be a store: `reason` says what is wrong, where, and what to do."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(NamedTuple):
     """A file in an entry's place that is not taken for an entry."""
 
     entry: str
@@ -30,8 +30,7 @@ class Refused:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The entries of one key, most recently used first."""
 
     manifests: tuple[Manifest, ...] = ()
@@ -39,18 +38,15 @@ class Candidates:
     missing_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(NamedTuple):
     manifest: Manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotStored:
+class NotStored(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class Listed(NamedTuple):
     """One readable entry; `stored_bytes` counts a blob shared with others in full."""
 
     manifest: Manifest

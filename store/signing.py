@@ -68,20 +68,21 @@ def new_secret() -> str:
     return f"{syscalls.random_name()}{syscalls.random_name()}\n"
 
 
-def read_secret(path: Path, root: Path) -> bytes | str:
+def read_secret(path: Path, root: str) -> bytes | str:
     """Return the signing key of a file, or say why the file can't be one."""
     shown = f"the key file {path}"
+    # Followed where it is a link: a secret mounted into a container is one.
+    real = os.path.realpath(path)
+    if real.startswith(f"{os.path.realpath(root)}/"):
+        return f"{shown} lies in the cache that it signs; keep it elsewhere"
     try:
-        if root.resolve() in path.resolve().parents:
-            return f"{shown} lies in the cache that it signs; keep it elsewhere"
-        # Followed where it is a link: a secret mounted into a container is one.
-        fd = syscalls.open_read(str(path.resolve()))
+        fd = syscalls.open_read(real)
         try:
             status = syscalls.fstat(fd)
             text = syscalls.read_all(fd, _MAX_KEY_FILE)
         finally:
             syscalls.close(fd)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         return f"{shown} can't be read: {error}"
     if status.st_uid not in {os.geteuid(), 0}:
         return f"{shown} belongs to uid {status.st_uid}"

@@ -14,15 +14,15 @@ from npugx_cache.store.layout import (
     is_key,
     is_lock,
     is_quarantined,
-    is_shard,
     is_temporary,
     key_folders,
     listdir,
+    shards,
 )
 from npugx_cache.store.lock import Locked, Wait, hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from npugx_cache.store.layout import Folder
 
@@ -42,8 +42,14 @@ def remove(path: str) -> bool:
     return True
 
 
-def sweep(folder: Folder, *, everything: bool, dry_run: bool) -> tuple[int, int]:
-    """Remove leftovers; return how many and how many bytes."""
+def sweep(
+    folder: Folder, *, everything: bool, dry_run: bool, kept: Collection[str] = ()
+) -> tuple[int, int]:
+    """Remove leftovers; return how many and how many bytes.
+
+    `kept` are keys that have entries. A dry run does not count markers: that takes as long as
+    planning all the rest.
+    """
     # A live writer's temporary must stay even when everything goes: its rename would fail.
     count, size = _sweep_files(
         folder.part("tmp"), is_temporary, _LIVE_WRITER if everything else HOUR, dry_run=dry_run
@@ -51,9 +57,10 @@ def sweep(folder: Folder, *, everything: bool, dry_run: bool) -> tuple[int, int]
     more, more_size = _sweep_files(
         folder.part("quarantine"), is_quarantined, 0 if everything else 7 * DAY, dry_run=dry_run
     )
-    count += more + _sweep_markers(folder, dry_run=dry_run)
+    count += more
     if not dry_run:
-        _sweep_folders(folder)
+        count += _sweep_markers(folder)
+        _sweep_folders(folder, kept)
         count += _sweep_locks(folder, 0 if everything else DAY)
     return count, size + more_size
 
@@ -72,26 +79,27 @@ def _sweep_files(
     return count, size
 
 
-def _sweep_markers(folder: Folder, *, dry_run: bool) -> int:
+def _sweep_markers(folder: Folder) -> int:
+    root = folder.part("fn")
+    markers = {name: listdir(f"{root}/{name}") for name in filter(is_key, listdir(root))}
     # A marker is written after its manifest, so one without a key's folder has none.
     keys = set(key_folders(folder))
     count = 0
-    for identity in filter(is_key, listdir(folder.part("fn"))):
-        for key in filter(is_key, listdir(folder.part(f"fn/{identity}"))):
-            if key not in keys and (dry_run or remove(folder.marker(identity, key))):
-                count += 1
-        if not dry_run:
-            _remove_empty(folder.part(f"fn/{identity}"))
+    for identity, marked in markers.items():
+        for key in marked:
+            if key not in keys and is_key(key):
+                count += remove(folder.marker(identity, key))
+        _remove_empty(f"{root}/{identity}")
     return count
 
 
-def _sweep_folders(folder: Folder) -> None:
+def _sweep_folders(folder: Folder, kept: Collection[str]) -> None:
     """Remove empty key and shard folders; rmdir itself spares those that are not empty."""
     for key in key_folders(folder):
-        _remove_empty(folder.key(key))
-    for part in ("ac", "cas"):
-        for shard in filter(is_shard, listdir(folder.part(part))):
-            _remove_empty(folder.part(f"{part}/{shard}"))
+        if key not in kept:
+            _remove_empty(folder.key(key))
+    for shard in (*shards(folder, "ac"), *shards(folder, "cas")):
+        _remove_empty(folder.part(shard))
 
 
 def _remove_empty(path: str) -> None:

@@ -11,9 +11,9 @@ _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_read(path: str, *, dir_fd: int | None = None) -> int:
+def open_read(path: str) -> int:
     """Open for reading, never through a symbolic link and never blocking on a planted FIFO."""
-    return os.open(path, _READ_FLAGS, dir_fd=dir_fd)
+    return os.open(path, _READ_FLAGS)
 
 
 def open_new(path: str, mode: int) -> int:
@@ -23,6 +23,11 @@ def open_new(path: str, mode: int) -> int:
 def open_again(path: str) -> int:
     """Open an existing file to write it anew, in place."""
     return os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def open_append(path: str) -> int:
+    """Open an existing file to write behind its end."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def open_folder(path: str) -> int:
@@ -35,15 +40,15 @@ def close(fd: int) -> None:
 
 def read_all(fd: int, size: int) -> bytes:
     """Read `size` bytes, or fewer where the file ends before."""
-    parts: list[bytes] = []
-    missing = size
-    while missing > 0:
-        part = os.read(fd, missing)
-        if not part:
-            break
-        parts.append(part)
-        missing -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    data = os.read(fd, size)
+    if len(data) == size:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing > 0 and parts[-1]:
+        parts.append(os.read(fd, missing))
+        missing -= len(parts[-1])
+    return b"".join(parts)
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -61,11 +66,25 @@ def fsync(fd: int) -> None:
     os.fsync(fd)
 
 
-def fsync_folder(path: str) -> None:
-    """Make the names in a folder survive a power cut."""
-    fd = open_folder(path)
+def fsync_path(path: str) -> None:
+    """Make a file, or the names in a folder, survive a power cut."""
+    fd = open_read(path)
     try:
         os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_filesystem(path: str) -> None:
+    """Make all that was written to the file system of a folder survive a power cut: syncfs(2)."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = open_folder(path)
+    try:
+        if libc.syncfs(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
     finally:
         os.close(fd)
 
@@ -87,9 +106,15 @@ def rmdir(path: str) -> None:
     os.rmdir(path)  # noqa: PTH106
 
 
-def names(folder: int) -> list[str]:
-    """Return the names in an open folder, without `.` and `..`."""
-    return os.listdir(folder)
+def names(folder: str | int) -> list[str]:
+    """Return the names in a folder (a path or descriptor), without `.` and `..`."""
+    return os.listdir(folder)  # noqa: PTH208
+
+
+def subfolders(path: str) -> list[str]:
+    """Return the names of the folders in a folder, without links to some."""
+    with os.scandir(path) as found:
+        return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
 
 
 def fstat(fd: int) -> os.stat_result:
@@ -102,6 +127,10 @@ def stat(path: str) -> os.stat_result:
 
 def lstat(path: str) -> os.stat_result:
     return os.lstat(path)
+
+
+def readlink(path: str) -> str:
+    return os.readlink(path)  # noqa: PTH115
 
 
 def touch(path: str) -> None:
@@ -125,6 +154,10 @@ def random_name() -> str:
 
 def is_regular(status: os.stat_result) -> bool:
     return stat_module.S_ISREG(status.st_mode)
+
+
+def is_folder(status: os.stat_result) -> bool:
+    return stat_module.S_ISDIR(status.st_mode)
 
 
 def filesystem_magic(path: str) -> int:

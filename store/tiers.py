@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npugx_cache.store.folder_store import FolderStore, open_folder
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
     from npugx_cache.store.results import NotStored, Published, Refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Layered:
     """Reads ask `tiers` in turn. `main` is the one of them that workers share.
 
     `local` is filled by hits and publishes. A tier that fails is a miss of that tier.
     """
 
-    tiers: tuple[FolderStore, ...]
-    main: FolderStore
-    local: FolderStore | None = None
+    def __init__(
+        self, tiers: tuple[FolderStore, ...], *, main: FolderStore, local: FolderStore | None
+    ) -> None:
+        self.tiers, self.main, self.local = tiers, main, local
 
     @property
     def root(self) -> Path:
@@ -157,6 +156,8 @@ def open_store(settings: Settings) -> Store | Unusable:
     if settings.mode == "off" or (settings.local_dir is None and not settings.baked_dirs):
         return main
     local = None
+    from dataclasses import replace
+
     if settings.local_dir is not None:
         local = _usable(open_folder(replace(settings, cache_dir=settings.local_dir)))
     baked = [
@@ -170,7 +171,7 @@ def open_store(settings: Settings) -> Store | Unusable:
     if isinstance(main, Unusable):
         _usable(main)
         main = tiers[0]
-    return Layered(tiers=tiers, main=main, local=None if local is main else local)
+    return Layered(tiers, main=main, local=None if local is main else local)
 
 
 def _usable(opened: FolderStore | Unusable) -> FolderStore | None:

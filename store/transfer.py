@@ -12,8 +12,6 @@ from npugx_cache.store.results import Miss
 from npugx_cache.store.signing import Unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.publish import Prepared
 
@@ -45,12 +43,3 @@ def manifest_bytes(folder: Folder, key: str, entry: str) -> bytes | Miss:
     if manifest.entry != entry:
         return Miss(reason="the manifest of another entry")
     return found.data
-
-
-def put(folder: Folder, entry: Prepared, make_room: Callable[[int], bool]) -> str | None:
-    """Write an entry as it was taken; return why it could not be, or None."""
-    try:
-        publish.write(folder, entry, make_room)
-    except OSError as error:
-        return folder.explain(error)
-    return None

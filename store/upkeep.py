@@ -9,54 +9,60 @@ from typing import TYPE_CHECKING
 from npugx_cache.store.derived import debug
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from npugx_cache.store.layout import Folder
+    from npugx_cache.store.plan import Limits
     from npugx_cache.store.policy import PrunePolicy
-    from npugx_cache.store.prune import Limits, PruneReport
+    from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.publish import Prepared
     from npugx_cache.store.usage import Usage
 
 _CLEANER = "c1ea"  # the lock of the one cleaner; too short for a key
 _CLEAN_SECONDS = 5.0
 _PATIENCE = 0.05
-_ESTIMATE_SECONDS = 60.0
 _LOW_WATER = 0.9
 
 
 class Upkeep:
     """The limits of one store, and what is known of how far it is from them."""
 
-    def __init__(self, folder: Folder, usage: Usage, caps: PrunePolicy) -> None:
+    def __init__(
+        self, folder: Folder, usage: Usage, caps: PrunePolicy, state: Path | None = None
+    ) -> None:
         self._folder = folder
+        self._state = state
         self._usage = usage
         self._caps = caps
-        self._size = self._entries = 0
-        self._scanned = float("-inf")
         self._mutex = threading.Lock()
         self._cleaning: threading.Thread | None = None
 
     def prune(self, policy: PrunePolicy, limits: Limits) -> PruneReport:
+        from npugx_cache.store.filesystem import is_local
+        from npugx_cache.store.index import Index
         from npugx_cache.store.lock import NotLocked, Wait, hold
         from npugx_cache.store.prune import PruneReport, prune
 
+        index = Index(self._folder, self._state)
         if limits.dry_run:
-            # Not even a bad file is moved away.
-            looking = self._folder.look_only("a dry run changes nothing")
-            return prune(looking, policy, self._usage.load(), limits)
+            return prune(self._folder, index.overview(), policy, self._usage.load(), limits)
         if self._folder.readonly is not None:
             return PruneReport(stopped=f"read-only: {self._folder.readonly}")
         with hold(self._folder, _CLEANER, Wait(seconds=0)) as answer:
             if isinstance(answer, NotLocked) and answer.held:
                 return PruneReport(stopped="another prune of this cache is running")
-            report = prune(self._folder, policy, self._usage.load(), limits)
-        self._usage.forget(manifest.entry for manifest in report.removed)
+            local = is_local(self._folder.root)
+            seen = index.overview(deadline=limits.deadline, trusting=local)
+            report = prune(self._folder, seen, policy, self._usage.load(), limits)
+        self._usage.forget(gone.entry for gone in report.removed)
         return report
 
     def make_room(self, wanted: int) -> bool:
         """Evict on a full disk; tell whether that freed anything."""
         import logging
 
+        from npugx_cache.store.plan import Limits
         from npugx_cache.store.policy import PrunePolicy
-        from npugx_cache.store.prune import Limits
 
         deadline = time.monotonic() + _CLEAN_SECONDS
         policy = PrunePolicy(weigh=self._caps.weigh)
@@ -97,27 +103,26 @@ class Upkeep:
         self._cleaning = None
 
     def _may_exceed(self, entry: Prepared) -> bool:
+        from npugx_cache.store.growth import grown
+
         caps = self._caps
-        with self._mutex:
-            self._size += entry.stored_bytes
-            self._entries += 1
-            return (
-                time.monotonic() - self._scanned > _ESTIMATE_SECONDS
-                or (caps.max_size is not None and self._size > caps.max_size)
-                or (caps.max_entries is not None and self._entries > caps.max_entries)
-            )
+        now = grown(self._folder, entry.stored_bytes, 1)
+        return (
+            now is None
+            or (caps.max_size is not None and now.size > caps.max_size)
+            or (caps.max_entries is not None and now.entries > caps.max_entries)
+        )
 
     def _clean(self, newest: str) -> None:
-        from npugx_cache.store.prune import Limits
+        from npugx_cache.store.growth import Total, looked, total
+        from npugx_cache.store.plan import Limits
 
-        started = time.monotonic()
-        limits = Limits(deadline=started + _CLEAN_SECONDS, protect=newest, low_water=_LOW_WATER)
+        deadline = time.monotonic() + _CLEAN_SECONDS
+        limits = Limits(deadline=deadline, protect=newest, low_water=_LOW_WATER)
         try:
+            before = total(self._folder)
             report = self.prune(self._caps, limits)
+            if report.stopped is None:
+                looked(self._folder, Total(report.kept_bytes, report.kept_entries), before)
         except Exception as error:  # noqa: BLE001  # a thread has nobody to raise to
             debug(f"cleaning failed: {error!r}")
-            return
-        if report.stopped is None:
-            with self._mutex:
-                self._size, self._entries = report.kept_bytes, report.kept_entries
-                self._scanned = started

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.store.derived import Derived, debug
 from npugx_cache.store.layout import is_digest
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 _MAX_ROWS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(NamedTuple):
     hits: int = 0
     last_used: float = 0.0
 
@@ -33,7 +31,7 @@ class Usage:
     One value holds a whole shard of entries: iterating 100,000 rows would take seconds.
     """
 
-    def __init__(self, root: Path, state: Path | None = None) -> None:
+    def __init__(self, root: str, state: Path | None = None) -> None:
         self._derived = Derived("usage", root, state=state)
 
     def add(self, uses: Mapping[str, Use]) -> None:

@@ -70,7 +70,7 @@ def _verify_entry(
     repair: bool,
 ) -> None:
     report.entries += 1
-    report.size += item.size
+    report.size += item.status.st_size
     manifest = item.manifest
     faults = [
         (ref, _verify_blob(folder, ref, known, report, repair=repair)) for ref in manifest.blobs

@@ -15,7 +15,7 @@ from npugx_cache.store import PruneReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from npugx_cache.store import Manifest, PrunePolicy
+    from npugx_cache.store import PrunePolicy
 
 _LONG = 200  # entries; fewer are gone before a bar could be read
 _NAMED = 20
@@ -45,10 +45,12 @@ def print_prune(
 
 def _print_text(report: PruneReport, root: str) -> None:
     verb = "would remove" if report.dry_run else "removed"
-    for manifest in report.removed[:_NAMED]:
-        click.echo(f"{verb} {manifest.entry[:12]}  {_function(manifest)}")
+    for gone in report.removed[:_NAMED]:
+        click.echo(f"{verb} {gone.entry[:12]}  {output.in_line(gone.function) or '?'}")
     if len(report.removed) > _NAMED:
         click.echo(f"{verb} {len(report.removed) - _NAMED} more (all of them with --format json)")
+    for name in report.old_formats:
+        click.echo(f"{verb} the entries of an older release ({name})")
     freed = "would free" if report.dry_run else "freed"
     click.echo(
         f"{verb} {output.count(report.entries, 'entry', 'entries')} and "
@@ -57,11 +59,6 @@ def _print_text(report: PruneReport, root: str) -> None:
         f"{output.count(report.kept_entries, 'entry', 'entries')}, "
         f"{output.size(report.kept_bytes)}"
     )
-
-
-def _function(manifest: Manifest) -> str:
-    value = manifest.about.get("function")
-    return output.in_line(value) if isinstance(value, str) else "?"
 
 
 def _as_json(report: PruneReport) -> dict[str, object]:
@@ -73,10 +70,8 @@ def _as_json(report: PruneReport) -> dict[str, object]:
         "kept_entries": report.kept_entries,
         "kept_bytes": report.kept_bytes,
         "swept": report.swept,
-        "removed": [
-            {"entry": manifest.entry, "key": manifest.key, "function": _function(manifest)}
-            for manifest in report.removed
-        ],
+        "removed": [gone._asdict() for gone in report.removed],
+        "old_formats": list(report.old_formats),
         "stopped": report.stopped,
     }
 

@@ -15,7 +15,7 @@ CALLS = [
     for name, value in vars(syscalls).items()
     if callable(value)
     and getattr(value, "__module__", "") == syscalls.__name__
-    and name not in {"is_regular", "random_name", "close"}
+    and name not in {"is_regular", "is_folder", "random_name", "close"}
 ]
 
 

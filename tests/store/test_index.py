@@ -7,7 +7,6 @@ import pytest
 
 from npugx_cache.store import Listed, PrunePolicy
 from npugx_cache.store.columns import Columns, pack_rows
-from npugx_cache.store.index import Index
 
 
 @pytest.fixture
@@ -164,9 +163,10 @@ def test_columns_give_back_rows_whatever_the_texts(aged):
     rows = listed(aged)
     odd = [rows[0]._replace(function="a b\tc", key="ab" * 16, environment=""), *rows[1:]]
     columns = Columns()
-    columns.add(pack_rows(odd))
-    columns.add(pack_rows([]))
-    columns.add(pack_rows(rows))
+    digests = [f"{number:064x}" for number in range(sum(row.blobs for row in rows))]
+    columns.add(pack_rows(odd, digests))
+    columns.add(pack_rows([], []))
+    columns.add(pack_rows(rows, digests[::-1]))
     assert columns.rows() == odd + rows
     assert columns.count == 10
-    assert Index is not None
+    assert [digest.hex() for digest in columns.digests()] == digests + digests[::-1]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 
@@ -359,3 +360,37 @@ def test_settings_name_the_limits_and_refuse_nonsense():
     for name, value in (("MAX_ENTRIES", "0"), ("MAX_AGE", "soon"), ("POLICY", "random")):
         with pytest.raises(OptionError, match=name):
             load(environ={f"NPUGX_CACHE_{name}": value})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_stores_are_pruned_as_promised_and_lose_no_blob_of_a_kept_entry(
+    store, publish, seed
+):
+    rng = random.Random(seed)
+    pool = [rng.randbytes(rng.randrange(1, 3000)) for _ in range(12)]
+    manifests = []
+    for number in range(10):
+        blobs = {f"b{at}": rng.choice(pool) for at in range(rng.randrange(4))}
+        manifests.append(publish(store, number, blobs=blobs, cost_seconds=rng.random() * 9))
+        age(entry_path(store, manifests[-1]), rng.randrange(100_000))
+    for name in rng.sample(files(store, "cas"), rng.randrange(3)):
+        (store.root / "v1/cas" / name[:2] / name).unlink()
+    present = set(files(store, "cas"))
+    policy = PrunePolicy(
+        max_size=rng.choice([None, 4000, 12_000]),
+        max_entries=rng.choice([None, 3, 6]),
+        older_than=rng.choice([None, 30_000.0, 70_000.0]),
+        weigh=rng.choice(["lru", "cost"]),
+    )
+    before = stored(store)
+    promised = store.prune(policy, dry_run=True)
+    done = store.prune(policy)
+    assert (promised.removed, promised.blobs) == (done.removed, done.blobs)
+    assert (promised.freed_bytes, promised.kept_bytes) == (done.freed_bytes, done.kept_bytes)
+    assert before - done.freed_bytes == stored(store) == done.kept_bytes
+    kept = [item.manifest for item in store.listing()]
+    assert done.kept_entries == len(kept)
+    named = {ref.sha256 for manifest in kept for ref in manifest.blobs}
+    assert set(files(store, "cas")) == named & present
+    assert policy.max_size is None or done.kept_bytes <= policy.max_size
+    assert policy.max_entries is None or len(kept) <= policy.max_entries

@@ -4,7 +4,6 @@ import os
 import subprocess
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -235,7 +234,7 @@ def test_a_forked_child_can_use_its_parents_store(store, publish, python, root):
         import os, sys
         from pathlib import Path
         from npugx_cache.config import Settings
-        from npugx_cache.store import open_store
+        from npugx_cache.store import Draft, open_store
         store = open_store(Settings(cache_dir=Path(sys.argv[1])))
         manifest = store.candidates(sys.argv[2]).manifests[0]
         store.record_hit(manifest)
@@ -245,12 +244,15 @@ def test_a_forked_child_can_use_its_parents_store(store, publish, python, root):
             store.record_hit(manifest)
             with store.lock('ab' * 16, wait=1) as answer:
                 print(type(answer).__name__, len(store.read(manifest, ['program'])), flush=True)
+            print(type(store.publish(Draft(
+                key='ef' * 32, identity='b' * 64, kind='graph', cost_seconds=1.0, factors=(),
+                about={}, blobs={'x': b'of the child'}))).__name__, flush=True)
             os._exit(0)
         print(os.waitpid(child, 0)[1])
         store._mutex.release()
     """
     out, err = python(code, root, manifest.key).communicate(timeout=30)
-    assert out.split() == ["Locked", "1", "0"], err
+    assert out.split() == ["Locked", "1", "Published", "0"], err
 
 
 def test_a_store_whose_folder_was_removed_makes_it_again(store, publish):
@@ -269,4 +271,4 @@ def test_a_manifest_is_a_frozen_value(store, publish):
     manifest = publish(store)
     with pytest.raises(AttributeError):
         manifest.key = "x"
-    assert isinstance(replace(manifest, cost_seconds=2.0), Manifest)
+    assert isinstance(manifest._replace(cost_seconds=2.0), Manifest)

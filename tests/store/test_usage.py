@@ -104,6 +104,58 @@ def test_hits_are_flushed_at_exit(store, publish, python):
     assert [item.hits for item in store.listing()] == [1]
 
 
+START = """if True:
+    import multiprocessing, os, signal, sys, time
+    from pathlib import Path
+    from npugx_cache.config import Settings
+    from npugx_cache.store import flushing, open_store
+
+    store = open_store(Settings(cache_dir=Path(sys.argv[1])))
+    manifest, = store.candidates(sys.argv[2]).manifests
+
+    def hit():
+        store.record_hit(manifest)
+"""
+
+
+@pytest.mark.parametrize("parent_hits", [0, 1])
+def test_hits_of_a_forked_multiprocessing_child_are_counted(store, publish, python, parent_hits):
+    manifest = publish(store)
+    code = (
+        START
+        + """
+    for _ in range(int(sys.argv[3])):
+        hit()
+    child = multiprocessing.get_context("fork").Process(target=hit)
+    child.start()
+    child.join()
+    """
+    )
+    _, err = python(code, store.root, manifest.key, parent_hits).communicate(timeout=60)
+    assert err == ""
+    assert [item.hits for item in store.listing()] == [1 + parent_hits]
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)"])
+def test_hits_of_a_process_that_is_killed_later_are_counted(store, publish, python, end):
+    manifest = publish(store)
+    path = store.root / "v1/ac/00" / manifest.key / manifest.entry
+    os.utime(path, (1, time.time() - 7200))
+    code = (
+        START
+        + f"""
+    flushing.SOON = 0.01
+    hit()
+    while not store._usage.load():
+        time.sleep(0.01)
+    {end}
+    """
+    )
+    python(code, store.root, manifest.key).communicate(timeout=60)
+    assert [item.hits for item in store.listing()] == [1]
+    assert time.time() - path.stat().st_mtime < 3600
+
+
 def test_the_counters_hold_no_pickle(hits, state_home):
     hits(2)
     with sqlite3.connect(database(state_home)) as connection:

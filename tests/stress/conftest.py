@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 KEY = "ab" * 32
 BLOBS = {"program": b"forward" * 400, "constants": bytes(range(256)) * 20, "text": b"x"}
-_UNNUMBERED = {"is_regular", "random_name", "close"}
+_UNNUMBERED = {"is_regular", "is_folder", "random_name", "close"}
 CALLS = [
     name
     for name, value in vars(syscalls).items()

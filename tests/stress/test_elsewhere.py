@@ -59,6 +59,8 @@ MEMBER = """if True:
     import diskcache, filelock, platformdirs, npugx_cache.store.lock, npugx_cache.store.prune
     import npugx_cache.store.publish, npugx_cache.store.blobs, npugx_cache.store.sweep
     import npugx_cache.store.upkeep, npugx_cache.store.usage, npugx_cache.store.entries
+    import npugx_cache.store.index, npugx_cache.store.growth, npugx_cache.store.filesystem
+    import ctypes, sqlite3  # the interpreter may be closed to the other user
     uid, gid = int(sys.argv[2]), int(sys.argv[3])
     os.umask(0o002)
     os.setgroups([]); os.setgid(gid); os.setuid(uid)
@@ -107,6 +109,59 @@ def test_a_stranger_and_a_closed_folder_are_clean_answers(opening, draft, place,
     )
     assert err == ""
     assert "uid 0" in out or "EACCES" in out
+
+
+READER = """if True:
+    import sys
+    from pathlib import Path
+    from npugx_cache.config import Settings
+    from npugx_cache.store import open_store
+    store = open_store(Settings(cache_dir=Path(sys.argv[1]), mode=sys.argv[2]))
+    assert store.readonly is not None
+    for number in range(3):
+        manifest, = store.candidates("ab" * 32).manifests
+        assert store.read(manifest, ["program"])["program"] == b"forward" * 400
+        store.record_hit(manifest)
+    store.flush()
+"""
+# Each changes a file system if it is given a path of it.
+CHANGING = (
+    "mkdir,mkdirat,rmdir,unlink,unlinkat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,"
+    "chmod,fchmodat,chown,lchown,fchownat,utime,utimes,utimensat,truncate,mknod,mknodat,creat"
+)
+
+
+@pytest.mark.parametrize("way", ["readonly mode", "read-only mount"])
+def test_a_hit_in_a_read_only_folder_tries_to_change_nothing(opening, draft, place, python, way):
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("no strace here")
+    store = opening()
+    store.publish(draft())
+    root = store.root
+    if way == "read-only mount":
+        root = place / "mounted"
+        root.mkdir(mode=0o700)
+        for command in (["--bind", store.root, root], ["-o", "remount,bind,ro", root]):
+            done = subprocess.run(["mount", *command], check=False, capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"can't bind-mount: {done.stderr.strip()}")
+    seen = place / "calls"
+    before = (strace, "-f", "-qq", "-o", seen, "-e", f"trace=open,openat,{CHANGING}")
+    mode = "readonly" if way == "readonly mode" else "on"
+    try:
+        process = python(READER, root, mode, before=tuple(map(str, before)))
+        _, err = process.communicate(timeout=120)
+    finally:
+        if root != store.root:
+            subprocess.run(["umount", root], check=True)
+    if "ptrace" in err or "attach" in err:
+        pytest.skip(f"strace may not trace here: {err.strip()[:200]}")
+    assert (process.returncode, err) == (0, "")
+    calls = [line for line in seen.read_text().splitlines() if f'"{root}' in line]
+    assert len(calls) > 4
+    harmless = [c for c in calls if " open" in c and "O_RDONLY" in c and "O_CREAT" not in c]
+    assert calls == harmless
 
 
 PUBLISHER = """if True:
@@ -170,9 +225,15 @@ def test_after_a_power_cut_every_acknowledged_durable_entry_is_there(disk, draft
     image, mount = disk
     (mount / "cache").mkdir(mode=0o700)
     store = open_folder(Settings(cache_dir=mount / "cache"))
+    contents = {}
     for number in range(40):
+        # Every other one is durable and names a blob that a hasty publisher has left unsynced.
+        blobs = {"x": b"%d" % (number // 2)}
+        if number == 1:
+            blobs |= {f"b{n}": b"%d" % n * 500 for n in range(40)}  # synced all at once
+        contents[number] = blobs
         cost = 5.0 if number % 2 else 0.0
-        store.publish(draft(key=f"{number:064x}", cost_seconds=cost, blobs={"x": b"%d" % number}))
+        store.publish(draft(key=f"{number:064x}", cost_seconds=cost, blobs=blobs))
     fd = os.open(mount, os.O_RDONLY)
     try:
         # EXT4_IOC_SHUTDOWN, without flushing the log.
@@ -186,10 +247,9 @@ def test_after_a_power_cut_every_acknowledged_durable_entry_is_there(disk, draft
     assert done.returncode == 0, done.stderr
     store = open_folder(Settings(cache_dir=mount / "cache"))
     lost = torn = 0
-    for number in range(40):
+    for number, right in contents.items():
         found = store.candidates(f"{number:064x}").manifests
-        answers = [store.read(manifest, ["x"]) for manifest in found]
-        right = {"x": b"%d" % number}
+        answers = [store.read(manifest, right) for manifest in found]
         lost += number % 2 and right not in answers
         torn += any(isinstance(a, dict) and a != right for a in answers)
     assert (lost, torn) == (0, 0)

@@ -94,6 +94,7 @@ def works(store, other, given):
 
     return {
         "publish": (nothing, publish),
+        "publish many": (nothing, publish),
         "publish over damage": (damaged, publish),
         "prune": (present, prune),
         "import": (nothing, take),
@@ -102,12 +103,13 @@ def works(store, other, given):
     }
 
 
-NAMES = ["publish", "publish over damage", "prune", "import", "fill", "quarantine"]
+NAMES = ["publish", "publish many", "publish over damage", "prune", "import", "fill", "quarantine"]
+MANY = {f"b{number}": b"%d" % number * 50 for number in range(20)}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_every_call_it_leaves_a_whole_entry_or_none(opening, draft, failpoints, name):
-    given = draft()
+    given = draft(blobs=MANY) if name == "publish many" else draft()
     store = opening()
     before, work = works(store, opening("other"), given)[name]
     for at in range(1, MOST):
@@ -134,7 +136,7 @@ def raising(number):
 def test_an_error_at_every_call_raises_nothing_into_the_caller(
     opening, draft, failpoints, name, number
 ):
-    given = draft()
+    given = draft(blobs=MANY) if name == "publish many" else draft()
     store = opening()
     before, work = works(store, opening("other"), given)[name]
     for at in range(1, MOST):

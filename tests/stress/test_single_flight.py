@@ -12,6 +12,7 @@ FLEET = """if True:
     from pathlib import Path
     from npugx_cache.config import Settings
     from npugx_cache.store import Draft, Locked, NotStored, open_store
+    from npugx_cache.store.layout import Folder
     import filelock, npugx_cache.store.lock, npugx_cache.store.publish
 
     root, processes, rounds, locks = Path(sys.argv[1]), *map(int, sys.argv[2:4]), sys.argv[4]
@@ -20,6 +21,8 @@ FLEET = """if True:
         fcntl.flock = flock
     elif locks == "useless":
         fcntl.flock = lambda *_: None
+    hosts = 2 if locks == "of each host" else 1
+    name_of_lock = Folder.lock
 
     def race(round_):
         store = open_store(Settings(cache_dir=root))
@@ -45,9 +48,12 @@ FLEET = """if True:
         start, go = os.pipe()
         out, into = os.pipe()
         children = []
-        for _ in range(processes):
+        for number in range(processes):
             child = os.fork()
             if child == 0:
+                # What a network mount with locks per host comes to: a lock of its own each.
+                host = number % hosts
+                Folder.lock = lambda folder, name: name_of_lock(folder, f"{name}{host:02x}")
                 os.close(go)
                 os.read(start, 1)  # returns when the parent closes its end
                 try:
@@ -81,6 +87,12 @@ def test_of_64_processes_one_compiles_in_each_of_20_rounds(python, place):
     rows = fleet(python, place / "cache", 64, 20)
     assert [row[:2] for row in rows] == [[64, 1]] * 20
     print("last worker after the first, s:", sorted(round(row[2], 3) for row in rows))
+
+
+def test_of_two_hosts_whose_locks_do_not_reach_each_other_two_compile_at_most(python, place):
+    rows = fleet(python, place / "cache", 12, 4, "of each host")
+    assert [row[0] for row in rows] == [12] * 4
+    assert all(1 <= row[1] <= 2 for row in rows)
 
 
 @pytest.mark.parametrize("locks", ["missing", "useless"])

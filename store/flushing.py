@@ -1,0 +1,73 @@
+"""When the hits that stores count in memory are written: soon after, and when the process ends.
+
+Not only at exit: a server lives for days and is then killed, and what it used would look unused to
+a cleaner. Children of multiprocessing end without running atexit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npugx_cache.store.folder_store import FolderStore
+
+SOON = 10.0
+_open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
+# A store that nobody holds any more still has its hits to write.
+_with_hits: set[FolderStore] = set()
+_waiting: list[threading.Timer] = []
+_finalized_in: set[int] = set()
+
+
+def opened(store: FolderStore) -> None:
+    _open_stores.add(store)
+
+
+def has_hits(store: FolderStore) -> None:
+    """Have a store flushed soon. Called once between two flushes of it, on the way of a hit."""
+    _with_hits.add(store)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and os.getpid() not in _finalized_in:
+        _finalized_in.add(os.getpid())
+        util.Finalize(None, _flush_all, exitpriority=0)
+    if not _waiting:
+        timer = threading.Timer(SOON, _flush_all)
+        timer.daemon = True
+        # At the end of an interpreter no thread can be started; atexit flushes then.
+        with contextlib.suppress(RuntimeError):
+            timer.start()
+            _waiting.append(timer)
+
+
+def flushed(store: FolderStore) -> None:
+    _with_hits.discard(store)
+
+
+def _flush_all() -> None:
+    _waiting.clear()
+    for store in list(_with_hits):
+        with contextlib.suppress(Exception):
+            store.flush()
+
+
+@atexit.register
+def _at_exit() -> None:
+    _flush_all()
+    for store in list(_open_stores):
+        store.settle()
+
+
+def _after_fork() -> None:
+    _with_hits.clear()
+    _waiting.clear()  # the thread stayed with the parent
+    for store in list(_open_stores):
+        store.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

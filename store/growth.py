@@ -1,0 +1,66 @@
+"""How large a store has become since it was last looked at, for every process that publishes.
+
+A file of records (bytes, entries): the first is the time of the last look, the second what was
+found, and each publish appends one. A process that counted only its own entries would exceed a
+limit as many times as there are processes. An estimate: when it is missing, odd or old, somebody
+looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from npugx_cache.store import syscalls
+from npugx_cache.store.files import Fault, read_file, write_file
+
+if TYPE_CHECKING:
+    from npugx_cache.store.layout import Folder
+
+_NAME = "size"
+_RECORD = 16
+_MAX_BYTES = 1 << 20
+_OLD = 600.0
+
+
+class Total(NamedTuple):
+    size: int
+    entries: int
+
+
+def grown(folder: Folder, size: int, entries: int) -> Total | None:
+    """Add what was published and return the total, or None where nobody knows it."""
+    with contextlib.suppress(OSError):
+        fd = syscalls.open_append(folder.part(_NAME))
+        try:
+            syscalls.write_all(fd, array("q", [size, entries]).tobytes())
+        finally:
+            syscalls.close(fd)
+    return total(folder)
+
+
+def total(folder: Folder) -> Total | None:
+    found = read_file(folder, folder.part(_NAME), limit=_MAX_BYTES)
+    if isinstance(found, Fault) or len(found.data) % _RECORD or not found.data:
+        return None
+    numbers = array("q", found.data)
+    if not 0 <= time.time() - numbers[0] < _OLD:
+        return None
+    return Total(sum(numbers[2::2]), sum(numbers[3::2]))
+
+
+def looked(folder: Folder, found: Total, before: Total | None) -> None:
+    """Note what a scan has found. `before` is the total when it began.
+
+    What was published meanwhile may be in both: better counted twice than not at all.
+    """
+    now = total(folder)
+    since = Total(0, 0)
+    if before is not None and now is not None:
+        since = Total(max(0, now.size - before.size), max(0, now.entries - before.entries))
+    numbers = [int(time.time()), 0, found.size + since.size, found.entries + since.entries]
+    with contextlib.suppress(OSError):
+        data = array("q", numbers).tobytes()
+        write_file(folder, folder.part(_NAME), data, durable=False)
