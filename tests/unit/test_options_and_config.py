@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def f(x):
         ({"capture_limit": True}, "option 'capture_limit' is True; expected an int"),
         ({"capture_limit": 2.0}, "expected an int"),
         ({"capture_limits": 2}, "unknown option 'capture_limits'; valid options are"),
+        ({"use_graph_pool": "x"}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (0, 0)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (3, 4)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (False, 1)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"capture_error_mode": "none"}, "valid values are 'global', 'thread_local', 'relaxed'"),
+        ({"data_dump_stage": 1}, "valid values are 'original', 'optimized'"),
+        ({"data_dump_dir": "/no/such/folder"}, "expected the path of an existing folder"),
+        ({"post_grad_custom_pre_pass": "f"}, "valid values are None and a function"),
+        ({"super_kernel_debug_options": {1: 2}}, "valid values are None and a dict with str keys"),
+        ({"super_kernel_debug_options": {"a": object()}}, "a dict with str keys and plain values"),
+        ({"_vllm_aclnn_static_kernel_sym_range": 5}, "valid values are None and a list of ints"),
+        ({"_vllm_aclnn_static_kernel_sym_index": -1}, "valid range is 0 to"),
     ],
 )
 def test_a_bad_option_is_refused_by_name_with_its_range(given_options, said):
@@ -38,10 +51,45 @@ def test_a_bad_option_is_refused_by_name_with_its_range(given_options, said):
         cache_compile(f, options=given_options)
 
 
-def test_an_option_of_the_vendor_that_is_not_there_yet_says_so():
-    with pytest.raises(BackendUnavailable, match=r"'static_kernel_compile'.*not implemented"):
+@pytest.mark.parametrize(
+    "name", [name for name, spec in options.SPECS.items() if spec.range.type == "bool"]
+)
+def test_no_number_and_no_text_is_a_boolean(name):
+    for value in (0, 1, "True", None, 0.0):
+        with pytest.raises(OptionError, match=f"'{name}' is .*; valid values are True and False"):
+            options.parse({name: value})
+
+
+def test_an_option_of_the_npu_is_refused_where_there_can_be_none():
+    assert importlib.util.find_spec("torch_npu") is None, "these tests run without torch_npu"
+    with pytest.raises(BackendUnavailable, match=r"'static_kernel_compile'.*an NPU only"):
         options.parse({"static_kernel_compile": True})
     assert options.parse({"static_kernel_compile": False}) == options.Options()
+
+
+def test_an_option_is_refused_on_a_graph_of_another_kind_of_device():
+    asked = options.Options(deadlock_check=True)
+    asked.require_devices(["cpu", "npu"])
+    asked.require_devices([])
+    with pytest.raises(BackendUnavailable, match=r"'deadlock_check' has an effect on npu only"):
+        asked.require_devices(["cpu"])
+    options.Options().require_devices(["cpu"])
+
+
+@pytest.mark.parametrize(
+    ("given_options", "said"),
+    [
+        ({"data_dump_stage": "original"}, "only with dump_tensor_data=True"),
+        ({"use_graph_pool": (0, 5), "reuse_graph_pool_in_same_fx": True}, "exclude each other"),
+        ({"use_graph_pool": (0, 5), "force_eager": True}, "'force_eager' and 'use_graph_pool'"),
+        ({"force_recapture": True, "force_eager": True}, "nothing is captured"),
+    ],
+)
+def test_options_that_exclude_each_other_are_named(given_options, said, monkeypatch):
+    specs = {name: spec._replace(ready=True) for name, spec in options.SPECS.items()}
+    monkeypatch.setattr(options, "SPECS", specs)
+    with pytest.raises(OptionError, match=said):
+        options.parse(given_options)
 
 
 def test_defaults_and_given_options_are_factors():

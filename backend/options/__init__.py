@@ -1,0 +1,103 @@
+"""Options of a backend, with the names and meanings of the vendor's npugraph_ex.
+
+Checked when a function is decorated, not at its first call. What has no effect, on a device or in
+this version, is refused by name and never ignored. `table` says what there is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.backend.options.ranges import MAX_INT
+from npugx_cache.backend.options.table import SPECS, Options, Spec
+from npugx_cache.errors import BackendUnavailable, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MAX_CAPTURE_LIMIT", "SPECS", "Options", "Spec", "parse"]
+
+MAX_CAPTURE_LIMIT = MAX_INT
+
+_USELESS_UNDER_FORCE_EAGER = (
+    "use_graph_pool",
+    "force_recapture",
+    "unsafe_skip_npugraph_capture_validation",
+    "super_kernel_optimize",
+    "deadlock_check",
+)
+
+
+def parse(options: Mapping[str, Any] | None) -> Options:
+    """Check user options; raises `OptionError` (a ValueError) naming the option and its range.
+
+    Raises `BackendUnavailable` for an option that can't have an effect here.
+    """
+    given = dict(options or {})
+    for name, value in given.items():
+        if name not in SPECS:
+            raise OptionError(
+                f"unknown option {name!r}; valid options are {', '.join(sorted(SPECS))}"
+            )
+        _check(name, value, SPECS[name])
+    if given.get("use_graph_pool") is not None:
+        given.setdefault("reuse_graph_pool_in_same_fx", False)
+    parsed = Options(**{name: _kept(value) for name, value in given.items()})
+    _check_conflicts(parsed)
+    if not parsed.dump_tensor_data:
+        return parsed
+    # The program names the folder: a later chdir must not move it.
+    return replace(parsed, data_dump_dir=os.path.abspath(parsed.data_dump_dir))  # noqa: PTH100
+
+
+def _check(name: str, value: object, spec: Spec) -> None:
+    if not spec.range.accepts(value):
+        raise OptionError(f"option {name!r} is {value!r}; {spec.range.words}")
+    if value == spec.off:
+        return
+    if spec.devices == ("npu",) and not _npu_is_possible():
+        raise BackendUnavailable(
+            f"option {name!r} has an effect on an NPU only, and torch_npu is not installed"
+        )
+    if not spec.ready:
+        raise BackendUnavailable(
+            f"option {name!r} of npugraph_ex is not implemented in this version; leave it out"
+        )
+
+
+def _npu_is_possible() -> bool:
+    return "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None
+
+
+def _check_conflicts(options: Options) -> None:
+    for name, spec in SPECS.items():
+        if spec.needs and getattr(options, name) != spec.off and not getattr(options, spec.needs):
+            raise OptionError(f"option {name!r} has an effect only with {spec.needs}=True")
+    if options.use_graph_pool is not None and options.reuse_graph_pool_in_same_fx:
+        raise OptionError(
+            "options 'use_graph_pool' and 'reuse_graph_pool_in_same_fx' exclude each other: a pool "
+            "that others use too can't be rolled back"
+        )
+    if options.super_kernel_optimize and options.dump_tensor_data:
+        raise OptionError(
+            "options 'super_kernel_optimize' and 'dump_tensor_data' exclude each other: merged "
+            "kernels have no results in between"
+        )
+    for name in _USELESS_UNDER_FORCE_EAGER if options.force_eager else ():
+        if getattr(options, name) != SPECS[name].off:
+            raise OptionError(
+                f"options 'force_eager' and {name!r} exclude each other: nothing is captured"
+            )
+
+
+def _kept(value: Any) -> Any:
+    """A value that the caller can't change afterwards."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return dict(value) if isinstance(value, dict) else value

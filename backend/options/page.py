@@ -1,0 +1,50 @@
+"""The page of options, made from the table: `python -m npugx_cache.backend.options.page`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+
+from npugx_cache.backend.options.table import SPECS, Options
+
+_HEAD = """# Options
+
+<!-- Made by `python -m npugx_cache.backend.options.page > docs/options.md`; do not edit. -->
+
+Given as `cache_compile(..., options={"capture_limit": 256})`, `compile_fx(gm, inputs, options)` or
+`torch.compile(..., backend="npugx", options=...)`. Names and meanings are those of the vendor's
+npugraph_ex. They are checked when a function is decorated; 0 and 1 are not booleans. Each is part
+of the key of an entry. An option that has no effect on the devices of a graph is refused with
+`BackendUnavailable` when it is compiled; one that needs an NPU, where torch_npu is not installed,
+when the function is decorated.
+
+The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes.
+
+| option | type | default | range | effect | devices |
+|---|---|---|---|---|---|
+"""
+
+
+def render() -> str:
+    """The page as Markdown."""
+    rows = [_row(each.name, each.default) for each in fields(Options)]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _row(name: str, default: object) -> str:
+    spec = SPECS[name]
+    effect = spec.effect
+    if spec.needs:
+        effect += f" Only with `{spec.needs}=True`."
+    if not spec.ready:
+        effect += " **Not in this version**: refused by name."
+    shown = f"`{default!r}`"
+    if spec.vendor_default:
+        shown += f" (vendor: `{spec.vendor_default}`)"
+    words = spec.range.words.replace("|", "\\|")
+    cells = (f"`{name}`", spec.range.type, shown, words, effect, ", ".join(spec.devices))
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,97 @@
+"""What values an option may have: a type, a range in words, and the check. Knows nothing of torch.
+
+0 and 1 are not booleans, and booleans are not numbers: the vendor's export turns a 0 into the text
+"0", which is true.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache.portable import NotPortable, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_INT = (1 << 63) - 1
+
+
+class Range(NamedTuple):
+    """`accepts` tells whether a value is in range; `words` say what is, in an error message."""
+
+    type: str
+    words: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integers(low: int, high: int = MAX_INT) -> Range:
+    return Range(
+        "int",
+        f"expected an int, valid range is {low} to {high}",
+        lambda value: _is_int(value) and low <= value <= high,
+    )
+
+
+def choice(*texts: str) -> Range:
+    return Range(
+        "str",
+        f"valid values are {', '.join(map(repr, texts))}",
+        lambda value: isinstance(value, str) and value in texts,
+    )
+
+
+def _is_pool(value: Any) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(_is_int(part) and part >= 0 for part in value)
+        and (value[0] == 0) != (value[1] == 0)
+    )
+
+
+def _is_int_list(value: Any) -> bool:
+    return value is None or (isinstance(value, (list, tuple)) and all(map(_is_int, value)))
+
+
+def _is_settings(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return value is None
+    try:
+        encode(value)  # it becomes part of the fingerprint
+    except NotPortable:
+        return False
+    return all(isinstance(key, str) for key in value)
+
+
+BOOLEAN = Range("bool", "valid values are True and False", lambda value: isinstance(value, bool))
+POOL = Range(
+    "tuple[int, int] or None",
+    "valid values are None and a pool handle: two ints of which exactly one is 0",
+    lambda value: value is None or _is_pool(value),
+)
+INTEGERS = Range(
+    "list[int] or None",
+    "valid values are None and a list of ints",
+    _is_int_list,
+)
+SETTINGS = Range(
+    "dict[str, Any] or None",
+    "valid values are None and a dict with str keys and plain values",
+    _is_settings,
+)
+FUNCTION = Range(
+    "callable or None",
+    "valid values are None and a function (gm, example_inputs, config)",
+    lambda value: value is None or callable(value),
+)
+FOLDER = Range(
+    "str",
+    "expected the path of an existing folder",
+    lambda value: isinstance(value, (str, os.PathLike)) and Path(value).is_dir(),
+)

@@ -1,0 +1,20 @@
+"""docs/options.md says what the code does."""
+
+from pathlib import Path
+
+from npugx_cache.backend.options import SPECS
+from npugx_cache.backend.options.page import render
+
+PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+
+
+def test_the_committed_page_is_the_one_that_the_table_makes():
+    assert PAGE.read_text() == render(), (
+        "run: python -m npugx_cache.backend.options.page > docs/options.md"
+    )
+
+
+def test_every_option_has_a_row_with_its_effect_and_devices():
+    rows = [line for line in render().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(SPECS)
+    assert all(len(row.strip("|").split(" | ")) == 6 for row in rows)
