@@ -1,7 +1,7 @@
-"""Graph passes: each takes an aten graph and returns how many nodes it removed.
+"""Graph passes: each takes an aten graph and returns how often it found something to rewrite.
 
 The graphs are not functionalised: an operator may write to its inputs, and values may be views of
-each other. A pass must keep every write, and every aliasing that a caller could see.
+each other. A pass must keep every write, and every aliasing that a caller could see (`aliasing`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 class Pass(Protocol):
-    """Changes a graph in place; returns the number of nodes removed."""
+    """Changes a graph in place; returns the number of rewrites."""
 
     def __call__(self, graph: fx.Graph) -> int: ...

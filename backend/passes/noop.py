@@ -1,24 +1,28 @@
 """No-op removal: drop calls that return their input unchanged.
 
-torch's own list of such operators, restricted to what stays right without functionalisation: a
-result that is a fresh copy (`clone`) may be written to, so only operators that return an alias of
-their input anyway (views, casts to the same type) are dropped. An alias that the function returns
+torch's own list of such operators, as far as they return an alias of their input anyway (views); a
+fresh copy (`clone`) may be written to and is left to `copies`. An alias that the function returns
 is kept: eager hands out a new tensor object there, and the caller can tell.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import fx
+
+from npugx_cache.backend.passes import layout
+from npugx_cache.backend.passes.effects import moves_values
+
+if TYPE_CHECKING:
+    from torch import fx
 
 aten = torch.ops.aten
 
 
 def remove_noops(graph: fx.Graph) -> int:
     """Replace each no-op's uses by its input."""
-    if any(_changes_metadata(node) for node in graph.nodes):
+    if moves_values(graph):
         return 0  # `y = x.view(...); y.t_()` must not become `x.t_()`
     removed = 0
     for node in list(graph.nodes):
@@ -29,33 +33,14 @@ def remove_noops(graph: fx.Graph) -> int:
     return removed
 
 
-def _changes_metadata(node: fx.Node) -> bool:
-    return torch.Tag.inplace_view in getattr(node.target, "tags", ())
-
-
 def _sees(user: fx.Node) -> bool:
     """Whether a user hands its argument on as the very tensor object that a caller gets."""
     return user.op == "output" or user.is_impure()
 
 
 def _same_layout(node: fx.Node) -> bool:
-    """Same sizes, strides, offset and dtype, known to be equal without adding a guard."""
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    before, after = source.meta.get("val"), node.meta.get("val")
-    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
-        return False
-    pairs = [
-        *zip(before.shape, after.shape, strict=False),
-        *zip(before.stride(), after.stride(), strict=False),
-        (before.storage_offset(), after.storage_offset()),
-    ]
-    return before.dim() == after.dim() and before.dtype == after.dtype and all(map(_equal, pairs))
-
-
-def _equal(pair: tuple[Any, Any]) -> bool:
-    left, right = (size if isinstance(size, int) else size.node.expr for size in pair)
-    return bool(left == right)
+    before, after = layout.tensor(node.args[0]), layout.tensor(node)
+    return before is not None and after is not None and layout.same_layout(before, after)
 
 
 _ALIASING = frozenset(

@@ -5,19 +5,21 @@ Importing this module loads sympy; the hit path must not.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _prims_common, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_aggregate, map_arg
+from torch.fx.traceback import preserve_node_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from torch import fx
 
 
 def lower(
@@ -37,13 +39,89 @@ def lower(
         fakes = [_fake(mode, value, known) for value in inputs]
         allowed = mode.allow_non_fake_inputs
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
+        steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
         try:
-            return make_fx(
-                _flat(function),
-                decomposition_table=dict(decompositions or {}),
-            )(*fakes)
+            with preserve_node_meta():  # each operator keeps the stack of the step it comes from
+                lowered = make_fx(
+                    _flat(steps.run if steps else function),
+                    decomposition_table=dict(decompositions or {}),
+                )(*fakes)
         finally:
             mode.allow_non_fake_inputs = allowed
+    lowered.meta[RESHAPED] = steps.reshaped if steps else None
+    return lowered
+
+
+RESHAPED = "npugx_reshaped"
+"""Key in the `meta` of a lowered graph: target and stack of the step that changed the shape or the
+strides of a tensor which another step made, or None."""
+
+
+class _Steps(fx.Interpreter):
+    """Runs a graph node by node, and sees which of them change the layout of what they are given.
+
+    Operators within one step may do so to tensors of their own: `adaptive_avg_pool2d` does.
+    """
+
+    reshaped: tuple[str, str | None] | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        given = [self.env[node] for node in n.all_input_nodes]
+        before = [_layout(value) for value in given]
+        result = super().run_node(n)
+        if self.reshaped is None and before != [_layout(value) for value in given]:
+            self.reshaped = str(n.target), n.stack_trace
+        return result
+
+
+def _layout(value: Any) -> list[Any]:
+    """Sizes and strides as they were written down.
+
+    Comparing symbols would add guards on them, and `expr` may change when a symbol gets a value.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return []
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    return [n.node._expr if isinstance(n, torch.SymInt) else n for n in numbers]
+
+
+def traced_alike(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of an aten graph whose traced values can be compared with one another.
+
+    That takes one fake mode for the whole graph; where each value has a mode of its own, as make_fx
+    leaves it for real tensors, views don't share a storage and offsets are lost. Such a graph is
+    traced again, or, with sizes that can't be known, left without values.
+    """
+    nodes = list(graph_module.graph.nodes)
+    values = [node.meta["val"] for node in nodes if "val" in node.meta]
+    inputs = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    try:
+        consistent = detect_fake_mode(values) is not None
+    except AssertionError:
+        consistent = False
+    if consistent or not any(isinstance(value, torch.Tensor) for value in values):
+        return copy.deepcopy(graph_module)
+    if all(map(_is_static, inputs)):
+        mode = FakeTensorMode()
+        with mode:
+            fresh = [_blank(value) for value in inputs]
+        return lower(graph_module, fresh, None)
+    stripped = copy.deepcopy(graph_module)
+    for node in stripped.graph.nodes:
+        node.meta.pop("val", None)
+    return stripped
+
+
+def _is_static(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, (int, float))
+    return all(isinstance(size, int) for size in (*value.shape, *value.stride()))
+
+
+def _blank(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,3 +138,110 @@ def _fake(mode: FakeTensorMode, value: Any, known: Any) -> Any:
     if symbolic is None:
         return mode.from_tensor(value, static_shapes=True)
     return mode.from_tensor(value, symbolic_context=symbolic, source=symbolic.tensor_source)
+
+
+def storages(value: Any) -> list[int]:
+    """Which storage each tensor of a traced value is in; views of one tensor give the same."""
+    if isinstance(value, (list, tuple)):
+        return [storage for item in value for storage in storages(item)]
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return []
+    return [value.untyped_storage()._cdata]
+
+
+def trace_value(node: fx.Node) -> None:
+    """Give a node that a pass added the fake value that a trace would have given it.
+
+    Left without one where an argument has none: passes take such a node for unknown.
+    """
+    arguments: list[fx.Node] = node.all_input_nodes
+    if any("val" not in argument.meta for argument in arguments):
+        return
+    mode = detect_fake_mode([argument.meta["val"] for argument in arguments])
+    if mode is None or not callable(node.target):
+        return
+    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    with torch.no_grad(), mode, enable_python_dispatcher():
+        node.meta["val"] = node.target(*args, **kwargs)
+
+
+def inline(node: fx.Node, function: Callable[..., Any]) -> Any:
+    """Replace a call by what `function` does when given the call's arguments.
+
+    Traced on the fake values of the arguments and inserted before the node, which stays. Returns
+    what `function` returns, as nodes; None where an argument was never traced.
+    """
+    inputs: list[fx.Node] = node.all_input_nodes
+    if any("val" not in each.meta for each in inputs):
+        return None
+
+    def flat(*values: Any) -> Any:
+        known = dict(zip(inputs, values, strict=True))
+        args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
+        return function(*args, **kwargs)
+
+    traced = lower(flat, [each.meta["val"] for each in inputs], None)
+    copies: dict[fx.Node, Any] = {}
+    placeholders = iter(inputs)
+    with node.graph.inserting_before(node):
+        for each in traced.graph.nodes:
+            if each.op == "placeholder":
+                copies[each] = next(placeholders)
+            elif each.op == "output":
+                return map_arg(each.args[0], copies.__getitem__)
+            else:
+                copies[each] = node.graph.node_copy(each, copies.__getitem__)
+    return None
+
+
+def without_functionalisation(target: Any, copy: Callable[[Any], Any]) -> Callable[..., Any]:
+    """What a call of auto_functionalized does, with `copy` for its copies of what is written to.
+
+    The function takes the call's arguments and returns the results and then the copies.
+    """
+    from torch._higher_order_ops import auto_functionalize as torchs
+
+    def first(operator: Any, **kwargs: Any) -> Any:
+        names, _ = torchs.get_mutable_args(operator)
+        kwargs |= {name: map_aggregate(kwargs[name], copy) for name in names}
+        return torchs.auto_functionalized_dense(operator, (), **kwargs)
+
+    def second(operator: Any, **kwargs: Any) -> Any:
+        kwargs["_all_bases"] = [copy(base) for base in kwargs.get("_all_bases", ())]
+        return torchs.auto_functionalized_v2_dense(operator, (), **kwargs)
+
+    return first if target is torch.ops.higher_order.auto_functionalized else second
+
+
+clone_preserve_strides: Callable[[torch.Tensor], torch.Tensor]
+clone_preserve_strides = _prims_common.clone_preserve_strides
+"""A copy with the same strides and offset, also of a tensor with gaps or overlaps."""
+
+
+def static_inputs(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None = None
+) -> tuple[int, ...]:
+    """Positions of placeholders that hold parameters or what Dynamo takes to stay in its place."""
+    inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    examples = example_inputs or [None] * len(inputs)
+    return tuple(
+        position
+        for position, (node, example) in enumerate(zip(inputs, examples, strict=False))
+        if isinstance(example, torch.nn.Parameter)
+        or "_dynamo_static_input_type" in (node.meta.get("tensor_dict") or {})
+    )
+
+
+def debug_folder() -> str:
+    """The folder of this process that torch writes debug output to."""
+    from torch._dynamo.utils import get_debug_dir
+
+    return str(get_debug_dir())
+
+
+def global_rank() -> int | None:
+    """The rank of this process, None outside of `torch.distributed`."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank()

@@ -58,7 +58,7 @@ def test_random_numbers_still_run():
         ({"capture_limit": 0}, OptionError, "valid range is 1 to"),
         ({"capture_limit": True}, OptionError, "expected an int"),
         ({"capture_limit": "5"}, OptionError, "expected an int"),
-        ({"inplace_pass": True}, BackendUnavailable, "not implemented in this version"),
+        ({"deadlock_check": True}, BackendUnavailable, "an NPU only"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, error, words):

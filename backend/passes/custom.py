@@ -1,0 +1,49 @@
+"""The user's own passes: a function that changes the fx graph in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache._compat import lowering
+from npugx_cache.errors import PassError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+    from npugx_cache.backend.options import Options
+    from npugx_cache.backend.passes import Pass
+
+
+def custom_pass(name: str, function: Callable[..., Any], options: Options) -> Pass:
+    """`function(graph_module, example_inputs, options)` as a pass; `name` is its option.
+
+    The example inputs are the traced values of the placeholders. Raises PassError for what the
+    function raises, and for a graph that it leaves invalid or with other inputs.
+    """
+
+    def run(graph: fx.Graph) -> int:
+        module: Any = graph.owning_module
+        before, inputs = _shape(graph), _placeholders(graph)
+        try:
+            function(module, [node.meta.get("val") for node in inputs], options)
+            module.graph.lint()
+        except Exception as error:
+            raise PassError(f"option {name!r}: {function!r} raised {error!r}") from error
+        if [node.name for node in _placeholders(module.graph)] != [node.name for node in inputs]:
+            raise PassError(f"option {name!r}: {function!r} changed the inputs of the graph")
+        for node in module.graph.nodes:
+            if node.op == "call_function" and "val" not in node.meta:
+                lowering.trace_value(node)
+        return len(before ^ _shape(module.graph))
+
+    return run
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _shape(graph: fx.Graph) -> set[tuple[str, str, str, str]]:
+    return {(n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.nodes}

@@ -1,0 +1,131 @@
+"""What a single call does to memory: what it reads, writes, and returns views of.
+
+An operator's schema says which arguments it writes to and which its results alias. Operators known
+to return an argument or a view without saying so are listed here; composite operators, whose
+schemas nobody checks, are assumed to. What is not a registered operator may do anything.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from npugx_cache._compat import schemas
+
+_SWITCHING = frozenset({"streams", "npugraph_ex"})
+"""Namespaces of operators that change the stream of the calls after them."""
+
+_UNDECLARED = frozenset(
+    {
+        "aten::_unsafe_view",
+        "aten::unsafe_split",
+        "aten::unsafe_split_with_sizes",
+        "aten::lift",
+        "aten::_lazy_clone",
+        "aten::_pin_memory",
+        "prims::device_put",
+        "prims::convert_element_type",
+    }
+)
+"""Operators that may return their argument or views of it although the schema says otherwise."""
+
+WHOLE_STORAGE_COPIES = frozenset(
+    {
+        "aten::copy",
+        "aten::slice_scatter",
+        "aten::select_scatter",
+        "aten::diagonal_scatter",
+        "aten::as_strided_scatter",
+    }
+)
+"""Operators whose result lies in its storage as their first argument lies in its own."""
+
+_ASYNCHRONOUS = frozenset({"_c10d_functional", "c10d_functional"})
+"""Their results are written, and their inputs read, until `wait_tensor` has returned."""
+
+
+class Effects(NamedTuple):
+    """What a call does to memory.
+
+    aliased: whose memory its results may be. is_view: it touches no memory itself. unknown: it may
+    do anything to memory from outside of the graph.
+    """
+
+    aliased: tuple[fx.Node, ...]
+    written: tuple[fx.Node, ...]
+    is_view: bool = False
+    unknown: bool = False
+
+
+def of(node: fx.Node) -> Effects:
+    inputs = tuple(node.all_input_nodes)
+    if node.op in ("placeholder", "get_attr", "output"):
+        return Effects((), ())
+    if node.target is operator.getitem:
+        return Effects(inputs, (), is_view=True)
+    schema = schemas.schema_of(node.target)
+    if schema is not None:
+        return _operator_effects(node, schema, inputs)
+    if schemas.is_auto_functionalized(node.target):
+        return Effects((), ())
+    if node.op == "call_function" and not any(map(may_hold_tensors, (*inputs, node))):
+        return Effects((), ())  # arithmetic on sizes
+    return Effects(inputs, inputs, unknown=True)
+
+
+def _operator_effects(
+    node: fx.Node, schema: schemas.Schema, inputs: tuple[fx.Node, ...]
+) -> Effects:
+    written = _given(node, [each for each in schema.arguments if each.written])
+    undeclared = schema.name in _UNDECLARED or schema.namespace in _ASYNCHRONOUS
+    if any(each.aliased for each in schema.returns):
+        aliased = _given(node, [each for each in schema.arguments if each.aliased])
+        return Effects(aliased, written, is_view=not written and not schema.composite)
+    if schema.composite or undeclared:
+        return Effects(inputs, written)
+    return Effects((), written)
+
+
+def _given(node: fx.Node, arguments: list[schemas.Argument]) -> tuple[fx.Node, ...]:
+    """The values passed for some of an operator's arguments."""
+    nodes: list[fx.Node] = []
+    for argument in arguments:
+        map_arg(schemas.given(node, argument.name), nodes.append)
+    return tuple(nodes)
+
+
+def may_hold_tensors(node: fx.Node) -> bool:
+    schema = schemas.schema_of(node.target)
+    if schema is not None:
+        return any(each.holds_tensors for each in schema.returns)
+    if "val" not in node.meta:
+        return True
+    value = node.meta["val"]
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(part, (torch.Tensor, list, tuple)) for part in parts)
+
+
+def switches_stream(node: fx.Node) -> bool:
+    schema = schemas.schema_of(node.target)
+    return schema is not None and schema.namespace in _SWITCHING
+
+
+def asks_for_position(node: fx.Node) -> bool:
+    """Whether a call's result depends on where in its storage an argument lies.
+
+    `as_strided` counts from the start of the storage; some functional operators return a copy of
+    all of it.
+    """
+    schema = schemas.schema_of(node.target)
+    return schema is not None and (
+        "as_strided" in schema.name or schema.name in WHOLE_STORAGE_COPIES
+    )
+
+
+def moves_values(graph: fx.Graph) -> bool:
+    """Whether an operator (`t_`, `set_`) gives an existing value other sizes or other memory."""
+    return any(torch.Tag.inplace_view in getattr(node.target, "tags", ()) for node in graph.nodes)

@@ -1,0 +1,99 @@
+"""Comparisons of traced tensors that hold for every size the graph is valid for.
+
+Sizes may be symbolic. Nothing here evaluates a comparison that would add a guard: what is not
+known to be equal counts as different.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+
+def tensor(node: Any) -> torch.Tensor | None:
+    """The traced tensor that a value stands for; None for numbers and what was never traced."""
+    value = node.meta.get("val") if hasattr(node, "meta") else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return bool(_expression(left) == _expression(right))
+
+
+def same_sizes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.dim() == right.dim() and all(map(same, left.shape, right.shape))
+
+
+def same_numel(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return same(math.prod(left.shape), math.prod(right.shape))
+
+
+def same_kind(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Same dtype, device and lazy flags: bytes mean the same in both."""
+    return (
+        left.dtype == right.dtype
+        and left.device == right.device
+        and left.is_conj() == right.is_conj()
+        and left.is_neg() == right.is_neg()
+    )
+
+
+def same_strided(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Same kind, sizes and strides: the same arrangement of elements, wherever it starts."""
+    return (
+        same_kind(left, right)
+        and same_sizes(left, right)
+        and all(map(same, left.stride(), right.stride()))
+    )
+
+
+def same_layout(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Same arrangement and offset: one may stand in memory where the other stands."""
+    return same_strided(left, right) and same(left.storage_offset(), right.storage_offset())
+
+
+def is_contiguous(value: torch.Tensor) -> bool:
+    """Whether the elements are known to lie in row-major order from the start of the memory."""
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not same(stride, expected):
+            return False
+        expected = expected * size
+    return same(value.storage_offset(), 0)
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements are known to fill a stretch of memory, each its own part of it."""
+    expected: Any = 1
+    dimensions = [
+        (size, stride)
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+        if not same(size, 1)
+    ]
+    while dimensions:
+        fitting = [pair for pair in dimensions if same(pair[1], expected)]
+        if len(fitting) != 1:
+            return False
+        dimensions.remove(fitting[0])
+        expected = expected * fitting[0][0]
+    return True
+
+
+def fills(value: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a value has all the elements of another that it is a view of."""
+    return (
+        value.dtype == whole.dtype
+        and same_numel(value, whole)
+        and same(value.storage_offset(), 0)
+        and is_dense(value)
+        and is_dense(whole)
+    )
+
+
+def _expression(size: Any) -> Any:
+    return size if isinstance(size, int) else size.node.expr

@@ -1,0 +1,80 @@
+"""Pattern fusion: replace what registered patterns match.
+
+torch's matcher keeps a match within calls between which nothing is written. What it does not know:
+the replacement may return a view where the pattern returned memory of its own, or the reverse. So a
+match stands only if nothing writes to its results, nor to what it reads while they are used; and a
+graph whose returned values would alias differently afterwards is put back as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import lowering
+from npugx_cache.backend import patterns
+from npugx_cache.backend.passes.aliasing import Aliasing, known
+from npugx_cache.backend.passes.view_to_reshape import views_to_reshapes
+from npugx_cache.events import logger
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+def fuse_patterns(graph: fx.Graph) -> int:
+    """Apply all registered patterns; returns how many matches were replaced."""
+    registered = patterns.registered()
+    if not registered or known(graph) is None:
+        return 0
+    from npugx_cache._compat import patterns as torchs  # loads Inductor
+
+    matcher = torchs.compile_patterns((each.arguments() for each in registered), _keeps_memory)
+    module: Any = graph.owning_module
+    before, visible = copy.deepcopy(graph), _visible(graph)
+    count = torchs.apply(matcher, graph)
+    if not count:
+        return 0
+    for node in graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            lowering.trace_value(node)
+    if _visible(graph) != visible:
+        logger.warning("pattern fusion undone: results would alias differently than before")
+        module.graph = before
+        return 0
+    graph.lint()
+    views_to_reshapes(graph)
+    return count
+
+
+def _keeps_memory(match: Any) -> bool:
+    nodes = match.nodes
+    aliasing = known(nodes[0].graph)
+    if aliasing is None or not aliasing.one_stream(nodes):
+        return False
+    at, end = max(aliasing.position[node] for node in nodes), len(aliasing.position)
+    results = frozenset[int]().union(
+        *(aliasing.places(node) for node in match.output_nodes() if node is not None)
+    )
+    inputs = frozenset[int]().union(
+        *(aliasing.places(each) for node in nodes for each in node.all_input_nodes)
+    )
+    first = min(aliasing.position[node] for node in nodes)
+    if aliasing.written(results, first, end):
+        return False
+    return not aliasing.written(inputs, at, aliasing.last_touch(results) + 1)
+
+
+def _visible(graph: fx.Graph) -> list[tuple[bool, tuple[bool, ...]]]:
+    """For each returned value: whether it is memory from outside, and which others share its."""
+    aliasing = Aliasing(graph)
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    values: list[fx.Node] = []
+    torch.fx.node.map_arg(output.args, values.append)
+    places = [aliasing.places(value) for value in values]
+    outside = [aliasing.own(value) is None for value in values]
+    return [
+        (out, tuple(bool(own & other) for other in places))
+        for own, out in zip(places, outside, strict=True)
+    ]

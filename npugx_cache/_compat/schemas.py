@@ -1,0 +1,170 @@
+"""What the schema of a registered operator says. Checked on torch 2.11 and 2.13."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import _ops
+
+
+class Argument(NamedTuple):
+    """An argument or a result. `aliased`: it shares memory with what has the same annotation."""
+
+    name: str
+    type: str
+    default: object
+    has_default: bool
+    keyword_only: bool
+    aliased: bool
+    written: bool
+
+    @property
+    def holds_tensors(self) -> bool:
+        return "Tensor" in self.type
+
+
+class Schema(NamedTuple):
+    """`name` is "namespace::name". composite: made of other operators, and not held to its word."""
+
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[Argument, ...]
+    composite: bool
+
+    @property
+    def namespace(self) -> str:
+        return self.name.partition("::")[0]
+
+
+def is_operator(target: object) -> bool:
+    return isinstance(target, _ops.OpOverload)
+
+
+def schema_of(target: Any) -> Schema | None:
+    """None for what is not a registered operator."""
+    return _schema(target) if is_operator(target) else None
+
+
+@functools.cache
+def _schema(operator: Any) -> Schema:
+    schema = operator._schema
+    maybe = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
+    return Schema(
+        name=schema.name,
+        overload=schema.overload_name,
+        arguments=tuple(map(_argument, schema.arguments)),
+        returns=tuple(map(_argument, schema.returns)),
+        composite=operator._can_decompose() or maybe in operator.tags,
+    )
+
+
+def _argument(argument: Any) -> Argument:
+    alias = argument.alias_info
+    return Argument(
+        name=argument.name,
+        type=str(argument.type),
+        default=argument.default_value if argument.has_default_value() else None,
+        has_default=argument.has_default_value(),
+        keyword_only=argument.kwarg_only,
+        aliased=alias is not None,
+        written=alias is not None and alias.is_write,
+    )
+
+
+def sibling(operator: Any, name: str, overload: str) -> Any:
+    """Another operator of the same namespace, or None where it is not registered."""
+    namespace = operator._schema.name.partition("::")[0]
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    return getattr(packet, overload or "default", None)
+
+
+def is_auto_functionalized(target: object) -> bool:
+    """Whether a target wraps an operator that writes to its arguments into one that copies them."""
+    higher = torch.ops.higher_order
+    return target in (higher.auto_functionalized, higher.auto_functionalized_v2)
+
+
+def given(node: Any, name: str) -> Any:
+    """What a call passes for an argument of its operator, by position or name; None for nothing."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    names = [argument.name for argument in _schema(node.target).arguments]
+    position = names.index(name)
+    return node.args[position] if position < len(node.args) else None
+
+
+@functools.cache
+def in_place_variant(operator: Any) -> Any:
+    """`add.Tensor` -> `add_.Tensor`: the operator that writes its result over its first argument.
+
+    None where there is none that takes the same arguments. Only torch's own namespace and the NPU's
+    keep to this naming; a user's `foo` and `foo_` may be two different things.
+    """
+    schema = schema_of(operator)
+    if schema is None or schema.namespace not in ("aten", "npu") or _is_excluded(operator):
+        return None
+    name = schema.name.partition("::")[2]
+    variant = sibling(operator, f"{name}_", schema.overload)
+    other = schema_of(variant)
+    if other is None or _is_excluded(variant):
+        return None
+    alike = _names_and_types(schema.arguments) == _names_and_types(other.arguments)
+    first, *rest = other.arguments or schema.arguments
+    writes_first_only = first.written and not any(each.aliased for each in rest)
+    returns = [each.written for each in other.returns] == [True]
+    is_functional = not any(each.aliased for each in (*schema.arguments, *schema.returns))
+    single = len(schema.returns) == 1 and is_functional
+    return variant if alike and writes_first_only and returns and single else None
+
+
+def _is_excluded(operator: Any) -> bool:
+    return bool({torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded} & set(operator.tags))
+
+
+def _names_and_types(arguments: tuple[Argument, ...]) -> list[tuple[str, str, bool]]:
+    return [(each.name, each.type, each.keyword_only) for each in arguments]
+
+
+@functools.cache
+def mutating_variant(operator: Any) -> Any:
+    """`foo_functional` -> `foo`, where that returns as much and writes the rest into arguments.
+
+    The copies that the functional form returns come after the results, in the order of the
+    arguments that they are copies of. None where there is no such operator.
+    """
+    schema = schema_of(operator)
+    if schema is None or schema.namespace not in ("aten", "npu"):
+        return None
+    name = schema.name.partition("::")[2]
+    variant = sibling(operator, name.removesuffix("_functional"), schema.overload)
+    other = schema_of(variant)
+    if other is None or not name.endswith("_functional") or _is_excluded(operator):
+        return None
+    alike = _names_and_types(schema.arguments) == _names_and_types(other.arguments)
+    written = [each for each in other.arguments if each.written]
+    copies = len(schema.returns) - len(other.returns)
+    plain = not any(each.aliased for each in (*schema.arguments, *schema.returns, *other.returns))
+    if alike and plain and copies == len(written) and all(e.type == "Tensor" for e in written):
+        return variant
+    return None
+
+
+@functools.cache
+def out_variant(operator: Any) -> Any:
+    """`mm.default` -> `mm.out`: the operator that writes its one result to a tensor it is given."""
+    schema = schema_of(operator)
+    if schema is None or _is_excluded(operator) or len(schema.returns) != 1:
+        return None
+    if any(each.aliased for each in (*schema.arguments, *schema.returns)):
+        return None
+    packet = operator._overloadpacket
+    for overload in packet.overloads():
+        variant = getattr(packet, overload)
+        *inputs, out = _schema(variant).arguments or schema.arguments
+        takes_out = out.name == "out" and out.written and out.keyword_only and out.type == "Tensor"
+        if takes_out and _names_and_types(tuple(inputs)) == _names_and_types(schema.arguments):
+            return variant
+    return None

@@ -1,0 +1,67 @@
+"""Operators in the namespace `npu` with the schemas of torch_npu's, on the CPU.
+
+Only to be imported where torch_npu is not: the real ones live in the same namespace.
+"""
+
+from __future__ import annotations
+
+import torch
+
+LIBRARY = torch.library.Library("npu", "DEF")
+
+
+def operator(schema, fake):
+    """Define an operator, with what it does and what a trace knows of its result."""
+
+    def decorate(function):
+        name = schema.partition("(")[0]
+        LIBRARY.define(schema)
+        LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"npu::{name}", fake)
+        return function
+
+    return decorate
+
+
+def like(*positions):
+    """A fake result: one tensor like each of these arguments; one alone is no tuple."""
+
+    def fake(*args, **_):
+        made = tuple(torch.empty_like(args[position]) for position in positions)
+        return made if len(made) > 1 else made[0]
+
+    return fake
+
+
+@operator(
+    "npu_rope_cache(Tensor x, Tensor(a!) k, Tensor(b!) v, *, float eps=1e-5) -> (Tensor, Tensor)",
+    like(0, 0),
+)
+def npu_rope_cache(x, k, v, *, eps=1e-5):
+    k.add_(x)
+    v.mul_(2)
+    return x + eps, x - eps
+
+
+@operator(
+    "npu_rope_cache_functional(Tensor x, Tensor k, Tensor v, *, float eps=1e-5)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    like(0, 0, 1, 2),
+)
+def npu_rope_cache_functional(x, k, v, *, eps=1e-5):
+    k, v = k.clone(), v.clone()
+    return (*npu_rope_cache(x, k, v, eps=eps), k, v)
+
+
+@operator(
+    "npu_scatter_nd_update_(Tensor(a!) input, Tensor indices, Tensor updates) -> Tensor(a!)",
+    lambda x, *_: x,
+)
+def npu_scatter_nd_update_(x, indices, updates):
+    x[indices[:, 0]] = updates
+    return x
+
+
+@operator("npu_scatter_nd_update(Tensor input, Tensor indices, Tensor updates) -> Tensor", like(0))
+def npu_scatter_nd_update(x, indices, updates):
+    return npu_scatter_nd_update_(x.clone(), indices, updates)
