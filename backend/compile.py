@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache._compat import lowering
-from npugx_cache.backend import engines, options
+from npugx_cache.backend import capture, engines, options
+from npugx_cache.backend.capturable import layout_of
 from npugx_cache.backend.graph import to_program
+from npugx_cache.backend.passes import effects
+from npugx_cache.backend.passes.copy_back import COPY
 from npugx_cache.backend.runtime import bind_program
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.portable import NotPortable
@@ -26,19 +28,51 @@ def compile_graph(
     user_options: Mapping[str, Any] | None,
     *,
     engine: str = "npugraph_ex",
+    from_dynamo: bool = False,
 ) -> Callable[..., Any]:
-    """See `npugx_cache.backend.compile_fx`."""
+    """See `npugx_cache.backend.compile_fx`.
+
+    from_dynamo: the graph is not functionalised, and Dynamo checks what it is called with.
+    """
     checked = options.parse(user_options)
+    distinct = not from_dynamo and _is_functionalised(graph_module.graph)
+    static = lowering.static_inputs(graph_module, example_inputs)
     if example_inputs is None:
-        graph_module = copy.deepcopy(graph_module)
+        graph_module = lowering.traced_alike(graph_module)
     else:
         graph_module = lowering.lower(graph_module, example_inputs, None)
-    engines.load(engine).optimise(graph_module, checked)
+    engines.load(engine).optimise(graph_module, checked, distinct_inputs=distinct)
     try:
         program, constants = to_program(graph_module)
     except NotPortable:
         return graph_module.forward  # random numbers and control flow run as fx runs them
-    return bind_program(program, constants)
+    layout = layout_of(graph_module, static)
+    return capture.runner_of(
+        bind_program(program, constants),
+        layout if from_dynamo else layout.unguarded(),
+        tuple(constants.values()),
+        engines.captures_for(engine, "a compiled graph", checked),
+    )
+
+
+def _is_functionalised(graph: fx.Graph) -> bool:
+    """Whether an aten graph computes everything first and then copies results into its inputs.
+
+    Whoever makes such a graph (AOTAutograd) knows which inputs may overlap, and has moved all reads
+    before the copies.
+    """
+    copying = False
+    for node in graph.nodes:
+        done = effects.of(node)
+        if done.unknown:
+            return False
+        if done.written:
+            copying = node.target == COPY and node.args[0].op == "placeholder"
+            if not copying:
+                return False
+        elif copying and node.op != "output" and not done.is_view:
+            return False
+    return copying
 
 
 def compile_for_dynamo(
@@ -53,4 +87,4 @@ def compile_for_dynamo(
     unknown = sorted(set(kwargs) - {"options", "mode"})
     if unknown or kwargs.get("mode") is not None:
         raise BackendUnavailable(f"the npugx backend takes options, not {unknown or ['mode']}")
-    return compile_graph(graph_module, example_inputs, kwargs.get("options"))
+    return compile_graph(graph_module, example_inputs, kwargs.get("options"), from_dynamo=True)

@@ -6,11 +6,12 @@ import builtins
 import keyword
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import fx
 
+from npugx_cache import location
 from npugx_cache._compat import runtime
 from npugx_cache.backend.program import (
     PYTHON_FUNCTIONS,
@@ -92,11 +93,14 @@ class _Encoder:
 
     def _add_call(self, node: fx.Node) -> None:
         if node.op != "call_function":
-            raise NotPortable(f"the graph calls a {node.op} ({node.target})")
+            _refuse(node, f"the graph calls a {node.op} ({node.target})", _OUTSIDE)
         target = self._operator(node)
         index = self._operators.setdefault(target, len(self._operators))
-        args = [self._argument(arg) for arg in node.args]
-        kwargs = [[name, self._argument(arg)] for name, arg in node.kwargs.items()]
+        try:
+            args = [self._argument(arg) for arg in node.args]
+            kwargs = [[name, self._argument(arg)] for name, arg in node.kwargs.items()]
+        except NotPortable as error:
+            _refuse(node, f"an argument of {node.target}: {error}", _OUTSIDE)
         self._calls.append(Call(self._unique(node.name), index, args, kwargs))
         self._values[node] = len(self._values)
 
@@ -105,12 +109,14 @@ class _Encoder:
         named = runtime.operator_name(target)
         if named is not None and named[0] == "op":
             refuse_call(node)
+            if named[1] == "streams":
+                _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
             return Operator(*named[1:])
         if named is not None:
-            raise NotPortable(f"the graph contains {named[1]}: control flow can't be stored")
-        if target in _FUNCTION_NAMES:
-            return Operator("", _FUNCTION_NAMES[target], "")
-        raise NotPortable(f"the graph calls {getattr(target, '__qualname__', target)}")
+            _refuse_higher_order(node)
+        if target not in _FUNCTION_NAMES:
+            _refuse(node, f"the graph calls {getattr(target, '__qualname__', target)}", _OUTSIDE)
+        return Operator("", _FUNCTION_NAMES[target], "")
 
     def _argument(self, arg: Any) -> Plain:
         if isinstance(arg, fx.Node):
@@ -129,10 +135,13 @@ class _Encoder:
         tensor: Any = self._module
         for part in str(node.target).split("."):
             tensor = getattr(tensor, part)
+        user = next(iter(node.users), node)
+        if isinstance(tensor, fx.GraphModule):
+            _refuse_higher_order(user)
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise NotPortable(f"the graph holds a {type(tensor).__name__}")
+            _refuse(user, f"the graph holds a {type(tensor).__name__}", _AS_ARGUMENT)
         if tensor.layout is not torch.strided:
-            raise NotPortable(f"the graph holds a {tensor.layout} tensor")
+            _refuse(user, f"the graph holds a {tensor.layout} tensor", _AS_ARGUMENT)
         name = self._unique(node.name)
         self._constants.append(
             Constant(
@@ -150,9 +159,25 @@ def refuse_call(node: fx.Node) -> None:
     """Refuse calls whose result a stored graph can't reproduce (`NotPortable`)."""
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded in target.tags and not _without_dropout(node):
-        raise NotPortable(f"{node.target} draws random numbers")
+        change = "call eval() if it is dropout, or pass the random numbers in as an argument"
+        _refuse(node, f"{target} draws random numbers", change)
     if runtime.depends_on_data(node.meta.get("val")):
-        raise NotPortable(f"a size or number that {node.target} returns depends on data")
+        what = f"the size of what {target} returns depends on data"
+        _refuse(node, what, "do this outside the cached function, or select with torch.where")
+
+
+def _refuse_higher_order(node: fx.Node) -> NoReturn:
+    named = runtime.operator_name(node.target)
+    what = f"torch.ops.higher_order.{named[1] if named else node.target} contains graphs of its own"
+    _refuse(node, what, "choose with torch.where, or branch outside the cached function")
+
+
+def _refuse(node: fx.Node, what: str, change: str) -> NoReturn:
+    raise NotPortable(location.reason(what, location.of_text(node.stack_trace), change))
+
+
+_OUTSIDE = "do this outside the cached function"
+_AS_ARGUMENT = "make it outside the cached function and pass it in as an argument"
 
 
 def _without_dropout(node: fx.Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,8 @@ def bind_program(program: Program, constants: Mapping[str, torch.Tensor]) -> Cal
 
 
 def _target(target: Operator) -> Any:
+    if target.namespace == "npugx_cache":
+        import_module("npugx_cache.backend.operators")  # registers them
     if target.namespace:
         return resolve_op(*target)
     module, _, name = target.name.partition(".")

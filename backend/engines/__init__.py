@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import fx
 
+    from npugx_cache.backend.capture import Captures
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.passes import Pass
 
 
 class PassReport(NamedTuple):
+    """How often a pass found something, and how many nodes fewer there are (negative: more)."""
+
     name: str
+    rewrites: int
     removed: int
 
 
@@ -27,19 +31,38 @@ class Engine:
     """`passes` chooses the graph passes for a set of options, in the order they run."""
 
     name: str
-    passes: Callable[[Options], tuple[tuple[str, Pass], ...]]
+    passes: Callable[[Options, bool], Iterable[tuple[str, Pass]]]
 
-    def optimise(self, graph_module: fx.GraphModule, options: Options) -> tuple[PassReport, ...]:
-        """Run the passes on the graph in place."""
-        reports = tuple(
-            PassReport(name, run(graph_module.graph)) for name, run in self.passes(options)
-        )
+    def optimise(
+        self, graph_module: fx.GraphModule, options: Options, *, distinct_inputs: bool = False
+    ) -> tuple[PassReport, ...]:
+        """Run the passes on the graph in place.
+
+        `distinct_inputs`: inputs that are written to overlap no others, as in a functionalised
+        graph. Raises BackendUnavailable for options without effect on the graph's devices.
+        """
+        from npugx_cache.backend.debug import GraphFiles
+
+        options.require_devices(_devices(graph_module.graph))
+        reports, files = [], GraphFiles()
+        files.write(graph_module, "")
+        for name, run in self.passes(options, distinct_inputs):
+            before = len(graph_module.graph.nodes)
+            rewrites = run(graph_module.graph)
+            removed = before - len(graph_module.graph.nodes)
+            reports.append(PassReport(name, rewrites, removed))
+            files.write(graph_module, f"_after_{name}")
         graph_module.recompile()
-        return reports
+        return tuple(reports)
 
 
-NAMES = ("npugraph_ex", "aot_eager")
-_LATER = ("inductor", "npugraphs", "cudagraphs")
+def _devices(graph: fx.Graph) -> set[str]:
+    values = (node.meta.get("val") for node in graph.nodes)
+    return {value.device.type for value in values if hasattr(value, "device")}
+
+
+NAMES = ("npugraph_ex", "aot_eager", "npugraphs", "cudagraphs")
+_LATER = ("inductor",)
 _GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
 
 
@@ -64,3 +87,15 @@ def load(backend: str) -> Engine:
     module = import_module(f"{__name__}.{check_name(backend)}")
     engine: Engine = module.ENGINE
     return engine
+
+
+def captures_for(backend: str, function: str, options: Options) -> Captures | None:
+    """Where the captured graphs of one function are kept; None for a backend that captures none.
+
+    Imports torch, no compiler.
+    """
+    from npugx_cache.backend.capture import Captures
+
+    if backend == "aot_eager":
+        return None
+    return Captures(function, options, on_cpu=backend in ("npugraphs", "cudagraphs"))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from npugx_cache.backend.engines import Engine
 
-ENGINE = Engine(name="aot_eager", passes=lambda _: ())
+ENGINE = Engine(name="aot_eager", passes=lambda *_: ())

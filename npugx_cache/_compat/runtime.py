@@ -17,16 +17,17 @@ from typing import Any
 import torch
 import torch._C._dynamo.guards as _c_guards
 from torch import _ops
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _device
 
 TESTED_TORCH = ((2, 11), (2, 14))
 """Half-open range of torch versions the package works with; outside it nothing is cached."""
 
+mkldnn_enabled = torch._C._get_mkldnn_enabled
+cudnn_enabled = torch._C._get_cudnn_enabled
+
 dispatch_keys = torch._C._dispatch_keys
 """The dispatch key set of a tensor; `.raw_repr()` is an int that is stable within a torch build."""
-
-TensorGuards = _c_guards.TensorGuards
-"""Compares many tensors at once with what they were when it was made."""
 
 disable_autocast = torch._C._DisableAutocast
 """Context manager: operators run as written, autocast does not cast their inputs again."""
@@ -62,14 +63,20 @@ def argument_defaults(operator: Any) -> dict[str, object]:
 
 
 def depends_on_data(value: object) -> bool:
-    """Whether a traced value, or a size of it, is a symbol that only a run can tell (unbacked)."""
+    """Whether the layout of a traced tensor holds a symbol that only a run can tell (unbacked).
+
+    A number read from data is no such case: nothing in a trace may depend on it, and a graph that
+    does with it what the traced code does is right for any value.
+    """
     if isinstance(value, (list, tuple)):
         return any(map(depends_on_data, value))
-    sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    layout = (*value.shape, *value.stride(), value.storage_offset())
     return any(
-        isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        isinstance(size, torch.SymInt)
         and any(str(symbol).startswith("u") for symbol in size.node.expr.free_symbols)
-        for size in sizes
+        for size in layout
     )
 
 
@@ -95,6 +102,35 @@ def global_state() -> dict[str, object]:
         "functorch_levels": torch._C._functorch.peek_interpreter_stack() is not None,
         "global_module_hooks": sum(map(len, _GLOBAL_HOOKS)),
     }
+
+
+class SameState:
+    """Whether `global_state` is what it was when this was made, without taking it apart."""
+
+    def __init__(self) -> None:
+        self._guard = _c_guards.GlobalStateGuard()
+        self._rest = _rest_of_state()
+
+    def holds(self) -> bool:
+        return self._guard.check() and _rest_of_state() == self._rest
+
+
+def _rest_of_state() -> tuple[object, ...]:
+    return (
+        torch.is_inference_mode_enabled(),
+        torch._C._dispatch_tls_local_include_set().raw_repr(),
+        torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+        torch._C._len_torch_dispatch_stack(),
+        _device.CURRENT_DEVICE,
+        torch.autograd.forward_ad._current_level,
+        torch._C._autograd._top_saved_tensors_default_hooks(True) is None,
+        torch._C._functorch.peek_interpreter_stack() is None,
+        sum(map(len, _GLOBAL_HOOKS)),
+        *(
+            type(torch._C._get_function_stack_at(level))
+            for level in range(torch._C._len_torch_function_stack())
+        ),
+    )
 
 
 _parsed = functools.lru_cache(maxsize=64)(json.loads)
@@ -123,6 +159,15 @@ def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
     del object.__getattribute__(target, "__dict__")[name]
 
 
+def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
+    """The i-th of the items that the iterator of a tuple has left, without advancing it."""
+    if type(iterator) is not type(iter(())):
+        raise TypeError(f"a {type(iterator).__name__} in the place of a tuple's iterator")
+    state: Any = iterator.__reduce__()
+    _, (items,), start = state
+    return items[start + index]
+
+
 FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
     "torch._dynamo.utils": types.SimpleNamespace(
         call_size=torch.Tensor.size,
@@ -134,8 +179,15 @@ FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
         make_cell=types.CellType,
         object_new=object.__new__,
         iter_next=next,
+        get_current_stream=torch.accelerator.current_stream,
+        tuple_iterator_getitem=tuple_iterator_getitem,
         object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
         object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
+    ),
+    # Where there is an accelerator, every frame registers its current stream for operators of
+    # the namespace "streams" to find. A graph with such operators is not stored.
+    "torch._dynamo.graph_bytecode_inputs": types.SimpleNamespace(
+        store_user_object_weakrefs=lambda *_: None,
     ),
 }
 """What a stored caller frame gets in the place of a Dynamo module, by module name.
@@ -188,3 +240,36 @@ def _is_changed(module: Any, name: str, entry: Any) -> bool:
 def cuda_driver() -> str:
     extension: Any = torch._C  # a CPU build has no such function, and no CUDA tensor to call it
     return str(extension._cuda_getDriverVersion())
+
+
+copy_each = torch._foreach_copy_
+"""Copy each of a list of tensors into its counterpart, in one call."""
+
+
+class StorageReference:
+    """A weak reference to the memory of a tensor: whatever tensors share it, it dies once."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        reference: Any = StorageWeakRef
+        self._reference = reference(tensor.untyped_storage())
+
+    def expired(self) -> bool:
+        return bool(self._reference.expired())
+
+
+def unowned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor over the same memory that does not keep it: valid while somebody else does."""
+    memory = tensor.untyped_storage()
+    storage = torch._C._construct_storage_from_data_pointer(
+        memory.data_ptr(), memory.device, memory.nbytes()
+    )
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def cann_version() -> str:
+    """The version of the NPU's runtime and compilers; only where torch_npu is loaded."""
+    utils: Any = sys.modules.get("torch_npu.npu.utils")
+    return str(utils.get_cann_version()) if hasattr(utils, "get_cann_version") else "unknown"

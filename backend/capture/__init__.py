@@ -1,0 +1,49 @@
+"""Capture and replay: one runtime over the devices that can record a graph and run it again.
+
+Restore imports this package: it knows no compiler. What it needs to know of a graph is in a Layout,
+which `capturable` makes when the graph is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.backend.capture.captures import Captures
+from npugx_cache.backend.capture.layout import Layout, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+__all__ = ["Captures", "Layout", "Role", "runner_of"]
+
+
+def runner_of(
+    program: Callable[..., Any],
+    layout: Layout | None,
+    constants: Sequence[torch.Tensor],
+    captures: Captures | None,
+) -> Callable[..., Any]:
+    """The program as it is run: through captured graphs where that is possible and asked for.
+
+    A CPU gains nothing from it, so there a program is called directly unless the backend is one
+    that does nothing else than capture.
+    """
+    if captures is None or layout is None:
+        return program
+    if captures.options.force_eager or captures.options.dump_tensor_data:
+        return program
+    if not layout.device and not layout.refusal:
+        return program  # arithmetic on sizes
+    kind = layout.device.partition(":")[0]
+    if kind == "cpu" and not captures.on_cpu:
+        return program
+    from npugx_cache.backend.capture.device import open_device
+    from npugx_cache.backend.capture.runner import Runner
+
+    device = None if layout.refusal else open_device(layout.device)
+    if device is None:
+        captures.refused(layout.refusal or f"this version can't capture on {layout.device}")
+        return program
+    return Runner(program, layout, constants, captures, device)

@@ -1,0 +1,71 @@
+"""One captured graph, and how a call is replayed through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.backend.capture.buffers import Buffer, fill, write_back
+from npugx_cache.backend.capture.spans import Spans, span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npugx_cache._compat.runtime import StorageReference
+    from npugx_cache.backend.capture.device import Device, Replayable
+    from npugx_cache.backend.capture.keys import Key
+    from npugx_cache.backend.capture.outputs import Outputs
+
+
+@dataclass(slots=True, eq=False)
+class CapturedGraph:
+    """`nbytes`: device memory the graph needs; `seconds`: how long its capture took.
+
+    written: positions of inputs it writes to; places: the memory it uses where it is; kept:
+    tensors it uses whatever becomes of the caller's; lent: memory of results that callers are
+    given without a copy; exposed: positions of inputs that are copied though the caller sees them.
+    """
+
+    key: Key
+    device: Device
+    graph: Replayable
+    pool: Any
+    buffers: tuple[Buffer, ...]
+    outputs: Outputs
+    written: tuple[int, ...]
+    places: tuple[StorageReference, ...]
+    kept: tuple[torch.Tensor, ...]
+    nbytes: int
+    seconds: float
+    replays: int = 0
+    lent: Spans = field(init=False)
+    exposed: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lent = Spans(self.outputs.lent())
+        seen = {*self.written, *self.outputs.aliased}
+        self.exposed = tuple(b.position for b in self.buffers if b.position in seen)
+
+    def replay(self, inputs: Sequence[Any]) -> Any:
+        """The results for a call whose key this graph has."""
+        fill(self.buffers, inputs)
+        self.graph.replay()
+        self.replays += 1
+        write_back([buffer for buffer in self.buffers if buffer.back], inputs)
+        if self.written:
+            # A replay does not pass through autograd, which would have noted the writes.
+            torch.autograd.graph.increment_version([inputs[i] for i in self.written])
+        return self.outputs.of_call(inputs)
+
+    def spoils(self, inputs: Sequence[Any]) -> bool:
+        """Whether a replay would overwrite an input that the caller looks at afterwards.
+
+        A result that was lent by this graph has come back as an input, of which the graph has a
+        copy, but which is returned too or written to.
+        """
+        return any(self.lent.meet(span_of(inputs[i])) for i in self.exposed)
+
+    def is_dead(self) -> bool:
+        return any(place.expired() for place in self.places)

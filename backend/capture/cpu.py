@@ -1,0 +1,107 @@
+"""The CPU: a bound callable under the rules of a captured graph.
+
+It makes nothing faster. It is there so that everything device-free about capture and replay is
+tested where there is no device: like a real graph it owns no input, runs nothing while it is
+captured, and writes its results to the same memory at every replay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import runtime
+from npugx_cache.backend.capture.device import Captured
+from npugx_cache.backend.capture.outputs import tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+_POISON = 0xFF  # NaN in every floating dtype
+
+
+class CpuGraph:
+    """Calls a program on the addresses it was captured with."""
+
+    def __init__(
+        self, program: Callable[..., Any], inputs: Sequence[Any], results: Sequence[torch.Tensor]
+    ) -> None:
+        self._program: Callable[..., Any] | None = program
+        self._inputs = [
+            runtime.unowned(value) if isinstance(value, torch.Tensor) else value for value in inputs
+        ]
+        self._results = tuple(results)
+
+    def replay(self) -> None:
+        assert self._program is not None, "a graph is replayed after its reset"
+        made = tensors_in(self._program(*self._inputs))
+        for old, new in zip(self._results, made, strict=True):
+            if old.data_ptr() != new.data_ptr():
+                old.untyped_storage().copy_(new.untyped_storage())
+
+    def reset(self) -> None:
+        self._program, self._inputs, self._results = None, [], ()
+
+
+class CpuDevice:
+    warm_up_calls = 0
+
+    def __init__(self, kind: str, index: int) -> None:
+        self.kind, self.index = kind, index
+
+    def current(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def state(self) -> None:
+        return None
+
+    def follow(self, stream: None) -> None:
+        return stream
+
+    def new_pool(self) -> None:
+        return None
+
+    def capture(
+        self,
+        program: Callable[..., Any],
+        inputs: Sequence[Any],
+        *,
+        written: Sequence[int],
+        constants: Sequence[torch.Tensor],
+        pool: Any,
+        error_mode: str,
+    ) -> Captured:
+        del pool, error_mode
+        storages = {_memory(inputs[i]): inputs[i].untyped_storage() for i in written}
+        before = [(storage, storage.clone()) for storage in storages.values()]
+        try:
+            returned = program(*inputs)
+        finally:
+            for storage, content in before:
+                storage.copy_(content)
+        results = tensors_in(returned)
+        known = {_memory(t) for t in (*inputs, *constants) if isinstance(t, torch.Tensor)}
+        for tensor in results:
+            if _memory(tensor) not in known:
+                _poison(tensor.untyped_storage())
+        return Captured(CpuGraph(program, inputs, results), returned, None)
+
+    def synchronize(self) -> None:
+        pass
+
+
+def _poison(storage: Any) -> None:
+    storage.fill_(_POISON)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+DEVICE = CpuDevice

@@ -1,0 +1,81 @@
+"""Layout: what capturing a program needs to know of its inputs, as data. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    from npugx_cache.portable import Plain
+
+
+class Role(enum.IntEnum):
+    """How a captured graph is given an input.
+
+    NUMBER: baked into the graph, so another value is another graph.
+    TENSOR: copied into a buffer of the graph, or read at its address under `clone_input=False`.
+    PARAMETER: read at its address, which does not change as a rule.
+    PLACED: read at its address because the graph could tell a copy from it.
+    WRITTEN: written to by the graph, at its address.
+    UNUSED: not looked at.
+    VALUE: a number in a tensor on the CPU, as Dynamo passes on a float that changes; as NUMBER.
+    """
+
+    NUMBER = 0
+    TENSOR = 1
+    PARAMETER = 2
+    PLACED = 3
+    WRITTEN = 4
+    UNUSED = 5
+    VALUE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One role per input of a program.
+
+    device: where the program runs, such as "npu:0"; "" for a program without tensors, and for one
+    that is refused because it runs in several places.
+    shaped: positions of tensors whose sizes or strides may differ between calls.
+    refusal: why the program can't be captured, or "".
+    """
+
+    device: str
+    roles: tuple[Role, ...]
+    shaped: tuple[int, ...] = ()
+    refusal: str = ""
+
+    def unguarded(self) -> Layout:
+        """The layout for calls whose tensors nobody compares with those of the trace."""
+        tensors = self.positions(Role.TENSOR, Role.PARAMETER, Role.PLACED, Role.WRITTEN)
+        return replace(self, shaped=tensors)
+
+    def positions(self, *roles: Role) -> tuple[int, ...]:
+        return tuple(i for i, role in enumerate(self.roles) if role in roles)
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {
+            "device": self.device,
+            "roles": [int(role) for role in self.roles],
+            "shaped": list(self.shaped),
+            "refusal": self.refusal,
+        }
+
+    @classmethod
+    def from_plain(cls, data: Any) -> Layout:
+        """Raises `CorruptEntry`."""
+        try:
+            layout = cls(
+                device=str(data["device"]),
+                roles=tuple(map(Role, data["roles"])),
+                shaped=tuple(map(int, data["shaped"])),
+                refusal=str(data["refusal"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"capture layout: {error!r}") from error
+        if not all(0 <= position < len(layout.roles) for position in layout.shaped):
+            raise CorruptEntry("capture layout: a position that is no input")
+        return layout

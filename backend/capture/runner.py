@@ -1,0 +1,158 @@
+"""Runner: a program that is captured once per shape, and replayed from then on.
+
+call -> its key: sizes, and the addresses of what the graph uses in place
+     -> a graph of that key                    -> copy the inputs, replay, hand out the results
+     -> else, where it is admitted, capture it -> likewise
+     -> else                                   -> the program itself
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import runtime
+from npugx_cache.backend.capture.buffers import Buffer, fill
+from npugx_cache.backend.capture.captured import CapturedGraph
+from npugx_cache.backend.capture.device import capturing
+from npugx_cache.backend.capture.keys import Keys
+from npugx_cache.backend.capture.outputs import Outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npugx_cache.backend.capture.captures import Captures
+    from npugx_cache.backend.capture.device import Captured, Device
+    from npugx_cache.backend.capture.keys import Key
+    from npugx_cache.backend.capture.layout import Layout
+
+
+class Runner:
+    """Takes a program's inputs in order, returns its outputs. Safe to call from several threads.
+
+    constants: the tensors that the program owns. The layout must have no refusal.
+    """
+
+    def __init__(
+        self,
+        program: Callable[..., Any],
+        layout: Layout,
+        constants: Sequence[torch.Tensor],
+        captures: Captures,
+        device: Device,
+    ) -> None:
+        self.captures = captures
+        self._program = program
+        self._constants = tuple(constants)
+        self._device = device
+        self._keys = Keys(layout, captures.options)
+        self._stream: Any = None
+        self._pool: Any = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        with torch.no_grad(), self._device.current():
+            if not self._device.is_capturing():  # else it becomes part of somebody else's graph
+                with self.captures.lock:
+                    graph = self._graph_for(inputs)
+                    if graph is not None and not graph.spoils(inputs):
+                        return self._replay(graph, inputs)
+            return self._program(*inputs)
+
+    def _replay(self, graph: CapturedGraph, inputs: Sequence[Any]) -> Any:
+        # Another thread may have replayed on another stream, which still uses the buffers.
+        self._stream = self._device.follow(self._stream)
+        try:
+            return graph.replay(inputs)
+        except BaseException:
+            self.captures.drop(graph)
+            raise
+
+    def _graph_for(self, inputs: Sequence[Any]) -> CapturedGraph | None:
+        captures, state = self.captures, self._device.state()
+        key = self._keys.of(inputs, state)
+        graph = captures.graphs.use(key)
+        if graph is not None and not captures.options.force_recapture:
+            return graph
+        if graph is None:
+            wasted = captures.bury(key)
+            if wasted is not None and self._keys.set_adrift(wasted, key):
+                key = self._keys.of(inputs, state)
+                captures.graphs.use(key)
+                captures.forgive(key)
+            if not captures.admits(key, self._device.warm_up_calls):
+                return None
+        try:
+            graph = self._captured(key, inputs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the call can run uncaptured
+            captures.failed(key, error)
+            return None
+        captures.add(key, graph)
+        return graph
+
+    # --- capture
+
+    def _captured(self, key: Key, inputs: Sequence[Any]) -> CapturedGraph:
+        started = time.perf_counter()
+        keys, clone = self._keys, self.captures.options.clone_output
+        with capturing:
+            buffers = self._buffers(key, inputs)
+            given = list(inputs)
+            for buffer in buffers:
+                given[buffer.position] = buffer.tensor
+            for position in keys.values:
+                # The key holds the number; the CPU reads it again at each replay.
+                given[position] = inputs[position].clone()
+            pool = self._pool_of_graph()
+            captured = self._on_device(given, pool)
+            try:
+                outputs = Outputs(captured.returned, given, self._constants, clone=clone)
+            except Exception:
+                captured.graph.reset()
+                raise
+        own = outputs.nbytes() if captured.nbytes is None else captured.nbytes
+        places = (inputs[i] for i, _ in key.places)
+        return CapturedGraph(
+            key=key,
+            device=self._device,
+            graph=captured.graph,
+            pool=pool,
+            buffers=buffers,
+            outputs=outputs,
+            written=keys.written,
+            places=tuple(runtime.StorageReference(t) for t in places if t.numel()),
+            kept=tuple(given[i].detach() for i in (*keys.kept, *keys.values)),
+            nbytes=own + sum(buffer.nbytes() for buffer in buffers),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _buffers(self, key: Key, inputs: Sequence[Any]) -> tuple[Buffer, ...]:
+        written = {*self._keys.written}
+        # Normal tensors also under inference mode, or calls outside of it could not fill them.
+        with torch.inference_mode(mode=False):
+            buffers = tuple(
+                Buffer.like(i, inputs[i], back=i in written) for i in self._keys.buffered(key)
+            )
+        fill(buffers, inputs)
+        return buffers
+
+    def _on_device(self, inputs: Sequence[Any], pool: Any) -> Captured:
+        return self._device.capture(
+            self._program,
+            inputs,
+            written=self._keys.written,
+            constants=self._constants,
+            pool=pool,
+            error_mode=self.captures.options.capture_error_mode,
+        )
+
+    def _pool_of_graph(self) -> Any:
+        options = self.captures.options
+        if options.use_graph_pool is not None:
+            return options.use_graph_pool
+        if not options.reuse_graph_pool_in_same_fx:
+            return self._device.new_pool()
+        if not any(graph.pool is self._pool for graph in self.captures.graphs.values()):
+            self._pool = self._device.new_pool()  # a pool ends with the last graph in it
+        return self._pool
