@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache._compat import runtime
+from npugx_cache.events import logger
 from npugx_cache.guards import shapes
-from npugx_cache.guards.fast import FastCheck
+from npugx_cache.guards.native import NativeCheck
 from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, plan
 from npugx_cache.guards.tensors import LiveTensorFact
 from npugx_cache.guards.tree import Check, GuardTree, Kind
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 Rows = tuple[tuple[int, Any], ...]
 
 THREADS = "num_threads"
-_MAX_LEARNED = 4
 
 
 def live_state() -> dict[str, object]:
@@ -50,33 +50,41 @@ class Guards:
         self._groups = tuple(
             (kind, tuple(zip(*rows, strict=True))) for kind, rows in tree.checks.items()
         )
-        self._fast: FastCheck | None = None
-        self._learned = 0
+        self._native: NativeCheck | None = None
+        self._accepted = 0
 
     def accept(self, scope: Scope) -> bool:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
+        if self.accept_quickly(scope):
+            return True
         if live_state() != self.tree.state or not self._threads_match():
             return False
-        try:
-            if self._fast is not None and self._fast.accept(scope):
-                return True
-        except Exception:  # noqa: BLE001, S110 - the full check below says what it means
-            pass
         try:
             values = evaluate(self._plan, scope)
             accepted = self._checks_hold(values) and self._relations_hold(values)
         except Exception:  # noqa: BLE001 - user code (properties, __eq__, __len__) raises anything
             return False
         if accepted:
-            self._learn(values)
+            self._learn(values, scope)
         return accepted
 
-    def _learn(self, values: list[Any]) -> None:
+    def accept_quickly(self, scope: Scope) -> bool:
+        """Whether C++ accepts; if it does not, or is not there yet, only `accept` can tell."""
+        try:
+            return self._native is not None and self._native.accept(scope)
+        except Exception:  # noqa: BLE001 - the full check says what it means
+            return False
+
+    def _learn(self, values: list[Any], scope: Scope) -> None:
         """Make later checks cheaper; not at the first one, which a restart waits for."""
-        # A caller whose objects change class or identity at every call would have it made in vain.
-        if 1 <= self._learned <= _MAX_LEARNED:
-            self._fast = FastCheck(self.tree, values, self._holds)
-        self._learned += 1
+        self._accepted += 1
+        # The 2nd, 4th, 8th, ... time: a caller whose objects change at every call, so that the
+        # check is made in vain, pays for it ever more rarely.
+        if self._accepted > 1 and self._accepted.bit_count() == 1:
+            try:
+                self._native = NativeCheck(self.tree, values, scope, self._holds)
+            except Exception as reason:  # noqa: BLE001 - the full check works without it
+                logger.debug("guards stay in Python for now: %r", reason)
 
     def failures(self, scope: Scope, limit: int = 8) -> list[str]:
         """Why the conditions don't hold, in words; an empty list when they do."""
@@ -166,11 +174,12 @@ class Guards:
                 if missing not in reported:
                     reported.add(missing)
                     yield f"{words.path(missing)} does not exist"
-            elif not self._safely_holds(check, values[check.node]):
+            elif not self.holds(check, values[check.node]):
                 yield words.failure(check, values[check.node])
         yield from self._relation_failures(values, words)
 
-    def _safely_holds(self, check: Check, value: Any) -> bool:
+    def holds(self, check: Check, value: Any) -> bool:
+        """Whether one condition holds of the value at its node. Never raises."""
         try:
             return self._holds(check.kind, value, check.arg)
         except Exception:  # noqa: BLE001 - as in accept()
@@ -216,8 +225,8 @@ _SIMPLE: dict[Kind, Callable[[Any, Plain], bool]] = {
     Kind.LACKS_ATTR: lambda value, arg: not hasattr(value, arg),
     Kind.CONTAINS: lambda value, arg: decode(arg) in value,
     Kind.NOT_CONTAINS: lambda value, arg: decode(arg) not in value,
-    Kind.KEYS: lambda value, arg: encode(_keys(value)) == arg,
-    Kind.KEY_SET: lambda value, arg: encode(set(_keys(value))) == arg,
+    Kind.KEYS: lambda value, arg: _encoded_keys(value, list) == arg,
+    Kind.KEY_SET: lambda value, arg: _encoded_keys(value, set) == arg,
     Kind.NOT_NONE: lambda value, _: value is not None,
     Kind.ITERATOR: lambda value, arg: iterator_state(value) == arg,
 }
@@ -240,6 +249,13 @@ def iterator_state(value: Any) -> Plain:
 
 def _keys(value: Any) -> list[Any]:
     return list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
+
+
+def _encoded_keys(value: Any, kind: type[list[Any] | set[Any]]) -> Plain:
+    keys = _keys(value)
+    if {*map(type, keys)} <= {str}:  # encoded, a str is itself; sorted as `encode` sorts a set
+        return [kind.__name__, keys if kind is list else sorted(keys, key=repr)]
+    return encode(kind(keys))
 
 
 def _state_failures(recorded: Mapping[str, Plain], live: Mapping[str, object]) -> Iterator[str]:

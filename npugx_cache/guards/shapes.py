@@ -110,6 +110,24 @@ def _parse_comparison(tree: ast.Compare, names: Mapping[str, int]) -> Plain:
     return pairs[0] if len(pairs) == 1 else ["and", *pairs]
 
 
+def nodes_in(condition: Plain) -> set[int]:
+    """The nodes whose values a condition is about."""
+    if condition[0] == "node":
+        return {condition[1]}
+    if condition[0] == "const":
+        return set()
+    return set().union(*map(nodes_in, condition[1:]))
+
+
+def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
+    """The condition for another numbering of nodes."""
+    if condition[0] == "node":
+        return ["node", place[condition[1]]]
+    if condition[0] == "const":
+        return condition
+    return [condition[0], *(moved(part, place) for part in condition[1:])]
+
+
 def holds(condition: Plain, values: Sequence[Any]) -> bool:
     """Whether a condition is true of the values of the nodes; unknown operators raise KeyError."""
     return bool(_value(condition, values))

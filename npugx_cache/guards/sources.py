@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
@@ -139,6 +140,18 @@ def _resolved(_: Scope, arg: Plain) -> Any:
         raise LookupError(str(error)) from None
 
 
+def _referent(reference: Any) -> Any:
+    if type(reference) is not weakref.ref:  # anything else might do more than look
+        raise TypeError(f"a {type(reference).__name__} in the place of a weak reference")
+    return reference()
+
+
+def _remaining(iterator: Any, index: int) -> Any:
+    from npugx_cache._compat.runtime import tuple_iterator_getitem
+
+    return tuple_iterator_getitem(iterator, index)
+
+
 _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.LOCAL: lambda scope, name: scope.frame_locals[name],
     Step.GLOBAL: lambda scope, name: scope.frame_globals[name],
@@ -158,7 +171,7 @@ _STEPS: dict[int, Callable[[Any, Any], Any]] = {
     ),
     Step.INDEX: lambda base, index: base[index],
     Step.KEY_AT: lambda base, index: list(dict.keys(base))[index],
-    Step.VALUE_AT: lambda base, index: base[list(dict.keys(base))[index]],
+    Step.VALUE_AT: lambda base, index: dict.__getitem__(base, list(dict.keys(base))[index]),
     Step.TYPE: lambda base, _: type(base),
     Step.TYPE_DICT: lambda base, _: base.__dict__,
     Step.MRO: lambda base, _: base.__mro__,
@@ -166,7 +179,10 @@ _STEPS: dict[int, Callable[[Any, Any], Any]] = {
     Step.KWDEFAULT: lambda base, name: base.__kwdefaults__[name],
     Step.CLOSURE: lambda base, _: base.__closure__,
     Step.CODE: lambda base, _: base.__code__,
+    Step.REFERENT: lambda base, _: _referent(base),
+    Step.REMAINING: _remaining,
     Step.SIZE: lambda base, dim: base.size(dim),
     Step.STRIDE: lambda base, dim: base.stride(dim),
     Step.STORAGE_OFFSET: lambda base, _: base.storage_offset(),
+    Step.NUMBER: lambda base, _: base.item(),
 }

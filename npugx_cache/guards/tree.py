@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npugx_cache.portable import Plain
 
@@ -38,7 +38,7 @@ class Step(IntEnum):
     ITEM = 12  # mapping[key]; dict.__getitem__ on dicts, past overrides
     INDEX = 13  # sequence[i] or sequence[slice]
     KEY_AT = 14  # the i-th key of a dict
-    VALUE_AT = 15  # the value under the i-th key of a dict
+    VALUE_AT = 15  # the value under the i-th key of a dict, past overrides of __getitem__
     TYPE = 16
     TYPE_DICT = 17
     MRO = 18
@@ -46,9 +46,12 @@ class Step(IntEnum):
     KWDEFAULT = 20
     CLOSURE = 21
     CODE = 22
+    REFERENT = 23  # of a weak reference
+    REMAINING = 24  # the i-th item that a tuple's iterator has left
     SIZE = 30  # of a tensor; only under shape conditions
     STRIDE = 31
     STORAGE_OFFSET = 32
+    NUMBER = 33  # the value of a tensor with one element
 
 
 class Kind(IntEnum):
@@ -135,6 +138,15 @@ class GuardTree:
         for kind, rows in self.checks.items():
             for node, arg in zip(*rows, strict=True):
                 yield Check(node, kind, arg)
+
+    def with_ancestors(self, nodes: Iterable[int]) -> list[int]:
+        """These nodes and all above them, parents first."""
+        found: set[int] = set()
+        for node in nodes:
+            while node >= 0 and node not in found:
+                found.add(node)
+                node = self.parents[node]  # noqa: PLW2901 - walks up
+        return sorted(found)
 
     def to_plain(self) -> dict[str, Plain]:
         return {

@@ -105,9 +105,12 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.KWDEFAULT: lambda base, a: f"{base}.__kwdefaults__[{a!r}]",
     Step.CLOSURE: lambda base, _: f"{base}.__closure__",
     Step.CODE: lambda base, _: f"{base}.__code__",
+    Step.REFERENT: lambda base, _: f"{base}()",
+    Step.REMAINING: lambda base, a: f"tuple({base})[{a}]",
     Step.SIZE: lambda base, a: f"{base}.size({a})",
     Step.STRIDE: lambda base, a: f"{base}.stride({a})",
     Step.STORAGE_OFFSET: lambda base, _: f"{base}.storage_offset()",
+    Step.NUMBER: lambda base, _: f"{base}.item()",
 }
 
 _EXPRESSIONS: dict[Kind, Callable[[str, Any], str]] = {

@@ -11,6 +11,7 @@ from npugx_cache import trace
 from npugx_cache.guards import GuardTree
 from npugx_cache.guards.check import Guards, live_state
 from npugx_cache.guards.sources import Scope
+from npugx_cache.sizes import Known
 
 
 def load_toy():
@@ -48,7 +49,9 @@ class Traced:
                 Scope(self.base, self.globals),
                 state=live_state(),
                 dynamic=None,
+                known=Known([], alone=True),
                 decompositions=None,
+                optimise=lambda graph: (),
             )
             assert isinstance(traced, trace.Traced), traced
             self.theirs = traced.local_only("oracle").accept
@@ -188,7 +191,7 @@ def test_the_cheaper_check_of_later_calls_never_accepts_what_the_full_check_refu
     """Every pair of a changed state and a changed argument, and each of them alone."""
     assert traced.verdicts()[0]
     assert traced.verdicts()[0]  # from the second acceptance on, the cheaper check is there
-    assert traced.ours._fast is not None
+    assert traced.ours._native is not None
     nothing = {"nothing": lambda _: {}}
     with torch.no_grad(), STATES[state](traced):
         for change in (nothing | LOCALS).values():

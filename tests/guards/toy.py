@@ -25,6 +25,16 @@ def act(x, a=2.0):
     return torch.relu(x) * a
 
 
+def make_shift(amount, *, sign=1):
+    def shift(x, extra=(0.5,), *, scale=1.0, terms=[0.25]):  # noqa: B006 - guarded as it is
+        return x + sign * amount * scale + extra[0] + terms[0]
+
+    return shift
+
+
+shift = make_shift(0.125)
+
+
 class Block(nn.Module):
     limit = 3
 
@@ -56,6 +66,7 @@ class Net(nn.Module):
             x = x * SCALE
         if CFG["mode"] == "a" and self.mode is Mode.FAST:
             x = x + CFG["eps"]
+        x = shift(x) if len(self.head._parameters) == 2 else x
         for value in (order or {}).values():
             x = x - value
         return self.head(x)

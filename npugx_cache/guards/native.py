@@ -1,0 +1,256 @@
+"""A guard tree as torch's C++ guard managers, for calls after the first.
+
+Built from live values that have just passed the full check in `check.py`, which stays the truth:
+what is accepted here would be accepted there, and what is refused here is checked there again. A
+check that C++ can't make in just that sense is left to Python (`residue.py`).
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import guard_managers, runtime
+from npugx_cache.guards.managers import DICTS, REASON, SEQUENCES, LeftToPython, Managers
+from npugx_cache.guards.names import PinnedNames
+from npugx_cache.guards.residue import Left, Residue
+from npugx_cache.guards.tree import Check, GuardTree, Kind
+from npugx_cache.portable import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npugx_cache.guards.sources import Scope
+    from npugx_cache.portable import Plain
+
+    Manager = Any
+
+_SCALARS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.layout)
+_NESTED_FUNCTIONS = 3
+_FUNCTION_PARTS = (
+    "__module__",
+    "__qualname__",
+    "__code__",
+    "__defaults__",
+    "__kwdefaults__",
+    "__closure__",
+)
+
+
+class NativeCheck:
+    """One guard tree, bound to what was live when it was built. Keeps no tensor and no module.
+
+    Raises `guard_managers.NotNow` where managers can't be built at the moment.
+    """
+
+    def __init__(
+        self,
+        tree: GuardTree,
+        values: Sequence[Any],
+        scope: Scope,
+        holds: Callable[[Kind, Any, Plain], bool],
+    ) -> None:
+        with guard_managers.building() as manager_type:
+            managers = Managers(tree, values, scope, manager_type)
+            left = _Guards(tree, managers).add_all()
+        self._managers, self._globals = managers.root, scope.frame_globals
+        self._keep = managers.keep
+        self._names = PinnedNames(managers.shadows)
+        self._residue = Residue(tree, left, holds)
+        self._state = runtime.SameState()
+
+    def accept(self, scope: Scope) -> bool:
+        """May raise anything that user code raises."""
+        return (
+            self._state.holds()
+            and scope.frame_globals is self._globals
+            and self._managers.check(scope.frame_locals)
+            and self._names.unchanged()
+            and self._residue.accept(scope)
+        )
+
+
+class _Guards:
+    """Puts the checks of a tree on managers."""
+
+    def __init__(self, tree: GuardTree, managers: Managers) -> None:
+        self._tree, self._managers = tree, managers
+
+    def add_all(self) -> Left:
+        """What could not be put there."""
+        left = [check for check in self._tree.all_checks() if not self._add(check)]
+        aliases = [pair for pair in self._tree.aliases if not self._same(*pair)]
+        groups = (self._tree.distinct, self._tree.separate)
+        different = [group for group in groups if group and not self._different(group)]
+        return Left(
+            checks=tuple(left),
+            aliases=tuple(aliases),
+            different=tuple(different),
+            shapes=self._tree.shapes,
+        )
+
+    def _add(self, check: Check) -> bool:
+        add = _LEAVES.get(check.kind)
+        if add is None:
+            return False
+        try:
+            add(self, check.node, self._managers.values[check.node], check.arg)
+        except LeftToPython:
+            return False
+        return True
+
+    def _same(self, a: int, b: int) -> bool:
+        try:
+            pair = self._managers.of(a), self._managers.of(b)
+        except LeftToPython:
+            return False
+        guard_managers.require_aliasing(*pair, REASON, None)
+        return True
+
+    def _different(self, group: tuple[int, ...]) -> bool:
+        try:
+            managers = [self._managers.of(node) for node in group]
+        except LeftToPython:
+            return False
+        guard_managers.forbid_aliasing(managers, list(map(str, group)), REASON, None)
+        return True
+
+    # --- one kind of check each; `value` is the live value at the node
+
+    def _type(self, node: int, _value: Any, _: Plain) -> None:
+        self._managers.pin_type(node)
+
+    def _identity(self, node: int, value: Any, _: Plain) -> None:
+        manager = self._managers.of(node)
+        if isinstance(value, types.FunctionType):
+            if not _is_pinnable(value):
+                raise LeftToPython("a function with mutable defaults or free variables")
+            self._function(manager, value, str(node))
+        elif _is_fixed(value):
+            self._managers.guard_identity(manager, value)
+        else:
+            raise LeftToPython("identity")
+
+    def _function(self, manager: Manager, function: types.FunctionType, source: str) -> None:
+        """A function and all that its identity is made of: it can be edited in place."""
+        managers = self._managers
+        managers.guard_identity(manager, function)
+        for name in _FUNCTION_PARTS:
+            part, place = getattr(function, name), f"{source}.{name}"
+            holder = managers.attribute(manager, name, part, place)
+            managers.guard_identity(holder, part)
+            for index, element in enumerate(part if type(part) is tuple else ()):
+                self._carried(managers.element(holder, index, element, f"{place}.{index}"), element)
+
+    def _carried(self, manager: Manager, value: Any) -> None:
+        """What a function carries along: functions may change in place, cells be filled anew."""
+        if isinstance(value, types.CellType):
+            place = f"{manager.get_source()}.contents"
+            content = value.cell_contents
+            manager = self._managers.attribute(manager, "cell_contents", content, place)
+            self._managers.guard_identity(manager, content)
+            value = content
+        if isinstance(value, types.FunctionType):
+            self._function(manager, value, manager.get_source())
+
+    def _equals(self, node: int, value: Any, _: Plain) -> None:
+        if value is None or type(value) in (bool, torch.dtype, types.CodeType):
+            self._managers.guard_identity(self._managers.of(node), value)
+        elif type(value) in (str, int) or _is_plain_float(value):
+            self._managers.pin_type(node)
+            self._managers.of(node).add_equals_match_guard(value, REASON, None)
+        else:
+            raise LeftToPython("equality")
+
+    def _tensor(self, node: int, value: Any, arg: Any) -> None:
+        fact, manager = self._tree.tensors[arg], self._managers.of(node)
+        self._managers.pin_type(node)
+        manager.add_tensor_match_guard(
+            value,
+            list(fact.size),
+            list(fact.stride),
+            str(node),
+            REASON,
+            None,
+            type(value),
+            runtime.dispatch_keys(value),
+        )
+        guard_managers.forbid_dimension_marks(manager, value, str(node), self._managers.kind)
+
+    def _length(self, node: int, value: Any, length: Any) -> None:
+        manager = self._managers.of(node)
+        if type(value) in DICTS:
+            manager.add_dict_length_check_guard(length, REASON, None)
+        elif type(value) in SEQUENCES:
+            self._managers.pin_type(node)
+            manager.add_length_check_guard(length, REASON, None)
+        else:
+            raise LeftToPython("length")
+
+    def _absent(self, node: int, _value: Any, name: Plain) -> None:
+        self._managers.instance_dict(node).add_dict_contains_guard(False, name, REASON, None)
+
+    def _has(self, node: int, value: Any, name: Any) -> None:
+        # That the manager finds a value is the check.
+        place = f"{node}.{name}"
+        self._managers.attribute(self._managers.of(node), name, getattr(value, name), place)
+
+    def _contains(self, node: int, value: Any, key: Plain) -> None:
+        self._membership(node, value, key, expected=True)
+
+    def _lacks(self, node: int, value: Any, key: Plain) -> None:
+        self._membership(node, value, key, expected=False)
+
+    def _membership(self, node: int, value: Any, key: Plain, *, expected: bool) -> None:
+        if type(value) not in DICTS:
+            raise LeftToPython("membership")
+        self._managers.pin_type(node)
+        self._managers.of(node).add_dict_contains_guard(expected, decode(key), REASON, None)
+
+    def _not_none(self, node: int, _value: Any, _: Plain) -> None:
+        self._managers.of(node).add_not_none_guard(REASON, None)
+
+
+_LEAVES: dict[Kind, Callable[[_Guards, int, Any, Plain], None]] = {
+    Kind.TYPE: _Guards._type,  # noqa: SLF001
+    Kind.IDENTITY: _Guards._identity,  # noqa: SLF001
+    Kind.EQUALS: _Guards._equals,  # noqa: SLF001
+    Kind.TENSOR: _Guards._tensor,  # noqa: SLF001
+    Kind.LENGTH: _Guards._length,  # noqa: SLF001
+    Kind.ABSENT_ATTR: _Guards._absent,  # noqa: SLF001
+    Kind.HAS_ATTR: _Guards._has,  # noqa: SLF001
+    Kind.CONTAINS: _Guards._contains,  # noqa: SLF001
+    Kind.NOT_CONTAINS: _Guards._lacks,  # noqa: SLF001
+    Kind.NOT_NONE: _Guards._not_none,  # noqa: SLF001
+}
+"""The other kinds are left to Python. LACKS_ATTR too: C++ takes any exception for an absence."""
+
+
+def _is_plain_float(value: object) -> bool:
+    """Whether `==` tells a float from every other: not so for 0.0, -0.0 and nan."""
+    return type(value) is float and bool(value) and value == value  # noqa: PLR0124
+
+
+def _is_fixed(value: object) -> bool:
+    """Whether an object's identity in the portable sense can't change while it lives."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type, str))
+    if type(value) is tuple:
+        return all(map(_is_fixed, value))
+    return isinstance(value, (type, types.ModuleType)) or type(value) in _SCALARS
+
+
+def _is_pinnable(value: object, depth: int = 0) -> bool:
+    """Whether a function carries nothing along but fixed values and such functions."""
+    if not isinstance(value, types.FunctionType):
+        return _is_fixed(value)
+    if depth > _NESTED_FUNCTIONS or value.__kwdefaults__:
+        return False
+    try:
+        contents = [cell.cell_contents for cell in value.__closure__ or ()]
+    except ValueError:  # a cell that is not filled yet
+        return False
+    carried = (*(value.__defaults__ or ()), *contents)
+    return all(_is_pinnable(each, depth + 1) for each in carried)

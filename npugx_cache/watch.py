@@ -1,0 +1,59 @@
+"""Source facts between calls: a patch made while the process lives, seen without hashing code.
+
+A fact is checked in full when an entry is bound. What it was found by (names in classes and
+modules, functions and their code) is kept by identity and compared with `is` at every call. A patch
+refuses the specialisation; the next lookup checks the facts themselves and says what changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from npugx_cache.guards.names import ABSENT, PinnedNames, looked_up
+from npugx_cache.source import (
+    FUNCTION,
+    LOOKUP,
+    TENSOR_METHOD,
+    SourceFact,
+    function_chain,
+    look_up,
+)
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.guards.names import Row
+
+
+class Watch:
+    """What a set of source facts was found by. Raises `NotPortable` if a fact can't be found."""
+
+    def __init__(self, facts: Iterable[SourceFact]) -> None:
+        functions: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
+        found_by: list[Row] = []
+        for fact in facts:
+            found_by += _found_by(fact)
+            if fact.kind == FUNCTION:
+                for function in function_chain(look_up(fact.module, fact.name)):
+                    functions[id(function)] = function, function.__code__
+        self._names, self._functions = PinnedNames(found_by), tuple(functions.values())
+
+    def unchanged(self) -> bool:
+        return self._names.unchanged() and all(
+            function.__code__ is code for function, code in self._functions
+        )
+
+
+def _found_by(fact: SourceFact) -> Iterator[Row]:
+    """The namespaces that decide what a name means, in the order they are asked."""
+    if fact.kind == TENSOR_METHOD:
+        yield from looked_up(sys.modules["torch"].Tensor, fact.name)
+    elif fact.kind in (LOOKUP, FUNCTION):
+        owner, _, name = fact.name.rpartition(".")
+        holder = look_up(fact.module, owner) if owner else sys.modules[fact.module]
+        if isinstance(holder, type):
+            yield from looked_up(holder, name)
+        else:
+            yield holder, name, vars(holder).get(name, ABSENT)
