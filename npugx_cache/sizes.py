@@ -1,0 +1,68 @@
+"""Sizes that a store has seen of a function: a trace takes up where earlier processes left off.
+
+With `dynamic=None` torch makes a size symbolic at the second value it meets. A restarted worker has
+met none: each further size would give one more static entry. So an entry keeps what was known of
+sizes before and after its trace, and a trace begins with what is known to the entries that refuse
+the call for nothing but sizes. Which sizes are symbolic decides nothing about validity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache import store
+from npugx_cache.artifact import CONDITIONS, SIZES, Conditions, sizes_of
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.guards.check import Guards
+from npugx_cache.guards.sizes import only_sizes_differ
+from npugx_cache.portable import NotPortable
+
+if TYPE_CHECKING:
+    from npugx_cache.guards.sources import Scope
+
+_MAX_ENTRIES = 32
+
+
+class Known(NamedTuple):
+    """Rows of `_compat.size_memory` to begin a trace with; `alone`: forget all else."""
+
+    rows: list[Any]
+    alone: bool = False
+
+
+def seen(opened: store.Store | None, key: str, scope: Scope) -> Known:
+    """What the entries know that refuse a call for its sizes alone."""
+    rows: list[Any] = []
+    manifests = opened.candidates(key).manifests[:_MAX_ENTRIES] if opened is not None else ()
+    for manifest in manifests:
+        rows += _after(opened, manifest, scope)
+    return Known(rows)
+
+
+def before(opened: store.Store | None, key: str, entry: str | None) -> Known:
+    """What was known when an entry was traced: tracing it again gives the same sizes."""
+    for manifest in opened.candidates(key).manifests if opened is not None else ():
+        if manifest.entry == entry and opened is not None:
+            blobs = opened.read(manifest, [SIZES] if _has_sizes(manifest) else [])
+            if not isinstance(blobs, store.Miss) and SIZES in blobs:
+                return Known(sizes_of(blobs)[0], alone=True)
+    return Known([], alone=True)
+
+
+def _has_sizes(manifest: store.Manifest) -> bool:
+    return any(ref.name == SIZES for ref in manifest.blobs)
+
+
+def _after(opened: store.Store | None, manifest: store.Manifest, scope: Scope) -> list[Any]:
+    if opened is None or not _has_sizes(manifest):
+        return []
+    blobs = opened.read(manifest, [CONDITIONS, SIZES])
+    if isinstance(blobs, store.Miss):
+        return []
+    try:
+        guards = Guards(Conditions.unpack(blobs[CONDITIONS]).guards)
+        return sizes_of(blobs)[1] if only_sizes_differ(guards, scope) else []
+    except (CorruptEntry, NotPortable):  # the lookup before this one has dealt with the entry
+        return []
+    except Exception:  # noqa: BLE001 - a check raises anything on a value of another kind
+        return []
