@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npugx_cache.config import VERSION
+from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
     from npugx_cache.api import CachedFunction, cache_compile

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
-from npugx_cache import config, environment, targets
+from npugx_cache import config, environment, restore, targets
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
-from npugx_cache.errors import BackendUnavailable, OptionError
+from npugx_cache.errors import OptionError
 from npugx_cache.events import CacheInfo, Counters
 from npugx_cache.guards.sources import Scope
 from npugx_cache.lookup import Lookup
-from npugx_cache.recipe import Recipe, check_decompositions
+from npugx_cache.recipe import Recipe, check_decompositions, check_options
 from npugx_cache.restore import Specialisation
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class _State:
         self.lock = threading.RLock()
         self.counters = Counters()
         self.specialisations: tuple[Specialisation, ...] = ()
-        self.lookup = Lookup(recipe, settings, self.counters)
+        self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
+        self.lookup = Lookup(recipe, settings, self.counters, self.captures)
 
 
 class CachedFunction:
@@ -68,6 +69,8 @@ class CachedFunction:
             return self.__wrapped__(*args, **kwargs)
         if self._owner is not None:
             args = (self._owner, *args)
+        if not torch.is_grad_enabled():  # no_grad costs as much as a small function's guards
+            return self._find(args, kwargs)(*args, **kwargs)
         with torch.no_grad():
             return self._find(args, kwargs)(*args, **kwargs)
 
@@ -88,8 +91,17 @@ class CachedFunction:
 
     def _known(self, scope: Scope) -> Specialisation | None:
         switches, code = environment.call_state(), self._recipe.function.__code__
-        for known in self._state.specialisations:
-            if known.call_state == switches and known.code is code and known.accepts(scope):
+        fitting = [
+            known
+            for known in self._state.specialisations
+            if known.call_state == switches and known.code is code
+        ]
+        for known in fitting:
+            if known.accepts.accept_quickly(scope):
+                return known
+        # Only now in full: that takes as long as many quick checks, and two shapes may take turns.
+        for known in fitting:
+            if known.accepts.accept(scope):
                 return known
         return None
 
@@ -207,14 +219,16 @@ def cache_compile(
     A module is changed in place (its `forward` becomes a CachedFunction) and returned.
     dynamic: None follows torch (static first, then dynamic where sizes changed), True makes sizes
     symbolic at once, False never. strict: raise `Uncacheable` for what can't be cached and
-    `StoreError` for faults of the store. The ranks are accepted for compatibility and change
+    `StoreError` for faults of the store. guards: "full" checks all conditions at every call;
+    "inputs_unsafe" only those on arguments, once an entry is bound: results are wrong if a module,
+    a global or code changes afterwards. The ranks are accepted for compatibility and change
     nothing: ranks whose graphs are equal share an entry.
     Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments.
     """
     del global_rank, tp_rank, pp_rank
     _check_arguments(dynamic, strict, guards)
     settings = config.load(cache_dir=cache_dir, strict=strict)
-    engine, checked = engines.check_name(backend), backend_options.parse(options)
+    engine, checked = engines.check_name(backend), check_options(backend_options.parse(options))
     decompositions = check_decompositions(custom_decompositions)
 
     def decorate(decorated: Any) -> Any:
@@ -229,6 +243,7 @@ def cache_compile(
             backend=engine,
             options=checked,
             dynamic=dynamic,
+            guards=guards,
             decompositions=decompositions,
         )
         cached = CachedFunction(recipe, settings, owner)
@@ -245,7 +260,5 @@ def _check_arguments(dynamic: object, strict: object, guards: object) -> None:
         raise OptionError(f"dynamic={dynamic!r}: valid values are None, True and False")
     if not isinstance(strict, bool):
         raise OptionError(f"strict={strict!r}: valid values are True and False")
-    if guards == "inputs_unsafe":
-        raise BackendUnavailable("guards='inputs_unsafe' is not implemented in this version")
-    if guards != "full":
-        raise OptionError(f"guards={guards!r}: the valid value is 'full'")
+    if guards not in restore.GUARDS:
+        raise OptionError(f"guards={guards!r}: valid values are {', '.join(restore.GUARDS)}")

@@ -5,6 +5,7 @@
 | conditions | guard tree and source facts, msgpack                                 | restore |
 | bindings   | caller frame, compiled program text, names of operators, msgpack     | restore |
 | constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
+| sizes      | what Dynamo knew of sizes after the trace, msgpack                   | a miss  |
 | program    | the graph as data, msgpack                                           | tools   |
 | readable   | the text that `npugx-cache readable` shows                           | people  |
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from npugx_cache import source
+from npugx_cache.backend.capture.layout import Layout
 from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.frame import Frame
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 CONDITIONS = "conditions"
 BINDINGS = "bindings"
 CONSTANTS = "constants"
+SIZES = "sizes"
 PROGRAM = "program"
 READABLE = "readable"
 
@@ -59,13 +62,14 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bindings:
-    """What runs. `program_code` is empty for a function without tensor operations."""
+    """What runs. `program_code` is empty and `layout` None where there are no tensor operations."""
 
     frame: Frame
     program_code: bytes
     operators: tuple[tuple[str, Operator], ...]
     constants: tuple[Constant, ...]
     disable_autocast: bool
+    layout: Layout | None
 
     def pack(self) -> bytes:
         return _pack(
@@ -75,6 +79,7 @@ class Bindings:
                 "operators": [[name, *operator] for name, operator in self.operators],
                 "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
                 "disable_autocast": self.disable_autocast,
+                "layout": self.layout.to_plain() if self.layout else None,
             }
         )
 
@@ -92,6 +97,7 @@ class Bindings:
                     for n, t, d, size, stride in plain["constants"]
                 ),
                 disable_autocast=bool(plain["disable_autocast"]),
+                layout=Layout.from_plain(plain["layout"]) if plain["layout"] else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"bindings: {error!r}") from error
@@ -99,11 +105,15 @@ class Bindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """All parts of one entry. `constants` are safetensors bytes, or None."""
+    """All parts of one entry. `constants` are safetensors bytes, or None.
+
+    `sizes` are rows of `_compat.size_memory` from before and from after the trace.
+    """
 
     conditions: Conditions
     bindings: Bindings
     constants: bytes | None
+    sizes: tuple[list[Any], list[Any]]
     program: Program | None
     readable: str
 
@@ -113,11 +123,25 @@ class Artifact:
             BINDINGS: self.bindings.pack(),
             READABLE: self.readable.encode(),
         }
+        if any(self.sizes):
+            blobs[SIZES] = _pack(self.sizes)
         if self.program is not None:
             blobs[PROGRAM] = _pack(self.program.to_plain())
         if self.constants is not None:
             blobs[CONSTANTS] = self.constants
         return blobs
+
+
+def sizes_of(blobs: Mapping[str, bytes]) -> tuple[list[Any], list[Any]]:
+    """What was known of sizes before and after a trace; raises `CorruptEntry`."""
+    known = _unpack(blobs[SIZES])
+    try:
+        before, after = (
+            [[str(n), s, size, stride] for n, s, size, stride in rows] for rows in known
+        )
+    except (TypeError, ValueError) as error:
+        raise CorruptEntry(f"sizes: {error!r}") from error
+    return before, after
 
 
 def program_of(blobs: Mapping[str, bytes]) -> Program:

@@ -24,7 +24,7 @@ class Call:
     scope: Scope
     signature: Signature
     fingerprint: Fingerprint
-    call_state: tuple[tuple[str, str], ...]
+    call_state: tuple[object, ...]
 
 
 def _about(recipe: Recipe, call: Call) -> dict[str, Any]:

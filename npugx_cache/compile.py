@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import frame
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from npugx_cache.fingerprint import Factor
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
+    from npugx_cache.sizes import Known
     from npugx_cache.source import SourceFact
     from npugx_cache.trace import LocalOnly, Traced, Untraceable
 
@@ -45,8 +47,12 @@ def compile_call(
     scope: Scope,
     state: Mapping[str, Any],
     factors: tuple[Factor, ...],
+    known: Known,
 ) -> Compiled | LocalOnly | Untraceable:
-    """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`."""
+    """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`.
+
+    `known` says which sizes were met before; it counts with `dynamic=None` alone.
+    """
     from npugx_cache import trace
 
     with _one_at_a_time:
@@ -58,7 +64,9 @@ def compile_call(
             scope,
             state=state,
             dynamic=recipe.dynamic,
+            known=known,
             decompositions=dict(recipe.decompositions),
+            optimise=partial(engines.load(recipe.backend).optimise, options=recipe.options),
         )
         if not isinstance(traced, trace.Traced):
             return traced
@@ -76,16 +84,17 @@ _one_at_a_time = threading.RLock()
 
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
     program, constants = None, None
-    passes: tuple[engines.PassReport, ...] = ()
     operators: tuple[Any, ...] = ()
+    layout = None
     code = b""
     if traced.graph is not None:
+        from npugx_cache.backend.capturable import layout_of
         from npugx_cache.backend.graph import to_program
         from npugx_cache.backend.runtime import compiled
 
-        passes = engines.load(recipe.backend).optimise(traced.graph, recipe.options)
         program, tensors = to_program(traced.graph, [name for name, _ in traced.inputs])
         constants = _constant_bytes(tensors)
+        layout = layout_of(traced.graph, traced.static)
         operators = tuple(zip(operator_names(program), program.operators, strict=True))
         code = frame.dump(compiled(program))
     conditions = Conditions(guards=traced.guards, facts=(*traced.facts, *_operator_facts(program)))
@@ -95,6 +104,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         operators=operators,
         constants=program.constants if program else (),
         disable_autocast=bool(program and program.disable_autocast),
+        layout=layout,
     )
     text = render(
         Readable(
@@ -102,7 +112,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
             factors=factors,
             conditions=conditions,
             inputs=traced.inputs,
-            passes=passes,
+            passes=traced.passes,
             program=program,
             frame=traced.frame,
         )
@@ -111,6 +121,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         conditions=conditions,
         bindings=bindings,
         constants=constants,
+        sizes=traced.sizes,
         program=program,
         readable=text,
     )
@@ -120,7 +131,9 @@ def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
     """The schemas of custom operators; torch's own are covered by its version."""
     if program is None:
         return ()
-    custom = {op for op in program.operators if op.namespace not in ("", "aten", "prims")}
+    custom = {
+        op for op in program.operators if op.namespace not in ("", "aten", "prims", "npugx_cache")
+    }
     return tuple(
         operator_fact(op.namespace, op.name, op.overload or "default") for op in sorted(custom)
     )

@@ -11,13 +11,13 @@ import torch
 
 from npugx_cache import config
 from npugx_cache._compat import runtime
-from npugx_cache.config import VERSION
 from npugx_cache.fingerprint import Factor
+from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = "2"
+FORMAT = "3"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 
@@ -54,7 +54,7 @@ _PLAIN_STATE = {
 
 def factors(device_types: frozenset[str]) -> tuple[Factor, ...]:
     """All factors of the surroundings, for a call whose tensors are on these kinds of device."""
-    switches = (Factor(f"torch.{name}", value, "call") for name, value in call_state())
+    switches = (Factor(f"torch.{name}", str(read()), "call") for name, read in _SWITCHES.items())
     devices = (factor for kind in sorted(device_types) for factor in _device(kind))
     return (*_process_factors(), *switches, *devices, *_compiler_config())
 
@@ -65,24 +65,28 @@ def summary() -> str:
 
 
 _CUDA: Any = torch.backends.cuda
-_SDPA_SWITCHES = (
-    ("flash", _CUDA.flash_sdp_enabled),
-    ("mem_efficient", _CUDA.mem_efficient_sdp_enabled),
-    ("math", _CUDA.math_sdp_enabled),
-    ("cudnn", _CUDA.cudnn_sdp_enabled),
-)
+_MHA: Any = torch.backends.mha
+_SWITCHES = {
+    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "sdp.flash": _CUDA.flash_sdp_enabled,
+    "sdp.mem_efficient": _CUDA.mem_efficient_sdp_enabled,
+    "sdp.math": _CUDA.math_sdp_enabled,
+    "sdp.cudnn": _CUDA.cudnn_sdp_enabled,
+    "mha.fastpath": _MHA.get_fastpath_enabled,
+    "mkldnn": runtime.mkldnn_enabled,
+    "cudnn": runtime.cudnn_enabled,
+}
 
 
-def call_state() -> tuple[tuple[str, str], ...]:
-    """Switches that steer which operators torch picks and that guards don't cover."""
-    backends = torch.backends
-    return (
-        ("float32_matmul_precision", torch.get_float32_matmul_precision()),
-        *((f"sdp.{name}", str(enabled())) for name, enabled in _SDPA_SWITCHES),
-        ("mha.fastpath", str(backends.mha.get_fastpath_enabled())),
-        ("mkldnn", str(backends.mkldnn.enabled)),
-        ("cudnn", str(backends.cudnn.enabled)),
-    )
+def call_state() -> tuple[object, ...]:
+    """Switches that steer which operators torch picks and that guards don't cover.
+
+    Read at every call: the values alone, in the order of `_SWITCHES`.
+    """
+    return tuple([read() for read in _READERS])
+
+
+_READERS = tuple(_SWITCHES.values())
 
 
 @functools.cache
@@ -108,7 +112,7 @@ def _device(kind: str) -> Iterator[Factor]:
     elif kind == "npu":
         torch_npu = sys.modules.get("torch_npu")
         yield Factor("npu", str(getattr(torch_npu, "__version__", "unknown")))
-        yield Factor("npu.cann", str(getattr(torch.version, "cann", "unknown")))
+        yield Factor("npu.cann", runtime.cann_version())
         yield Factor("npu.device", str(vars(torch)["npu"].get_device_name()))
     else:
         yield Factor(f"device.{kind}", "used")

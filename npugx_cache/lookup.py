@@ -7,21 +7,30 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import environment, events, restore, store
-from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS
+from npugx_cache import environment, events, restore, sizes, store
+from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, READABLE
 from npugx_cache.call import Call, bypass_draft, graph_draft
 from npugx_cache.compile import Compiled, compile_call
-from npugx_cache.errors import CorruptEntry, StoreError, Uncacheable
+from npugx_cache.errors import (
+    BackendUnavailable,
+    CorruptEntry,
+    PassError,
+    StoreError,
+    Uncacheable,
+    VerificationError,
+)
 from npugx_cache.events import Refusal
 from npugx_cache.fingerprint import Fingerprint, differences, digest
 from npugx_cache.guards.check import live_state
 from npugx_cache.portable import NotPortable
 from npugx_cache.restore import Specialisation
 from npugx_cache.signature import signature
+from npugx_cache.untraced import Untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from npugx_cache.backend.capture import Captures
     from npugx_cache.config import Settings
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
@@ -44,8 +53,9 @@ class Lookup:
     recipe: Recipe
     settings: Settings
     counters: events.Counters
+    captures: Captures | None
     refusals: tuple[Refusal, ...] = ()
-    _untraceable: dict[str, str] = field(default_factory=dict)
+    _untraced: Untraced = field(default_factory=Untraced)
     _warned: set[str] = field(default_factory=set)
     _store: store.Store | store.Unusable | None = None
 
@@ -56,7 +66,9 @@ class Lookup:
         try:
             return self._answer(args, kwargs, scope)
         except Exception as error:
-            if self.settings.strict:
+            # What the user asked for can't be had, or their own pass failed: no fault of the cache.
+            asked = isinstance(error, (VerificationError, BackendUnavailable, PassError))
+            if self.settings.strict or asked:
                 raise
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
             events.logger.exception("%s: a fault of the cache; running eagerly", self.recipe.title)
@@ -68,7 +80,8 @@ class Lookup:
     ) -> Specialisation | Bypass:
         started = time.perf_counter()
         shape = signature(scope.frame_locals)
-        reason = self._untraceable.get(shape.kind) or environment.unsupported()
+        reason = self._untraced.reason(shape.kind, scope.frame_locals)
+        reason = reason or environment.unsupported()
         if reason is not None:
             return self._bypass(reason)
         call_state = environment.call_state()
@@ -78,7 +91,7 @@ class Lookup:
         if found is None:
             return self._compiled_under_lock(call, started)
         self._log("hit", started, f"entry {(found.entry or '')[:12]}")
-        return found
+        return self._rechecked(found, call) if self.settings.verify else found
 
     # --- restore
 
@@ -117,13 +130,7 @@ class Lookup:
             code = opened.read(manifest, present & {BINDINGS, CONSTANTS})
             if isinstance(code, store.Miss):
                 return self._fault(opened, manifest.entry, code.reason)
-            return restore.bind(
-                candidate,
-                code,
-                self.recipe.function,
-                entry=manifest.entry,
-                call_state=call.call_state,
-            )
+            return self._bind(candidate, code, call, manifest.entry)
         except CorruptEntry as error:
             opened.quarantine(manifest, str(error))
             return self._fault(opened, manifest.entry, str(error))
@@ -171,9 +178,8 @@ class Lookup:
         self, call: Call, opened: store.Store | None, started: float
     ) -> Specialisation | Bypass:
         reasons = str(self.refusals[0]) if self.refusals else "no entry for this function"
-        outcome = compile_call(
-            self.recipe, call.args, call.kwargs, call.scope, live_state(), call.fingerprint.factors
-        )
+        asked = opened if self.recipe.dynamic is None else None
+        outcome = self._compile(call, sizes.seen(asked, call.fingerprint.key, call.scope))
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call)
         blobs = outcome.artifact.to_blobs()
@@ -190,6 +196,29 @@ class Lookup:
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         return dataclasses.replace(bound, entry=entry)
 
+    def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
+        """A hit under `NPUGX_CACHE_VERIFY=recompile`; raises `VerificationError`."""
+        from npugx_cache import recheck
+
+        title, opened = self.recipe.title, self._opened()
+        outcome = self._compile(call, sizes.before(opened, call.fingerprint.key, found.entry))
+        if not isinstance(outcome, Compiled):
+            raise VerificationError(title, f"now it can't be stored: {outcome.reason}", None, None)
+        manifests = opened.candidates(call.fingerprint.key).manifests if opened else ()
+        for manifest in manifests:
+            stored = opened.read(manifest, [READABLE]) if opened else None
+            if manifest.entry == found.entry and isinstance(stored, dict):
+                text = stored[READABLE].decode()
+                recheck.compare_artifacts(title, text, outcome.artifact.readable)
+        fresh = self._bound(outcome.artifact.to_blobs(), call)
+        return recheck.comparing_results(title, found, fresh.run)
+
+    def _compile(self, call: Call, known: sizes.Known) -> Compiled | LocalOnly | Untraceable:
+        factors = call.fingerprint.factors
+        return compile_call(
+            self.recipe, call.args, call.kwargs, call.scope, live_state(), factors, known
+        )
+
     def _bound(self, blobs: dict[str, bytes], call: Call) -> Specialisation:
         """Bind the packed bytes: what runs now is what a restart will run (P7).
 
@@ -198,8 +227,22 @@ class Lookup:
         candidate = restore.Candidate.of(blobs)
         if not candidate.accepts(call.scope):
             raise NotPortable(f"the entry refuses its own call: {candidate.failures(call.scope)}")
+        return self._bind(candidate, blobs, call, None)
+
+    def _bind(
+        self,
+        candidate: restore.Candidate,
+        blobs: Mapping[str, bytes],
+        call: Call,
+        entry: str | None,
+    ) -> Specialisation:
         return restore.bind(
-            candidate, blobs, self.recipe.function, entry=None, call_state=call.call_state
+            blobs,
+            self.recipe.function,
+            entry=entry,
+            accepts=candidate.repeated(call.scope, self.recipe.guards),
+            call_state=call.call_state,
+            captures=self.captures,
         )
 
     def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
@@ -220,19 +263,12 @@ class Lookup:
         if opened is not None and outcome.reason not in self._warned:
             opened.publish(bypass_draft(self.recipe, call, outcome.reason))
         if not isinstance(outcome, LocalOnly):
-            # Not traced again for every new size: a failing trace takes as long as a good one.
-            self._untraceable[call.signature.kind] = outcome.reason
+            self._untraced.remember(call.signature.kind, outcome.reason, call.scope.frame_locals)
             return self._bypass(outcome.reason)
         self._warn(outcome.reason)
         self.counters.add("bypasses")
-        accept = outcome.accept
-        return Specialisation(
-            None,
-            lambda scope: accept(scope.frame_locals),
-            outcome.run,
-            call.call_state,
-            self.recipe.function.__code__,
-        )
+        accepts, code = restore.Unstored(outcome.accept), self.recipe.function.__code__
+        return Specialisation(None, accepts, outcome.run, call.call_state, code)
 
     def _bypass(self, reason: str) -> Bypass:
         self._warn(reason)

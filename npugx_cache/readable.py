@@ -5,7 +5,9 @@ from __future__ import annotations
 import dis
 import io
 import os
+import re
 import sys
+import types
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +42,7 @@ class Readable:
     factors: Iterable[tuple[str, str, str]]
     conditions: Conditions
     inputs: tuple[tuple[str, str], ...]
-    passes: Iterable[tuple[str, int]]
+    passes: Iterable[tuple[str, int, int]]
     program: Program | None
     frame: Frame
 
@@ -56,8 +58,8 @@ def render(parts: Readable) -> str:
         _comment(facts),
         _heading("Guards: what must hold for the graph to be valid"),
         *_guards(parts.conditions),
-        _heading("Passes, and how many nodes each removed"),
-        _comment([f"{name}: {removed}" for name, removed in parts.passes]),
+        _heading("Passes, in the order they ran"),
+        _comment(map(_pass_words, parts.passes)),
         _heading("Inputs and parameters of the graph"),
         _comment([f"{name}: {described}" for name, described in parts.inputs]),
         _heading("Graph, as the Python that runs"),
@@ -125,6 +127,12 @@ def _name_and_root(
     return path.name, path.parents[_DEPTH]
 
 
+def _pass_words(report: tuple[str, int, int]) -> str:
+    name, rewrites, removed = report
+    change = f"{removed} nodes removed" if removed >= 0 else f"{-removed} nodes added"
+    return f"{name}: {rewrites} rewrites, {change}"
+
+
 def _guards(conditions: Conditions) -> Iterator[str]:
     first, *others = Wording(conditions.guards).lines()
     yield "def guards_hold() -> bool:"
@@ -157,8 +165,17 @@ def _frame(caller: Frame) -> Iterator[str]:
     for name, data in caller.names.items():
         yield f"{name} is {_name_words(data)}"
     out = io.StringIO()
-    dis.dis(load(caller.code), file=out, depth=3)
-    yield from out.getvalue().splitlines()
+    dis.dis(_without_lines(load(caller.code)), file=out, depth=3)
+    yield from re.sub(r" at 0x[0-9a-f]+", "", out.getvalue()).splitlines()
+
+
+def _without_lines(code: types.CodeType) -> types.CodeType:
+    """The code as it is when a comment above it is edited: equal traces make equal texts."""
+    constants = (
+        _without_lines(constant) if isinstance(constant, types.CodeType) else constant
+        for constant in code.co_consts
+    )
+    return code.replace(co_consts=tuple(constants), co_firstlineno=1, co_linetable=b"")
 
 
 def _name_words(data: Plain) -> str:

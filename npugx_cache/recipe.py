@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache._compat import runtime
+from npugx_cache.backend import patterns
 from npugx_cache.errors import OptionError
 from npugx_cache.fingerprint import Factor, digest
-from npugx_cache.portable import NotPortable, code_hash, encode
-from npugx_cache.source import reachable_hash
+from npugx_cache.portable import code_hash
+from npugx_cache.user_functions import check_function, function_digest
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.options import Options
@@ -20,13 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a function is to be compiled. `decompositions` pairs operators with functions."""
+    """How a function is to be compiled and checked.
+
+    `decompositions` pairs operators with functions. `guards` says what later calls check
+    (`restore.GUARDS`); entries are the same for both, so it is no factor.
+    """
 
     function: types.FunctionType
     title: str
     backend: str
     options: Options
     dynamic: bool | None
+    guards: str
     decompositions: tuple[tuple[Any, Any], ...]
 
     def factors(self) -> Iterator[Factor]:
@@ -36,15 +42,29 @@ class Recipe:
         yield Factor("dynamic", repr(self.dynamic))
         for name, value in self.options.as_factors():
             yield Factor(f"option.{name}", value)
+        for name, function in self.options.functions():
+            yield Factor(f"option.{name}", function_digest(function))
+        for index, pattern in enumerate(self._patterns()):
+            functions = map(function_digest, pattern.functions())
+            yield Factor(f"pattern.{index}", digest([*functions, pattern.facts()]))
         for operator, function in self.decompositions:
-            reached = reachable_hash(function) if isinstance(function, types.FunctionType) else ""
-            value = digest([repr(encode(function)), reached])
-            yield Factor(f"decomposition.{operator}", value)
+            yield Factor(f"decomposition.{operator}", function_digest(function))
+
+    def _patterns(self) -> tuple[patterns.Pattern, ...]:
+        runs = self.backend == "npugraph_ex" and self.options.pattern_fusion_pass
+        return patterns.registered() if runs else ()
 
     @property
     def identity(self) -> str:
         """What stays the same when the function is edited: its name."""
         return digest([self.title])
+
+
+def check_options(options: Options) -> Options:
+    """Raises OptionError for a custom pass that has no fingerprint."""
+    for name, function in options.functions():
+        check_function(f"option {name!r}", function)
+    return options
 
 
 def check_decompositions(given: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
@@ -55,8 +75,5 @@ def check_decompositions(given: Mapping[Any, Any] | None) -> tuple[tuple[Any, An
                 "custom_decompositions maps operators (torch.ops.aten.silu.default) to functions, "
                 f"not {operator!r} to {function!r}"
             )
-        try:
-            encode(function)
-        except NotPortable as error:
-            raise OptionError(f"the decomposition of {operator} can't be stored: {error}") from None
+        check_function(f"the decomposition of {operator}", function)
     return tuple(sorted((given or {}).items(), key=lambda item: str(item[0])))

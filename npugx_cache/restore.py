@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache import frame, source
 from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, Bindings, Conditions
-from npugx_cache.backend import runtime
+from npugx_cache.backend import capture, runtime
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.guards.check import Guards
+from npugx_cache.guards.inputs import InputGuards
 from npugx_cache.portable import NotPortable
+from npugx_cache.watch import Watch
 
 if TYPE_CHECKING:
     import types
@@ -31,10 +33,49 @@ class Specialisation:
     """
 
     entry: str | None
-    accepts: Callable[[Scope], bool]
+    accepts: Accepts
     run: Callable[..., Any]
-    call_state: tuple[tuple[str, str], ...]
+    call_state: tuple[object, ...]
     code: types.CodeType
+
+
+class Accepts(Protocol):
+    """Whether a bound entry may run for a call, asked again and again."""
+
+    def accept(self, scope: Scope) -> bool: ...
+
+    def accept_quickly(self, scope: Scope) -> bool:
+        """False may mean that only `accept`, which is much slower, can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """All conditions of an entry, in the form for repeated checks."""
+
+    watch: Watch
+    guards: Guards
+
+    def accept(self, scope: Scope) -> bool:
+        return self.watch.unchanged() and self.guards.accept(scope)
+
+    def accept_quickly(self, scope: Scope) -> bool:
+        return self.guards.accept_quickly(scope) and self.watch.unchanged()
+
+
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """torch's own guards, of a graph that lives in this process alone."""
+
+    guards: Callable[[Mapping[str, Any]], bool]
+
+    def accept(self, scope: Scope) -> bool:
+        return self.guards(scope.frame_locals)
+
+    accept_quickly = accept
+
+
+GUARDS = ("full", "inputs_unsafe")
+"""What is checked at every call of a bound entry; before it is bound everything is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +97,44 @@ class Candidate:
     def accepts(self, scope: Scope) -> bool:
         return self.guards.accept(scope) and source.hold(self.facts)
 
+    def repeated(self, scope: Scope, guards: str) -> Accepts:
+        """The check for later calls of an entry that has accepted a call with this scope."""
+        if guards == "inputs_unsafe":
+            return InputGuards(self.guards.tree, scope)
+        return Conditional(Watch(self.facts), self.guards)
+
     def failures(self, scope: Scope) -> tuple[str, ...]:
         return (*source.failures(self.facts), *self.guards.failures(scope))
 
 
 def bind(
-    candidate: Candidate,
     blobs: Mapping[str, bytes],
     function: types.FunctionType,
     *,
     entry: str | None,
-    call_state: tuple[tuple[str, str], ...],
+    accepts: Accepts,
+    call_state: tuple[object, ...],
+    captures: capture.Captures | None,
 ) -> Specialisation:
-    """Make an entry callable in the place of `function`.
+    """Make an entry callable in the place of `function`, for the calls that `accepts` lets through.
 
+    `captures` are the captured graphs of the function; None: its programs are called directly.
     Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
     refers to (an operator, a class) does not exist in this process.
     """
     bindings = Bindings.unpack(blobs[BINDINGS])
     graph: Callable[..., Any] = _no_graph
     if bindings.program_code:
-        graph = runtime.bind(
+        constants = _constants(bindings, blobs)
+        program = runtime.bind(
             frame.load(bindings.program_code),
             bindings.operators,
-            _constants(bindings, blobs),
+            constants,
             disable_autocast=bindings.disable_autocast,
         )
+        graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
     run = frame.bind(bindings.frame, function, graph)
-    return Specialisation(entry, candidate.guards.accept, run, call_state, function.__code__)
+    return Specialisation(entry, accepts, run, call_state, function.__code__)
 
 
 def _no_graph(*_: Any) -> Any:

@@ -94,20 +94,40 @@ def tensor_method_facts(names: Iterable[str]) -> tuple[SourceFact, ...]:
     )
 
 
-def reachable_hash(function: types.FunctionType) -> str:
-    """Hash of a function with the functions of user code that it can reach by name."""
-    seen: dict[str, str] = {}
+def reachable_functions(function: types.FunctionType) -> list[types.FunctionType]:
+    """A function and the functions of user code that it can reach by name, in a fixed order."""
+    found: list[types.FunctionType] = []
     waiting: list[object] = [function]
     while waiting:
-        found = unwrap(waiting.pop())
-        if not isinstance(found, types.FunctionType) or is_covered_module(found.__module__ or ""):
+        each = unwrap(waiting.pop())
+        if not isinstance(each, types.FunctionType) or is_covered_module(each.__module__ or ""):
             continue
-        name = f"{found.__module__}.{found.__qualname__}"
-        if name not in seen:
-            seen[name] = _hash_of(found)
-            waiting += [found.__globals__.get(used) for used in found.__code__.co_names]
-            waiting += [_contents(cell) for cell in found.__closure__ or ()]
-    return digest(f"{name}={seen[name]}" for name in sorted(seen))
+        if any(each is other for other in found):
+            continue
+        found.append(each)
+        names = sorted(set(names_in(each.__code__)))
+        values = [each.__globals__.get(name) for name in names]
+        modules = [value for value in values if isinstance(value, types.ModuleType)]
+        modules = [module for module in modules if not is_covered_module(module.__name__)]
+        waiting += [*values, *(vars(module).get(name) for module in modules for name in names)]
+        waiting += [_contents(cell) for cell in each.__closure__ or ()]
+    return sorted(found, key=lambda each: (each.__module__, each.__qualname__, _hash_of(each)))
+
+
+def reachable_hash(function: types.FunctionType) -> str:
+    """Hash of a function with the functions of user code that it can reach by name."""
+    return digest(
+        f"{each.__module__}.{each.__qualname__}={_hash_of(each)}"
+        for each in reachable_functions(function)
+    )
+
+
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """The names that code looks up, functions inside it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from names_in(constant)
 
 
 _COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_names

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,13 +19,15 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 
-from npugx_cache._compat.lowering import lower
+from npugx_cache._compat import lowering
+from npugx_cache._compat.lowering import RESHAPED, lower
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "RESHAPED",
     "CaptureOutput",
     "Guard",
     "Source",
@@ -41,8 +44,13 @@ __all__ = [
 @contextlib.contextmanager
 def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
     """The meaning that torch.compile gives to its argument `dynamic`."""
-    changes: dict[str, object] = {"record_runtime_overhead": False}
-    # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
+    changes: dict[str, object] = {
+        # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
+        "record_runtime_overhead": False,
+        # Off by default in torch because the steps are unrolled where no fused kernel exists; the
+        # alternative here is no graph at all, and a compile happens once.
+        "allow_rnn": True,
+    }
     if dynamic is True:
         changes["assume_static_by_default"] = False
     elif dynamic is False:
@@ -73,6 +81,13 @@ def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:
     return [(node.name, origins.get(index)) for index, node in enumerate(nodes)]
 
 
+def static_inputs(output: CaptureOutput) -> tuple[int, ...]:
+    """Positions of the placeholders that are parameters, or that Dynamo takes not to move."""
+    if output.backend_input is None:
+        return ()
+    return lowering.static_inputs(output.backend_input.graph_module)
+
+
 def tensor_methods(output: CaptureOutput) -> set[str]:
     """Names of the tensor methods that Dynamo's graph calls."""
     if output.backend_input is None:
@@ -81,24 +96,25 @@ def tensor_methods(output: CaptureOutput) -> set[str]:
     return {str(node.target) for node in nodes if node.op == "call_method"}
 
 
-def custom_operators(output: CaptureOutput) -> set[str]:
-    """Operators in Dynamo's graph that are not torch's own."""
+def custom_operators(output: CaptureOutput) -> dict[str, str | None]:
+    """Operators in Dynamo's graph that are not torch's own, and the stack of a call of each."""
     assert output.backend_input is not None
     return {
-        name
-        for name in operators_in(output.backend_input.graph_module)
+        name: stack
+        for name, stack in operators_in(output.backend_input.graph_module).items()
         if name.partition("::")[0] not in ("aten", "prims", "prim", "_c10d_functional")
     }
 
 
-def operators_in(graph_module: torch.fx.GraphModule) -> set[str]:
-    """Names of the registered operators that a graph calls, without overloads."""
-    named = (operator_name(n.target) for n in graph_module.graph.nodes if n.op == "call_function")
-    return {
-        f"{name[1]}::{name[2]}" if name[0] == "op" else name[1].replace(".", "::")
-        for name in named
-        if name is not None and name[0] in ("op", "packet")
-    }
+def operators_in(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
+    """Registered operators that a graph calls, without overloads: the stack of a call of each."""
+    found = {}
+    for node in graph_module.graph.nodes:
+        name = operator_name(node.target) if node.op == "call_function" else None
+        if name is not None and name[0] in ("op", "packet"):
+            full = f"{name[1]}::{name[2]}" if name[0] == "op" else name[1].replace(".", "::")
+            found[full] = node.stack_trace
+    return found
 
 
 def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> torch.fx.GraphModule:
@@ -159,6 +175,15 @@ def guard_row(guard: Guard) -> GuardRow:
         # Before torch 2.12 the source of such a guard is the attribute, whether it exists or not.
         return GuardRow("HASATTR", source.base, {"attr": source.member})
     return GuardRow(create.__name__, source, parameters)
+
+
+def source_name(source: Any) -> str:
+    """What a source is called in the traced code, for people."""
+    try:
+        name = str(source.name() if callable(source.name) else source.name)
+    except Exception:  # noqa: BLE001 - some sources refuse to be named
+        return f"a {type(source).__name__}"
+    return re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
 
 
 def unskipped(first: Source, second: Source) -> bool:

@@ -10,16 +10,17 @@ stored with it.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache import source
-from npugx_cache._compat import tracing
+from npugx_cache import location, source
+from npugx_cache._compat import size_memory, tracing
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
+from npugx_cache.trace import reasons
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.roots import Roots
@@ -32,26 +33,33 @@ from npugx_cache.trace.surroundings import (
 from npugx_cache.trace.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from npugx_cache.backend.engines import PassReport
     from npugx_cache.frame import Frame
     from npugx_cache.guards import GuardTree
     from npugx_cache.guards.sources import Scope
+    from npugx_cache.sizes import Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
     """One call as aten operators, with everything that makes it valid elsewhere.
 
-    `graph` is None for a function without tensor operations; `inputs` are a name and a description
-    of each placeholder, in order.
+    `graph` is None for a function without tensor operations; `passes` say what was done to it;
+    `inputs` are a name and a description of each placeholder, in order; `static` are the positions
+    of those that are parameters, or that Dynamo takes to stay in their place.
     """
 
     graph: torch.fx.GraphModule | None
+    passes: tuple[PassReport, ...]
     inputs: tuple[tuple[str, str], ...]
+    static: tuple[int, ...]
     guards: GuardTree
     frame: Frame
     facts: tuple[source.SourceFact, ...]
+    sizes: tuple[list[Any], list[Any]] = field(default=([], []))
+    """What Dynamo knew of sizes before and after (`_compat.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
     """The same call for this process alone, should it turn out that it can't be stored."""
 
@@ -83,25 +91,39 @@ def trace(
     *,
     state: Mapping[str, Any],
     dynamic: bool | None,
+    known: Known,
     decompositions: dict[Any, Any] | None,
+    optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
 ) -> Traced | LocalOnly | Untraceable:
     """Trace one call. Runs nothing of it on real tensors; has no effect on the arguments.
 
     `scope` are the frame's locals and globals, `state` the global torch state, both as they are at
-    this call. Call it under `torch.no_grad()`.
+    this call. `optimise` changes the graph in place; sizes it looks at become guards. Call it under
+    `torch.no_grad()`.
     """
     before = frozenset(function.__globals__)
+    sizes = _begin_with(function, known) if dynamic is None else []
     try:
         output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
-        return Untraceable(reason=_first_line(error))
+        return Untraceable(reason=reasons.of_failure(error))
+    after = size_memory.recorded(function) if dynamic is None else []
     roots = Roots(function.__globals__, before)
     try:
-        return _portable(output, function, scope, roots, state, decompositions)
+        traced = _portable(output, function, scope, roots, state, decompositions, optimise)
+        return replace(traced, sizes=(sizes, after))
     except NotPortable as error:
         return _local_only(output, function, scope, roots, str(error))
     except _Untraceable as error:
         return Untraceable(reason=str(error))
+
+
+def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
+    """What Dynamo then knows of sizes."""
+    if known.alone:
+        size_memory.forget(function)
+    size_memory.recall(function, known.rows)
+    return size_memory.recorded(function)
 
 
 class _Untraceable(Exception):
@@ -115,9 +137,12 @@ def _portable(
     roots: Roots,
     state: Mapping[str, Any],
     decompositions: dict[Any, Any] | None,
+    optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
 ) -> Traced:
     captured = output.graph_capture_output
     graph = _lowered(output, decompositions)
+    # Before the guards are collected: a pass that looks at a symbolic size adds one.
+    passes = optimise(graph) if graph is not None else ()
     builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
     conditions, variables = tracing.shape_conditions(output)
     _, guards = tracing.guards_of(output, function.__code__)
@@ -127,13 +152,16 @@ def _portable(
     add_environment(builder, captured.traced_code)
     owners = owners_of(captured.traced_code)
     add_hidden_names(builder, captured.traced_code, owners)
+    origins = list(_origins(output, builder))
     tree = builder.build(state, _threads(captured.traced_code))
-    if reasons := Guards(tree).failures(scope, limit=1):
-        raise NotPortable(f"the recorded guards refuse the call they were made from: {reasons[0]}")
+    if failed := Guards(tree).failures(scope, limit=1):
+        raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     backend_id = output.backend_input.backend_id if output.backend_input else None
     return Traced(
         graph=graph,
-        inputs=tuple(_inputs(output, builder, tree)),
+        passes=passes,
+        inputs=tuple(_described(origins, Wording(tree))),
+        static=tracing.static_inputs(output),
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
         facts=(
@@ -151,12 +179,18 @@ def _lowered(
     if output.backend_input is None:
         return None
     graph = tracing.lowered(output, decompositions)
-    if inlined := tracing.custom_operators(output) - tracing.operators_in(graph):
-        raise NotPortable(f"the Python body of operator {min(inlined)} was traced through")
-    for node in graph.graph.nodes:
-        if torch.Tag.inplace_view in getattr(node.target, "tags", ()):
-            # Dynamo goes on with the shape from before: `x.t_(); return x.shape` would be wrong.
-            raise _Untraceable(f"{node.target} changes the shape of a tensor in place")
+    called = tracing.custom_operators(output)
+    if inlined := called.keys() - tracing.operators_in(graph).keys():
+        what = f"the Python body of operator {min(inlined)} was traced through"
+        change = "register its kernel for CompositeExplicitAutograd or for a device"
+        place = location.of_text(called[min(inlined)])
+        raise NotPortable(location.reason(what, place, change))
+    if graph.meta[tracing.RESHAPED] is not None:
+        # Dynamo goes on with the shape from before: `x.t_(); return x.shape` would be wrong.
+        target, stack = graph.meta[tracing.RESHAPED]
+        what = f"{target} changes the shape of a tensor in place"
+        change = "use the operator that returns a new view"
+        raise _Untraceable(location.reason(what, location.of_text(stack), change))
     return graph
 
 
@@ -166,20 +200,30 @@ def _threads(codes: list[types.CodeType]) -> int | None:
     return torch.get_num_threads() if asks else None
 
 
-def _inputs(
-    output: tracing.CaptureOutput, builder: TreeBuilder, tree: GuardTree
+def _origins(
+    output: tracing.CaptureOutput, builder: TreeBuilder
+) -> Iterator[tuple[str, int | None]]:
+    """The graph's placeholders, and the nodes that their values come from.
+
+    A size that was symbolic until a condition fixed it is an input that no guard names: its node
+    is made here, so the tree must be built afterwards.
+    """
+    for name, origin in tracing.graph_inputs(output):
+        try:
+            yield name, builder.node(origin) if origin is not None else None
+        except NotPortable:  # only the description is lost: what was guarded is in the tree
+            yield name, None
+
+
+def _described(
+    origins: Iterable[tuple[str, int | None]], words: Wording
 ) -> Iterator[tuple[str, str]]:
     """Short names for the graph's placeholders, and where each of them comes from."""
-    words = Wording(tree)
-    for name, origin in tracing.graph_inputs(output):
+    for name, node in origins:
         short = name.removeprefix("l_").removeprefix("L_").strip("_")
         for mangled in ("_modules_", "_parameters_", "_buffers_"):
             short = short.replace(mangled, "_")
-        try:
-            described = words.origin(builder.node(origin)) if origin is not None else ""
-        except NotPortable:  # only the description is lost: what was guarded is in the tree
-            described = ""
-        yield short or name, described
+        yield short or name, "" if node is None else words.origin(node)
 
 
 def _local_only(
@@ -193,7 +237,7 @@ def _local_only(
     try:
         manager, _ = tracing.guards_of(output, function.__code__)
     except AssertionError as error:
-        return Untraceable(reason=f"{reason}; and torch's guards: {_first_line(error)}")
+        return Untraceable(reason=f"{reason}; and torch's guards: {reasons.of_failure(error)}")
     check = manager.guard_manager.check
     if not check(scope.frame_locals):
         return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
@@ -212,8 +256,3 @@ def _local_only(
     )
     run.__kwdefaults__ = function.__kwdefaults__
     return LocalOnly(reason=reason, accept=lambda frame_locals: bool(check(frame_locals)), run=run)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import itertools
 import marshal
 import types
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 
     from npugx_cache.trace.roots import Roots
 
-_GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_READING = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_GLOBAL_INSTRUCTIONS = _READING | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 
 
 def portable_frame(
@@ -63,19 +63,53 @@ def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
 
 
 def _attributes_of(code: types.CodeType, name: str) -> Iterator[str]:
-    """What is read from a global right after it is loaded; "?" if it is used in another way."""
-    instructions = list(_instructions(code))
-    for this, following in itertools.pairwise(instructions):
-        if this.opname in _GLOBAL_INSTRUCTIONS and this.argval == name:
-            is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
-            yield following.argval if is_attribute else "?"
+    """What is read from a global, or from a local it is put into; "?" for any other use of it."""
+    for block in _blocks(code):
+        instructions = list(dis.get_instructions(block))
+        for position, this in enumerate(instructions):
+            if this.opname in _GLOBAL_INSTRUCTIONS and this.argval == name:
+                is_read = this.opname in _READING
+                yield from _uses(instructions, position + 1) if is_read else "?"
+
+
+def _uses(instructions: list[dis.Instruction], position: int) -> Iterator[str]:
+    """What becomes of the value that is on top of the stack at a position."""
+    this = instructions[position]
+    if this.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        yield this.argval
+        return
+    # Dynamo keeps a value that it needs again: COPY, STORE_FAST, and later LOAD_FAST.
+    kept = instructions[position + 1]
+    if (this.opname, this.arg, kept.opname) != ("COPY", 1, "STORE_FAST"):
+        yield "?"
+        return
+    yield from _uses(instructions, position + 2)
+    for other, instruction in enumerate(instructions):
+        if instruction is kept or kept.argval not in _locals_of(instruction):
+            continue
+        is_read = instruction.opname in ("LOAD_FAST", "LOAD_FAST_CHECK")
+        yield from _uses(instructions, other + 1) if is_read else "?"
+
+
+def _locals_of(instruction: dis.Instruction) -> tuple[str, ...]:
+    """The local names of an instruction; those of Python 3.13 may have two."""
+    if "_FAST" not in instruction.opname:
+        return ()
+    named = instruction.argval
+    return named if isinstance(named, tuple) else (named,)
 
 
 def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
-    yield from dis.get_instructions(code)
+    for block in _blocks(code):
+        yield from dis.get_instructions(block)
+
+
+def _blocks(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those within it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _instructions(constant)
+            yield from _blocks(constant)
 
 
 def _without_live_constants(

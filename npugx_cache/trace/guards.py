@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache import location
 from npugx_cache._compat import tracing
 from npugx_cache.guards import Kind, Step, shapes
 from npugx_cache.guards.check import iterator_state
@@ -39,18 +40,29 @@ def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered:
     """
     for guard in guards:
         kind, source, parameters = tracing.guard_row(guard)
-        if kind in STATE_KINDS or builder.in_compiler(source):
-            continue
-        if kind == "TENSOR_MATCH":
-            _add_tensor(builder, source, sizes)
-        elif kind == "DUPLICATE_INPUT":
-            _add_alias(builder, source, parameters["source_b"])
-        else:
-            _add_guard(builder, kind, builder.node(source), parameters)
-    for source in key_ordered:
+        try:
+            if kind in STATE_KINDS or builder.in_compiler(source):
+                continue
+            if kind == "EMPTY_NN_MODULE_HOOKS_DICT" and _without_effect(builder, source):
+                continue
+            if kind == "TENSOR_MATCH":
+                _add_tensor(builder, source, sizes)
+            elif kind == "DUPLICATE_INPUT":
+                _add_alias(builder, source, parameters["source_b"])
+            else:
+                _add_guard(builder, kind, builder.node(source), parameters)
+        except NotPortable as error:
+            what = f"{tracing.source_name(source)}: {error}"
+            place = location.of_frames(guard.user_stack)
+            raise NotPortable(location.reason(what, place, _CHANGE)) from None
+    # A set: in an order of its own, so that equal traces make equal entries.
+    for source in sorted(key_ordered, key=tracing.source_name):
         node = builder.node(source)
         if isinstance(builder.value(node), dict):
             builder.check(node, Kind.KEYS, encode(list(dict.keys(builder.value(node)))))
+
+
+_CHANGE = "read it outside the cached function and pass plain values or tensors in"
 
 
 def add_shape_conditions(
@@ -63,6 +75,19 @@ def add_shape_conditions(
         used = {name for name in variables if re.search(rf"\b{name}\b", text)}
         nodes = {name: builder.node(variables[name]) for name in sorted(used)}
         builder.shapes.append(shapes.parse(text, nodes))
+
+
+def _without_effect(builder: TreeBuilder, source: Any) -> bool:
+    """Whether hooks in this dict of a module can't change a result.
+
+    Graphs run without grad, where `Module.__call__` does nothing with backward hooks; and it asks
+    which hooks take keyword arguments only when there are hooks, which has a guard of its own.
+    """
+    name = getattr(source, "member", "")
+    if name in ("_backward_hooks", "_backward_pre_hooks"):
+        return True
+    hooks = name.removesuffix("_with_kwargs")
+    return hooks != name and not getattr(builder.value(builder.node(source.base)), hooks)
 
 
 def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:

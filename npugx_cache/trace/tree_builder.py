@@ -96,7 +96,7 @@ class TreeBuilder:
         if type(source) is getattr(S, "ImportSource", None):
             return self.step(-1, Step.MODULE, source.module_name)
         if not hasattr(source, "base"):
-            raise NotPortable(f"a guard on a {type(source).__name__} ({_source_name(source)})")
+            raise NotPortable(f"a guard on a {type(source).__name__}")
         base = self.node(source.base)
         if isinstance(source, TRANSPARENT_SOURCES):
             return base
@@ -225,13 +225,6 @@ _SHARED_BY_NATURE = (
 )
 
 
-def _source_name(source: Any) -> str:
-    try:
-        return str(source.name() if callable(source.name) else source.name)
-    except Exception:  # noqa: BLE001 - some sources refuse to be named
-        return "unnamed"
-
-
 def _step_of(source: Any) -> tuple[Step, Plain]:
     """The step that one chained source takes from its base; raises `NotPortable`."""
     kind = type(source)
@@ -252,7 +245,7 @@ def _step_of(source: Any) -> tuple[Step, Plain]:
         return step, getattr(source, field) if field else None
     if kind.__name__ == "NamedTupleFieldsSource":
         return Step.ATTR, "_fields"
-    raise NotPortable(f"a guard on a {kind.__name__} ({_source_name(source)})")
+    raise NotPortable(f"a guard on a {kind.__name__}")
 
 
 _TENSOR_STEPS = {
@@ -273,4 +266,7 @@ _FIXED_STEPS: dict[str, tuple[Step, str | None]] = {
     "TypeMROSource": (Step.MRO, None),
     "ClosureSource": (Step.CLOSURE, None),
     "CodeSource": (Step.CODE, None),
+    "WeakRefCallSource": (Step.REFERENT, None),
+    "TupleIteratorGetItemSource": (Step.REMAINING, "index"),
+    "CallMethodItemSource": (Step.NUMBER, None),
 }

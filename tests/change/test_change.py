@@ -19,14 +19,6 @@ from cases import CASES  # noqa: E402
 
 RUN = HERE / "run_cases.py"
 
-RESTORED = "code is compared when an entry is restored, not at every call (torch as well)"
-WRONG_LIVE = {
-    "forward_of_a_class_of_torch_replaced": RESTORED,
-    "tensor_method_replaced": RESTORED,
-    "method_of_the_class_replaced": RESTORED,
-}
-"""Changes that are not seen between two calls of one process and give wrong results."""
-
 
 def write(folder, *, changed):
     for name, case in CASES.items():
@@ -85,13 +77,6 @@ def runs(once):
     return once("change", make)
 
 
-def expected_to_fail(request, *tables):
-    name = request.node.callspec.params["name"]
-    reasons = [table[name] for table in tables if name in table]
-    if reasons:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reasons[0]))
-
-
 MISSES = [name for name, case in CASES.items() if not case.hit]
 HITS = [name for name, case in CASES.items() if case.hit]
 LIVE = [name for name, case in CASES.items() if case.can_happen_live]
@@ -115,8 +100,7 @@ def test_changed_it_gives_eagers_result(runs, name):
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_changed_between_two_calls_it_gives_eagers_result(runs, name, request):
-    expected_to_fail(request, WRONG_LIVE)
+def test_changed_between_two_calls_it_gives_eagers_result(runs, name):
     live = runs["live"][name]
     assert live["first"]["difference"] is None
     assert live["difference"] is None

@@ -54,7 +54,7 @@ def drops(x):
     return functional.dropout(x, 0.5, training=True) * 2
 
 
-@refused("random")
+@refused("draws random numbers")
 def dropout_in_train(cached):
     return twice(cached(drops), tensor(8))
 
@@ -63,7 +63,7 @@ def draws(x):
     return x + torch.rand(3) + torch.randn_like(x)
 
 
-@refused("random")
+@refused("draws random numbers")
 def random_numbers(cached):
     return twice(cached(draws), tensor(3))
 
@@ -72,7 +72,7 @@ def draws_in_place(x):
     return x.clone().uniform_() + torch.bernoulli(torch.full((3,), 0.5))
 
 
-@refused("random")
+@refused("draws random numbers")
 def random_numbers_in_place(cached):
     return twice(cached(draws_in_place), tensor(3))
 
@@ -81,7 +81,7 @@ def attends_with_dropout(q):
     return functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
 
 
-@refused("random")
+@refused("draws random numbers")
 def attention_with_dropout(cached):
     return twice(cached(attends_with_dropout), tensor(1, 1, 4, 8))
 
@@ -95,7 +95,7 @@ class DropoutModel(nn.Module):
         return self.drop(x) + 1
 
 
-@refused("random")
+@refused("draws random numbers")
 def a_module_in_train(cached):
     return twice(cached(DropoutModel().train().forward), tensor(8))
 
@@ -104,7 +104,7 @@ def positions(x):
     return x.nonzero() * 2
 
 
-@refused("depends on data")
+@refused("returns depends on data")
 def sizes_that_depend_on_data(cached):
     return twice(cached(positions), torch.tensor([1, 0, 2]))
 
@@ -113,7 +113,7 @@ def chosen(x):
     return x[x > 0] + 1
 
 
-@refused("depends on data")
+@refused("returns depends on data")
 def masked_selection(cached):
     return twice(cached(chosen), tensor(6))
 
@@ -131,7 +131,7 @@ def conditional(x):
     return torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,))
 
 
-@refused("graph")
+@refused("torch.ops.higher_order.cond contains graphs")
 def control_flow_in_the_graph(cached):
     return twice(cached(conditional), tensor(6))
 
@@ -144,7 +144,7 @@ def doubles(x):
     return x * 2
 
 
-@refused("tensor subclasses are refused")
+@refused("x: input of type Labelled: tensor subclasses are refused")
 def a_tensor_subclass(cached):
     out = twice(cached(doubles), tensor(3).as_subclass(Labelled))
     return [type(value).__name__ for value in out] + [
@@ -156,7 +156,7 @@ def sparse_product(x, y):
     return (x @ y).relu()
 
 
-@refused("sparse")
+@refused("sparse Tensor")
 def a_sparse_input(cached):
     return twice(cached(sparse_product), torch.eye(3).to_sparse(), tensor(3, 2))
 
@@ -165,7 +165,7 @@ def through_sparse(x):
     return x.to_sparse().to_dense() * 2
 
 
-@refused("sparse")
+@refused("sparse Tensor")
 def a_sparse_intermediate(cached):
     return twice(cached(through_sparse), tensor(3, 3))
 
@@ -175,7 +175,7 @@ def prints(x):
     return x + 1
 
 
-@refused("Unsupported")
+@refused("builtin operator `print`")
 def output_to_a_stream(cached):
     return twice(cached(prints), tensor(3))
 
@@ -200,7 +200,7 @@ def reads_nameless(x, thing):
     return x * sum(thing.memo.values())
 
 
-@refused("no name across processes")
+@refused("thing.memo: an object of type builtins.object has no name across processes")
 def keys_without_a_name(cached):
     return twice(cached(reads_nameless), tensor(3), Nameless())
 
@@ -222,7 +222,7 @@ def transposes_input(x):
     return x * 2
 
 
-@refused("Unsupported")
+@refused("Getting an inplace view on a graph input is not supported")
 def metadata_of_an_input_changed(cached):
     return [cached(transposes_input)(tensor(2, 3))]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "programs_refused.py"
+PLACE = re.compile(
+    r" at programs_refused.py:(?P<line>\d+) in (?P<function>\w+) \(`(?P<code>.+?)`\)"
+)
 
 
 def _names():
@@ -60,6 +64,17 @@ def test_a_refused_function_is_listed_with_its_reason(refusals, name):
     rows = [row for row in refusals["listed"] if row["function"] == strict["function"]]
     assert [row["kind"] for row in rows] == ["bypass"]
     assert rows[0]["reason"] == strict["reason"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reason_names_file_line_and_construct_and_what_to_change(refusals, name):
+    reason = refusals["cold"][name]["strict"]["reason"]
+    place = PLACE.search(reason)
+    assert place, reason
+    line = SCRIPT.read_text().splitlines()[int(place["line"]) - 1]
+    assert place["code"].rstrip("`") in line
+    assert f"def {place['function']}(" in SCRIPT.read_text()
+    assert re.search(r"; to change that, \w+", reason)
 
 
 def test_every_program_was_refused(refusals):

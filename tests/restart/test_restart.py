@@ -9,7 +9,11 @@ import pytest
 
 HERE = Path(__file__).parent
 RUN = HERE / "run.py"
-GROUPS = (("programs", "programs_library"), ("programs_python",), ("programs_torch",))
+GROUPS = (
+    ("programs", "programs_library", "programs_objects"),
+    ("programs_python", "programs_data", "programs_modules"),
+    ("programs_torch",),
+)
 CUSTOM_OP = "programs_custom_op:custom_op"
 
 
@@ -26,9 +30,9 @@ def _names():
 NAMES = list(_names())
 
 
-def run_all(surroundings, *groups):
+def run_all(surroundings, *groups, **environment):
     """Run groups of programs, each in a process of its own, side by side."""
-    workers = [surroundings.start(RUN, HERE, *group) for group in groups]
+    workers = [surroundings.start(RUN, HERE, *group, **environment) for group in groups]
     return {name: row for worker in workers for name, row in worker.result().items()}
 
 
@@ -36,7 +40,9 @@ def run_all(surroundings, *groups):
 def runs(once):
     def make(surroundings):
         groups = [*GROUPS, (CUSTOM_OP,)]
-        return {phase: run_all(surroundings, *groups) for phase in ("cold", "warm")}
+        done = {phase: run_all(surroundings, *groups) for phase in ("cold", "warm")}
+        rechecked = run_all(surroundings, *groups, NPUGX_CACHE_VERIFY="recompile")
+        return {**done, "rechecked": rechecked}
 
     return once("restart", make)
 
@@ -54,9 +60,46 @@ def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, na
     assert cold["warnings"] == warm["warnings"] == []
 
 
+@pytest.mark.parametrize("name", [*NAMES, CUSTOM_OP])
+def test_every_entry_is_what_another_compile_makes(runs, name):
+    rechecked = runs["rechecked"][name]
+    assert rechecked["difference"] is None
+    assert (rechecked["misses"], rechecked["bypasses"]) == (0, 0)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_loads_no_compiler(runs, name):
     assert runs["warm"][name]["loaded"] == []
+
+
+CAPTURED = {"NPUGX_TEST_BACKEND": "npugraphs"}
+NOT_CAPTURED = {
+    "programs_torch:lazily_conjugated_and_negated_inputs": "lazily conjugated or negated",
+    "programs_torch:a_number_read_from_data": "reads a number from a tensor",
+    "programs_modules:an_encoder_that_asks_whether_its_mask_is_causal": "reads a number",
+    "programs_data": "reads a number from a tensor",
+}
+
+
+@pytest.fixture(scope="module")
+def captured_runs(once):
+    def make(surroundings):
+        return {phase: run_all(surroundings, *GROUPS, **CAPTURED) for phase in ("cold", "warm")}
+
+    return once("captured", make)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_captured_program_is_right_cold_and_restarted(captured_runs, name):
+    cold, warm = captured_runs["cold"][name], captured_runs["warm"][name]
+    assert cold["difference"] is None
+    assert warm["difference"] is None
+    assert warm["digest"] == cold["digest"], "restored and cold differ in a bit"
+    assert (warm["misses"], warm["bypasses"]) == (0, 0), [warm["reasons"], warm["warnings"]]
+    assert warm["loaded"] == []
+    reason = NOT_CAPTURED.get(name, NOT_CAPTURED.get(name.partition(":")[0], "nothing"))
+    for run in (cold, warm):
+        assert all(reason in line for line in run["warnings"])
 
 
 def test_every_program_was_run(runs):

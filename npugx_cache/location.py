@@ -1,0 +1,80 @@
+"""Where in the user's code something stands, in words that are the same on every host.
+
+A reason for a refusal names the construct, its place, and what to change.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import traceback
+    from collections.abc import Iterable
+
+_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>[^\n]+)\n\s*(.*)')
+_MAX_CODE = 100
+
+
+class Place(NamedTuple):
+    """One line of one function; `code` is its text, or "" where the source is not at hand."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    def __str__(self) -> str:
+        code = f" (`{self.code[:_MAX_CODE]}`)" if self.code else ""
+        return f"at {_portable_path(self.file)}:{self.line} in {self.function}{code}"
+
+
+def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
+    """One line for the person who can change it: construct, place, why, and what to do instead."""
+    where = f" {place}" if place is not None else ""
+    because = f": {why.rstrip('.')}" if why else ""
+    return f"{what}{where}{because}; to change that, {change}"
+
+
+def innermost(places: Iterable[Place]) -> Place | None:
+    """The place that a user can change: outside of torch and of Python, if there is any."""
+    known = list(places)
+    chosen = [place for place in known if not _is_covered(place.file)] or known
+    return chosen[-1] if chosen else None
+
+
+def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
+    """The innermost place of a stack, the outermost frame of which comes first."""
+    return innermost(
+        Place(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
+        for frame in frames or ()
+    )
+
+
+def of_text(text: str | None) -> Place | None:
+    """The same for a stack as Python prints it."""
+    return innermost(
+        Place(found["file"], int(found["line"]), found["name"].strip(), found[4].strip())
+        for found in _FRAME.finditer(text or "")
+    )
+
+
+def _is_covered(file: str) -> bool:
+    """Whether a file belongs to torch or to Python's standard library."""
+    path, torch = Path(file), getattr(sys.modules.get("torch"), "__file__", None)
+    if torch is not None and path.is_relative_to(Path(torch).parent):
+        return True
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and path.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def _portable_path(file: str) -> str:
+    """A path from where Python found the module: the same in every checkout and environment."""
+    path = Path(file)
+    for root in sorted(sys.path, key=len, reverse=True):
+        if root and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.name

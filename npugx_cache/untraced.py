@@ -1,0 +1,64 @@
+"""Calls that could not be traced, and when it is worth trying again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAX_TRIES = 3
+
+Shape = tuple[tuple[int, int, int], ...]
+"""For each module its address, how many attributes it has, and how much is in their dicts."""
+
+
+class _Failure(NamedTuple):
+    reason: str
+    tries: int
+    modules: Shape | None
+
+
+class Untraced:
+    """Reasons by kind of call (`Signature.kind`). Not thread-safe: the caller holds a lock.
+
+    A failing trace takes as long as a good one, so it is not repeated for each new size. But an
+    eager run may prepare lazily what the trace stumbled over (transformers installs hooks under a
+    lock when hidden states are first asked for): if it changed a module, the next call tries again.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, _Failure] = {}
+
+    def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
+        """Call it before the eager run."""
+        known = self._failures.get(kind)
+        tries = 1 + (known.tries if known else 0)
+        modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
+        self._failures[kind] = _Failure(reason, tries, modules)
+
+    def reason(self, kind: str, frame_locals: Mapping[str, Any]) -> str | None:
+        """Why a call of this kind is not worth tracing, or None."""
+        known = self._failures.get(kind)
+        if known is None:
+            return None
+        if known.modules is not None:
+            if _shape_of_modules(frame_locals) != known.modules:
+                return None
+            self._failures[kind] = known._replace(modules=None)  # looked at once, not at every call
+        return known.reason
+
+
+def _shape_of_modules(frame_locals: Mapping[str, Any]) -> Shape:
+    return tuple(
+        (id(module), len(vars(module)), _held(module))
+        for value in frame_locals.values()
+        if isinstance(value, torch.nn.Module)
+        for module in value.modules()
+    )
+
+
+def _held(module: torch.nn.Module) -> int:
+    return sum(len(held) for held in vars(module).values() if isinstance(held, dict))
