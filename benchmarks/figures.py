@@ -1,8 +1,6 @@
 """What is measured, one figure per process. Started by `restart.py`; prints one JSON object.
 
-Model and inputs are the same in every figure: transformers' Qwen3ForCausalLM from its
-configuration, seed 0, random weights, float32; batch 1, 16 tokens, an attention mask of ones, no KV
-cache; one thread.
+Model and inputs (`models.py`) are the same in every figure; one thread.
 """
 
 from __future__ import annotations
@@ -17,49 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from measuring import Stopwatch
+from models import qwen3
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
 
 STEADY_CALLS = 30
-
-
-class Stopwatch:
-    """CPU seconds, with those of the C++ compilers that a backend starts, and wall seconds."""
-
-    def __init__(self) -> None:
-        self._start = self._now()
-
-    @staticmethod
-    def _now() -> tuple[float, float]:
-        times = os.times()
-        children = times.children_user + times.children_system
-        return time.process_time() + children, time.perf_counter()
-
-    def read(self, name: str) -> dict[str, float]:
-        cpu, wall = self._now()
-        return {f"{name}_cpu": cpu - self._start[0], f"{name}_wall": wall - self._start[1]}
-
-
-def qwen3(layers: int) -> tuple[Any, dict[str, Any]]:
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=1024,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-    )
-    model: Any = Qwen3ForCausalLM(config)
-    model.eval()
-    ids = torch.randint(0, config.vocab_size, (1, 16))
-    return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
 
 
 def logits_of(model: Any, inputs: dict[str, Any]) -> Any:

@@ -1,30 +1,22 @@
 """What the first call after a restart costs: eager, this cache, and torch.compile's caches.
 
-Every figure is measured in fresh processes and given as the median over the runs. Prints a table
-(markdown) on stdout and progress on stderr.
+Cold compiles run once here; `cold.py` compares them. Every figure is measured in fresh processes
+and given as the median over the runs. Prints a table (markdown) on stdout and progress on stderr.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
 
-Numbers: TypeAlias = dict[str, Any]
+from measuring import Numbers, fresh, machine, markdown, rounded
 
 FIGURES_SCRIPT = Path(__file__).with_name("figures.py")
-# Python's own cache of bytecode stays on: without it, each import would compile the package anew.
-DROPPED = ("NPUGX_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTHONDONTWRITEBYTECODE")
 COLUMNS = (
     "figure (runs)",
     "setup, CPU s",
@@ -60,9 +52,9 @@ class Figure:
 EAGER, OURS = "eager", "npugx_cache, restored"
 FIGURES = (
     Figure(title=EAGER, what="eager", folder="eager"),
-    Figure(title="npugx_cache, cold", what="npugx_cache", folder="ours", cold=True, most=3),
+    Figure(title="npugx_cache, cold", what="npugx_cache", folder="ours", cold=True, most=1),
     Figure(title=OURS, what="npugx_cache", folder="ours"),
-    Figure(title="aot_eager, every time", what="aot_eager", folder="aot_eager", cold=True, most=3),
+    Figure(title="aot_eager, every time", what="aot_eager", folder="aot_eager", cold=True, most=1),
     Figure(
         title="inductor, cold",
         what="inductor",
@@ -89,6 +81,7 @@ FIGURES = (
         precompile=True,
         quick=False,
     ),
+    # The vendor's cache on the simulated NPU belongs here, cold and restored: rows of this table.
 )
 SHORT_FIGURES = (
     Figure(title="import npugx_cache after torch", what="import", folder="import"),
@@ -109,7 +102,7 @@ def main() -> None:
         found = measure(figures, 1 if args.quick else args.runs, layers, Path(temporary))
     if args.json:
         report = {"machine": machine(), "layers": layers, "figures": found}
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+        args.json.write_text(json.dumps(rounded(report), indent=1) + "\n")
     print(f"{layers} layers; {machine()}\n")
     print(table(found))
     print()
@@ -125,7 +118,6 @@ def measure(figures: list[Figure], runs: int, layers: int, root: Path) -> dict[s
     for run in range(runs):
         for figure in figures:
             if run < figure.most:
-                print(f"{figure.title}, run {run + 1}", file=sys.stderr, flush=True)
                 found[figure.title].append(one_run(figure, layers, root / figure.folder))
     return found
 
@@ -133,25 +125,15 @@ def measure(figures: list[Figure], runs: int, layers: int, root: Path) -> dict[s
 def one_run(figure: Figure, layers: int, folder: Path) -> Numbers:
     if figure.cold:
         shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, str(FIGURES_SCRIPT), figure.what]
-    options = ["--layers", str(layers), "--folder", str(folder)]
-    options += ["--wrapped"] if figure.precompile else []
-    child = subprocess.run(
-        [*command, *options], env=environment(figure, folder), check=False, capture_output=True
-    )
-    if child.returncode:
-        sys.stderr.buffer.write(child.stderr)
-        raise SystemExit(f"{figure.title} failed")
+    wrapped = ["--wrapped"] if figure.precompile else []
+    options = ("--layers", layers, "--folder", folder, *wrapped)
+    found = fresh(FIGURES_SCRIPT, figure.what, *options, **_settings(figure, folder))
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    found: Numbers = json.loads(child.stdout.splitlines()[-1])
     return found | {"disk_bytes": sum(path.stat().st_size for path in files)}
 
 
-def environment(figure: Figure, folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(DROPPED)}
-    return kept | {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
+def _settings(figure: Figure, folder: Path) -> dict[str, str]:
+    return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         # On by default; said all the same, because the comparison rests on them.
@@ -161,12 +143,6 @@ def environment(figure: Figure, folder: Path) -> dict[str, str]:
     }
 
 
-def machine() -> str:
-    versions = " ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
-    hardware = f"{os.cpu_count()} cores, {platform.machine()}"
-    return f"{hardware}, Python {platform.python_version()}, {versions}"
-
-
 def median(runs: list[Numbers], name: str) -> float:
     return float(statistics.median(run[name] for run in runs))
 
@@ -174,9 +150,7 @@ def median(runs: list[Numbers], name: str) -> float:
 def table(found: dict[str, list[Numbers]]) -> str:
     titles = [figure.title for figure in FIGURES if figure.title in found]
     base = median(found[EAGER], "first_cpu")
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    lines += ["| " + " | ".join(cells(title, found[title], base)) + " |" for title in titles]
-    return "\n".join(lines)
+    return markdown(COLUMNS, (cells(title, found[title], base) for title in titles))
 
 
 def cells(title: str, runs: list[Numbers], base: float) -> list[str]:

@@ -1,0 +1,160 @@
+"""What a steady call costs over eager, and its guards alone. One process, all in turn, CPU time.
+
+Every callable is made from the same model or function, so that all read the same weights. "Two
+shapes": two compiled graphs side by side, called in turn, as prefill and decode are. Guards alone
+are checked back to back (hot), and each after an eager call of another model (cold: what they read
+has left the CPU's caches, as in a worker between two calls).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from measuring import Numbers, markdown, run_script
+from models import qwen3, tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Calls = Mapping[str, Callable[[], object]]
+
+LAYERS, ROUNDS = 28, 120
+TINY_AT_ONCE, CHECKS_AT_ONCE = 200, 20
+PEERS = ("aot_eager", "eager")
+
+
+def measure(quick: bool) -> Numbers:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers, times = (2, 5) if quick else (LAYERS, ROUNDS)
+    model, inputs = qwen3(layers)
+    short = {
+        name: value[:, :8].clone() if isinstance(value, torch.Tensor) else value
+        for name, value in inputs.items()
+    }
+    other, _ = qwen3(layers)
+    pair = {"x": torch.randn(8), "y": torch.randn(8)}
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        small, large = _Subject(tiny, folder), _Subject(model.forward, folder)
+        steady = {
+            "tiny": _in_turn(small.calls(pair), times, TINY_AT_ONCE),
+            f"{layers} layers": _in_turn(large.calls(inputs), times, 1),
+        }
+        guards = {}
+        for name, checks in zip(steady, (small.checks(pair), large.checks(inputs)), strict=True):
+            guards[f"{name}, hot"] = _in_turn(checks, times, CHECKS_AT_ONCE)
+            evict = lambda: other(**inputs)  # noqa: E731
+            guards[f"{name}, cold"] = _in_turn(checks, max(times // 4, 5), 1, evict)
+        steady[f"{layers} layers, two shapes"] = _in_turn(large.calls(inputs, short), times // 2, 1)
+        return {"steady": steady, "guards": guards}
+
+
+class _Subject:
+    """One function, eager and compiled in every way."""
+
+    def __init__(self, function: Any, folder: str) -> None:
+        import torch
+
+        from npugx_cache import cache_compile
+
+        self._function = function
+        self._cached = cache_compile(function, cache_dir=folder, dynamic=False)
+        unsafe = cache_compile(function, cache_dir=folder, dynamic=False, guards="inputs_unsafe")
+        self._made = {
+            "eager": function,
+            "npugx_cache": self._cached,
+            "npugx_cache, inputs_unsafe": unsafe,
+            **{
+                f"torch.compile, {peer}": torch.compile(function, backend=peer, dynamic=False)
+                for peer in PEERS
+            },
+        }
+
+    def calls(self, *inputs: Numbers) -> Calls:
+        """Calls with these arguments one after the other; what has to be compiled is."""
+
+        def in_turn(function: Any) -> Callable[[], object]:
+            return lambda: [function(**kwargs) for kwargs in inputs]
+
+        calls = {name: in_turn(function) for name, function in self._made.items()}
+        for call in calls.values():
+            for _ in range(5):  # ours makes its C++ managers at the second
+                call()
+        return calls
+
+    def checks(self, inputs: Numbers) -> Calls:
+        """The guards alone, ours and torch's, of the one graph that there is."""
+        from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+        from npugx_cache.guards.check import Guards
+        from npugx_cache.guards.sources import Scope
+
+        cached: Any = self._cached
+        owner = () if cached._owner is None else (cached._owner,)
+        function = cached._recipe.function
+        scope = Scope(cached._locals(owner, inputs), function.__globals__)
+        entries: list[Any] = _debug_get_cache_entry_list(function.__code__)
+        torchs = entries[0].guard_manager
+        [known] = cached._state.specialisations
+        guards = known.accepts.guards
+        assert guards._native is not None, "no C++ managers"
+        checks: dict[str, Callable[[], object]] = {
+            "the clock": lambda: True,
+            "torch.compile": lambda: torchs.check(scope.frame_locals),
+            "npugx_cache, C++ and what is left to Python": lambda: guards._native.accept(scope),
+            "npugx_cache, the same and patched code": lambda: known.accepts(scope),
+            "npugx_cache, in full, first time": lambda: Guards(guards.tree).accept(scope),
+        }
+        refusing = [name for name, check in checks.items() if not check()]
+        assert not refusing, refusing
+        return checks
+
+
+def _in_turn(
+    calls: Calls, times: int, at_once: int, before: Callable[[], object] | None = None
+) -> Numbers:
+    """CPU us of each call, and of each over the first: medians over rounds of all of them."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(times):
+        for name, call in calls.items():
+            if before is not None:
+                before()
+            started = time.process_time_ns()
+            for _ in range(at_once):
+                call()
+            spent[name].append((time.process_time_ns() - started) / at_once / 1e3)
+    base = next(iter(spent.values()))
+    return {
+        name: {
+            "us": statistics.median(own),
+            "over": statistics.median(a - b for a, b in zip(own, base, strict=True)),
+        }
+        for name, own in spent.items()
+    }
+
+
+def text(found: Numbers) -> str:
+    steady, guards = found["steady"], found["guards"]
+    names = list(steady["tiny"])
+    eager, compiled = names[0], names[1:]
+    rows = [
+        [f"{eager}, us", *(f"{column[eager]['us']:.1f}" for column in steady.values())],
+        *([name, *(f"{c[name]['over']:+.1f}" for c in steady.values())] for name in compiled),
+    ]
+    checks = list(guards["tiny, hot"])[1:]
+    check_rows = ([name, *(f"{c[name]['over']:.1f}" for c in guards.values())] for name in checks)
+    return "\n\n".join(
+        [
+            markdown(["steady call over eager, CPU us", *steady], rows),
+            markdown(["guards alone, CPU us", *guards], check_rows),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    run_script(__doc__, measure, text)

@@ -1,0 +1,166 @@
+"""Count what a lookup and a later call do, and print it as JSON: python count.py LAYERS
+
+The store is NPUGX_CACHE_DIR. Empty, it is filled and the counts are those of a compile.
+"""
+
+import collections
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+IMPORTED_BY_TORCH = frozenset(sys.modules)
+
+
+class Layer(torch.nn.Module):
+    """A decoder layer as they are written: submodules, settings read from attributes, buffers."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.norm = torch.nn.LayerNorm(width)
+        self.projections = torch.nn.ModuleDict(
+            {name: torch.nn.Linear(width, width, bias=False) for name in "qkvo"}
+        )
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 2 * width), torch.nn.SiLU(), torch.nn.Linear(2 * width, width)
+        )
+        self.register_buffer("gain", torch.ones(width))
+
+    def forward(self, x, mask):
+        y = self.norm(x) * self.gain
+        q, k, v = (self.split(self.projections[name](y)) for name in "qkv")
+        scores = q @ k.transpose(-1, -2) * self.scale + mask
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        x = x + self.projections["o"](mixed)
+        return x + self.mlp(x)
+
+    def split(self, x):
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer(16, 2) for _ in range(layers))
+
+    def forward(self, x, mask=None):
+        mask = torch.zeros(x.shape[1], x.shape[1]) if mask is None else mask
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class Calls:
+    """Calls of Python functions and of C functions from Python, while it is open.
+
+    `own` are those in and from this package, `graph` those from the compiled graph, `all` every
+    one. A generator counts as called each time it goes on.
+    """
+
+    def __init__(self, folders):
+        self.own = self.graph = self.all = 0
+        self.folders = folders
+
+    def __enter__(self):
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+        self.all -= 1  # the call above
+
+    def _count(self, frame, event, _):
+        if event not in {"call", "c_call"}:
+            return
+        self.all += 1
+        caller = frame if event == "c_call" else frame.f_back
+        self.own += frame.f_code.co_filename.startswith(self.folders)
+        self.graph += caller.f_code.co_filename == "<npugx_cache program>"
+
+
+class SystemCalls:
+    """The store's system calls from here on, but those on the way to its folder, by name."""
+
+    def __init__(self, root):
+        from npugx_cache.store import syscalls
+
+        self.counts = collections.Counter()
+        self._root = root
+        for name, value in list(vars(syscalls).items()):
+            own = getattr(value, "__module__", None) == syscalls.__name__
+            if own and name not in {"is_regular", "is_folder", "random_name"}:
+                setattr(syscalls, name, self._counted(name, value))
+
+    def _counted(self, name, call):
+        def run(*args, **kwargs):
+            path = args[0] if isinstance(args[0], str) else ""
+            self.counts[name] += not path.startswith("/") or path.startswith(self._root)
+            return call(*args, **kwargs)
+
+        return run
+
+
+def first(x):
+    return x + 1
+
+
+def same(value):
+    return value
+
+
+def spoil(how):
+    """Do what the limits are there to find."""
+    from npugx_cache import source
+    from npugx_cache.guards import check
+
+    hold, evaluate = source.hold, check.evaluate
+    if how == "a compiler on the way of a hit":
+        source.hold = lambda facts: __import__("torch._dynamo") and hold(facts)
+    if how == "a call for each node of the tree":
+        check.evaluate = lambda plan, scope: [same(x) for x in evaluate(plan, scope)]
+
+
+def main(layers, how=""):
+    torch.manual_seed(0)
+    root = os.environ["NPUGX_CACHE_DIR"]
+    model, x = Decoder(int(layers)).eval(), torch.randn(1, 4, 16)
+    from npugx_cache import backend, cache_compile, store
+
+    spoil(how)
+    cached, other = cache_compile(model.forward), cache_compile(first)
+    homes = (backend, store, sys.modules[cache_compile.__module__])
+    with torch.no_grad():
+        # What is imported is counted by itself: how many calls that takes depends on sys.path.
+        other.warm(x)
+        syscalls = SystemCalls(root)
+        with Calls(tuple(f"{Path(home.__file__).parent}/" for home in homes)) as lookup:
+            cached.warm(x)
+        seen = dict(syscalls.counts)
+        modules = sorted(set(sys.modules) - IMPORTED_BY_TORCH)
+        for _ in range(5):
+            cached(x)
+        with Calls(lookup.folders) as steady:
+            cached(x)
+    [known] = cached._state.specialisations
+    tree, info = known.accepts.guards.tree, cached.cache_info()
+    files = (path for part in ("ac", "cas") for path in Path(root, "v1", part).rglob("*"))
+    answer = {
+        "hits": info.hits,
+        "compiled": info.misses,
+        "modules": modules,
+        "system calls": seen,
+        "lookup calls": lookup.all,
+        "steady calls": steady.own,
+        "graph calls": steady.graph,
+        "nodes": len(tree.parents),
+        "checks": sum(1 for _ in tree.all_checks()),
+        "bytes": sum(path.stat().st_size for path in files if path.is_file()),
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
