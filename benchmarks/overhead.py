@@ -107,7 +107,7 @@ class _Subject:
             "the clock": lambda: True,
             "torch.compile": lambda: torchs.check(scope.frame_locals),
             "npugx_cache, C++ and what is left to Python": lambda: guards._native.accept(scope),
-            "npugx_cache, the same and patched code": lambda: known.accepts(scope),
+            "npugx_cache, the same and patched code": lambda: known.accepts.accept_quickly(scope),
             "npugx_cache, in full, first time": lambda: Guards(guards.tree).accept(scope),
         }
         refusing = [name for name, check in checks.items() if not check()]
