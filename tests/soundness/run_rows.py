@@ -1,8 +1,8 @@
-"""Run the cases of a tree of packages in this process and print what happened, as JSON.
+"""Run the rows of a tree of packages in this process and print what happened, as JSON.
 
-python run_cases.py FOLDER PHASE [CASE ...]
+python run_rows.py FOLDER PHASE [ROW ...]
 
-A case is a package whose module `main` has `make(cached) -> (call, ...)`, `run(call, ...)`, and may
+A row is a package whose module `main` has `make(cached) -> (call, ...)`, `run(call, ...)`, and may
 have `change(call, ...)` and `around()`, a context for the changed call. Phases: `cold` makes and
 runs; `warm` makes, changes and runs; `live` makes, runs, changes and runs again.
 """
@@ -51,7 +51,7 @@ def digest(value):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-class Case:
+class Program:
     def __init__(self, name):
         from npugx_cache import cache_compile
 
@@ -97,12 +97,12 @@ class Case:
 
 
 def run(name, phase):
-    case = Case(name)
+    program = Program(name)
     if phase == "cold":
-        return case.run(changed=False)
-    first = case.run(changed=False) if phase == "live" else None
-    case.change()
-    return {**case.run(changed=True), "first": first}
+        return program.run(changed=False)
+    first = program.run(changed=False) if phase == "live" else None
+    program.change()
+    return {**program.run(changed=True), "first": first}
 
 
 def main(folder, phase, *names):

@@ -1,6 +1,8 @@
-"""What can change between two starts of a worker, and what the cache must do about it.
+"""The matrix: what can change between two starts of a worker, and what the cache must do about it.
 
-The cases stand in `cases/*.txt`, one package of source files each:
+`python matrix.py` prints it as a table, `python matrix.py count` the number of rows per category.
+
+The rows stand in `rows/CATEGORY.txt`, one package of source files each:
 
     ### name
     # says: text            a reason of `.explain()` contains the text
@@ -15,12 +17,16 @@ The cases stand in `cases/*.txt`, one package of source files each:
 followed by the source of `main`, and that of other files after `#### file`. `main` defines what is
 cached, `f`; or `make(cached) -> (call, ...)`. `run(call, ...)` calls it. Changes other than edits
 are `change(call, ...)` and the context `around()` of the second call.
+
+A row that says neither `hit` nor `bypass` must miss.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,11 +161,13 @@ BOX = Box()
 
 """,
 }
-"""Source that many cases have in common."""
+"""Source that many rows have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Row:
+    category: str
+    program: str
     files: dict[str, str]
     edits: list[tuple[str, str, str]]
     says: list[str]
@@ -172,11 +180,26 @@ class Case:
         return self.files["main"]
 
     @property
+    def change(self) -> str:
+        """What is different in the second process, on one line."""
+        edits = [f"{file}: {old!r} -> {new!r}" for file, old, new in self.edits]
+        bodies = re.findall(
+            r"^def (?:change|around)\(.*\n((?:    .*\n?)+)", self.main, re.MULTILINE
+        )
+        called = (" ".join(body.split()) for body in bodies)
+        called = (body.replace("given[:] = [lambda: ", "arguments: [") for body in called)
+        return "; ".join([*edits, *called])
+
+    @property
+    def expectation(self) -> str:
+        return "must hit" if self.hit else "must refuse" if self.bypass else "must miss"
+
+    @property
     def can_happen_live(self) -> bool:
         return "\ndef change(" in self.main or "\ndef around(" in self.main
 
 
-def _parse(text: str) -> Case:
+def _parse(category: str, text: str) -> Row:
     header = re.match(r"(?:# .*\n)*", text)
     assert header is not None
     options: dict[str, list[str]] = {}
@@ -185,8 +208,8 @@ def _parse(text: str) -> Case:
         options.setdefault(name.partition(" ")[0], []).append(
             f"{name.partition(' ')[2]} {value}".strip()
         )
-    main, *others = re.split(r"^#### ", text[header.end() :], flags=re.MULTILINE)
-    main = "".join(TEXTS[name] for name in options.get("before", ())) + main.strip() + "\n"
+    program, *others = re.split(r"^#### ", text[header.end() :], flags=re.MULTILINE)
+    main = "".join(TEXTS[name] for name in options.get("before", ())) + program.strip() + "\n"
     if "def make(" not in main:
         main += MAKE.format(args=options.get("args", ["tensor(3)"])[0].rstrip(","))
         main += "".join(THEN.format(then=then) for then in options.get("then", ()))
@@ -196,7 +219,9 @@ def _parse(text: str) -> Case:
     for other in others:
         name, _, source = other.partition("\n")
         files[name.strip()] = HEAD + source.strip() + "\n"
-    return Case(
+    return Row(
+        category=category,
+        program=program.strip(),
         files=files,
         edits=[_edit(line) for line in options.get("edit", ())],
         says=options.get("says", []),
@@ -218,14 +243,33 @@ def _edit(line: str) -> tuple[str, str, str]:
     raise ValueError(line)
 
 
-def _load() -> dict[str, Case]:
-    cases: dict[str, Case] = {}
-    for path in sorted((Path(__file__).parent / "cases").glob("*.txt")):
+def _load() -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for path in sorted((Path(__file__).parent / "rows").glob("*.txt")):
         for block in re.split(r"^### ", path.read_text(), flags=re.MULTILINE)[1:]:
             name, _, text = block.partition("\n")
-            assert name not in cases, name
-            cases[name] = _parse(text)
-    return cases
+            assert name not in rows, name
+            rows[name] = _parse(path.stem, text)
+    return rows
 
 
-CASES = _load()
+ROWS = _load()
+COUNTS = Counter(row.category for row in ROWS.values())
+
+
+def print_counts() -> None:
+    for category, count in sorted(COUNTS.items()):
+        expected = Counter(r.expectation for r in ROWS.values() if r.category == category)
+        print(f"{category:12} {count:4}  {dict(expected)}")
+    print(f"{'all':12} {len(ROWS):4}")
+
+
+def print_table() -> None:
+    for name, row in ROWS.items():
+        print(f"{row.category}/{name}: {row.expectation}")
+        print(f"    program: {' '.join(row.program.split())[:160]}")
+        print(f"    change:  {row.change[:160]}")
+
+
+if __name__ == "__main__":
+    print_counts() if "count" in sys.argv else print_table()

@@ -1,6 +1,6 @@
 """Whatever a trace depended on and is different now is a miss with a reason, never a wrong result.
 
-What it did not depend on is a hit (P1, P4). Every case runs cold in one process and changed in
+What it did not depend on is a hit (P1, P4). Every row runs cold in one process and changed in
 another; `live` are the changes that can happen between two calls of one process.
 """
 
@@ -15,17 +15,27 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cases import CASES  # noqa: E402
+from matrix import COUNTS, ROWS  # noqa: E402
 
-RUN = HERE / "run_cases.py"
+RUN = HERE / "run_rows.py"
+CATEGORIES = {
+    "source",
+    "values",
+    "tensors",
+    "modules",
+    "state",
+    "environment",
+    "options",
+    "unrelated",
+}
 
 
 def write(folder, *, changed):
-    for name, case in CASES.items():
+    for name, row in ROWS.items():
         package = folder / name
         package.mkdir(parents=True, exist_ok=True)
-        texts = {"__init__": "", **case.files}
-        for file, old, new in case.edits if changed else ():
+        texts = {"__init__": "", **row.files}
+        for file, old, new in row.edits if changed else ():
             assert old in texts[file], (name, old)
             texts[file] = texts[file].replace(old, new, 1)
         for file, text in texts.items():
@@ -33,7 +43,7 @@ def write(folder, *, changed):
 
 
 def run(surroundings, folder, phase, names, *, cwd=None, **environment):
-    """Half of the cases in each of two processes."""
+    """Half of the rows in each of two processes."""
     environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")
     workers = [
         surroundings.start(RUN, folder, phase, *part, cwd=cwd, **environment)
@@ -46,10 +56,10 @@ def run(surroundings, folder, phase, names, *, cwd=None, **environment):
 def runs(once):
     def make(surroundings):
         tree, moved = surroundings.folder / "tree", surroundings.folder / "moved" / "deep"
-        names = list(CASES)
+        names = list(ROWS)
         write(tree, changed=False)
         cold = run(surroundings, tree, "cold", names)
-        # The store must not know the changed cases yet when the unchanged ones come back.
+        # The store must not know the changed rows yet when the unchanged ones come back.
         moved.parent.mkdir()
         shutil.copytree(tree, moved)
         elsewhere = surroundings.folder / "elsewhere"
@@ -67,22 +77,22 @@ def runs(once):
             LOCAL_RANK="3",
             MASTER_PORT="29501",
         )
-        live_names = [name for name, case in CASES.items() if case.can_happen_live]
+        live_names = [name for name, row in ROWS.items() if row.can_happen_live]
         live_surroundings = surroundings.beside("live")
         live = run(live_surroundings, tree, "live", live_names)
         write(tree, changed=True)
         warm = run(surroundings, tree, "warm", names)
         return {"cold": cold, "again": again, "live": live, "warm": warm}
 
-    return once("change", make)
+    return once("matrix", make)
 
 
-MISSES = [name for name, case in CASES.items() if not case.hit]
-HITS = [name for name, case in CASES.items() if case.hit]
-LIVE = [name for name, case in CASES.items() if case.can_happen_live]
+MISSES = [name for name, row in ROWS.items() if not row.hit]
+HITS = [name for name, row in ROWS.items() if row.hit]
+LIVE = [name for name, row in ROWS.items() if row.can_happen_live]
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", list(ROWS))
 def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, name):
     cold, again = runs["cold"][name], runs["again"][name]
     assert cold["difference"] is None
@@ -91,12 +101,12 @@ def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, na
     assert (again["hits"], again["misses"], again["bypasses"]) == (1, 0, 0), again["reasons"]
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", list(ROWS))
 def test_changed_it_gives_eagers_result(runs, name):
     cold, warm = runs["cold"][name], runs["warm"][name]
     assert warm["difference"] is None
-    if not CASES[name].same_result:
-        assert warm["eager"] != cold["eager"], "the case changes nothing"
+    if not ROWS[name].same_result:
+        assert warm["eager"] != cold["eager"], "the row changes nothing"
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -110,14 +120,14 @@ def test_changed_between_two_calls_it_gives_eagers_result(runs, name):
 def test_a_change_that_matters_is_not_a_hit(runs, name):
     warm = runs["warm"][name]
     assert warm["hits"] == 0
-    assert (warm["misses"], warm["bypasses"]) == ((0, 1) if CASES[name].bypass else (1, 0))
+    assert (warm["misses"], warm["bypasses"]) == ((0, 1) if ROWS[name].bypass else (1, 0))
 
 
 @pytest.mark.parametrize("name", MISSES)
 def test_a_miss_says_what_changed(runs, name):
     warm = runs["warm"][name]
-    assert CASES[name].bypass or warm["reasons"], "no reason at all"
-    for text in CASES[name].says:
+    assert ROWS[name].bypass or warm["reasons"], "no reason at all"
+    for text in ROWS[name].says:
         assert any(text in reason for reason in warm["reasons"])
 
 
@@ -125,3 +135,8 @@ def test_a_miss_says_what_changed(runs, name):
 def test_a_change_that_does_not_matter_is_a_hit(runs, name):
     warm = runs["warm"][name]
     assert (warm["hits"], warm["misses"], warm["bypasses"]) == (1, 0, 0), warm["reasons"]
+
+
+def test_there_are_rows_of_every_category():
+    assert sum(COUNTS.values()) >= 230
+    assert set(COUNTS) == CATEGORIES
