@@ -25,7 +25,24 @@ def runner_of(
     constants: Sequence[torch.Tensor],
     captures: Captures | None,
 ) -> Callable[..., Any]:
-    """The program as it is run: through captured graphs where that is possible and asked for.
+    """The program as it is run: captured where that is possible, and watched where asked for."""
+    run = _captured(program, layout, constants, captures)
+    if captures is None or layout is None or not captures.options.record_statistics_debug_info:
+        return run
+    from npugx_cache.backend.capture.device import open_device
+    from npugx_cache.backend.capture.statistics import recording
+
+    device = open_device(layout.device)
+    return recording(run, captures.title, [device] if device is not None else [])
+
+
+def _captured(
+    program: Callable[..., Any],
+    layout: Layout | None,
+    constants: Sequence[torch.Tensor],
+    captures: Captures | None,
+) -> Callable[..., Any]:
+    """The program through captured graphs, where that is possible and asked for.
 
     A CPU gains nothing from it, so there a program is called directly unless the backend is one
     that does nothing else than capture.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from npugx_cache.backend.options import Options
+
 _POISON = 0xFF  # NaN in every floating dtype
 
 
@@ -75,9 +77,9 @@ class CpuDevice:
         written: Sequence[int],
         constants: Sequence[torch.Tensor],
         pool: Any,
-        error_mode: str,
+        options: Options,
     ) -> Captured:
-        del pool, error_mode
+        del pool, options
         storages = {_memory(inputs[i]): inputs[i].untyped_storage() for i in written}
         before = [(storage, storage.clone()) for storage in storages.values()]
         try:

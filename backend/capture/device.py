@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.options import Options
+
 capturing = threading.RLock()
 """Held while anything is captured: devices keep process-wide state, streams for one, meanwhile."""
 
@@ -66,7 +68,7 @@ class Device(Protocol):
         written: Sequence[int],
         constants: Sequence[torch.Tensor],
         pool: Any,
-        error_mode: str,
+        options: Options,
     ) -> Captured:
         """Capture one call of a program; raises whatever the capture raised, and leaves nothing.
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.backend.capture import deadlock
 from npugx_cache.backend.capture.streamed import StreamedDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from npugx_cache.backend.options import Options
+
+logger = logging.getLogger("npugx_cache")
 
 
 class NpuDevice(StreamedDevice):
@@ -24,6 +33,32 @@ class NpuDevice(StreamedDevice):
 
     def new_graph(self) -> Any:
         return self._api.NPUGraph()
+
+    def finish(self, graph: Any, options: Options) -> None:
+        if options.super_kernel_optimize:
+            graph.super_kernel_optimize(
+                optimize_options=_plain(options.super_kernel_optimize_options),
+                debug_options=_plain(options.super_kernel_debug_options),
+            )
+        if options.deadlock_check:
+            self._check_for_deadlocks(graph)
+
+    def _check_for_deadlocks(self, graph: Any) -> None:
+        """Log what could block. Without a trace the graph runs all the same."""
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "graph.json"
+                graph.debug_dump(str(path))
+                rows = json.loads(path.read_text())
+            cores = self._api.get_device_limit(self.index)["vector_core_num"]
+            found = deadlock.conflicts(rows, cores)
+        except Exception as error:  # noqa: BLE001 - the vendor's and the file system's
+            logger.warning("deadlock_check: no trace of the captured graph: %r", error)
+            return
+        for conflict in found:
+            logger.warning("deadlock_check: this graph may block: %s", conflict)
+        if not found:
+            logger.info("deadlock_check: nothing in %d tasks could block", len(rows))
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
@@ -42,6 +77,10 @@ class NpuDevice(StreamedDevice):
     def _limits(self, stream: Any) -> tuple[int, int]:
         limits = self._api.get_stream_limit(stream)
         return limits["cube_core_num"], limits["vector_core_num"]
+
+
+def _plain(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if settings is None else dict(settings)
 
 
 DEVICE = NpuDevice

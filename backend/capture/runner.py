@@ -144,7 +144,7 @@ class Runner:
             written=self._keys.written,
             constants=self._constants,
             pool=pool,
-            error_mode=self.captures.options.capture_error_mode,
+            options=self.captures.options,
         )
 
     def _pool_of_graph(self) -> Any:

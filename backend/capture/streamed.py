@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.options import Options
+
 _capture_streams: dict[tuple[str, int], Any] = {}
 """One per device for the whole process: an NPU has few streams."""
 
@@ -47,6 +49,9 @@ class StreamedDevice:
     def new_graph(self) -> Any:
         raise NotImplementedError
 
+    def finish(self, graph: Any, options: Options) -> None:
+        """What is done with a graph after its capture, before its first replay."""
+
     def capture(
         self,
         program: Callable[..., Any],
@@ -55,14 +60,14 @@ class StreamedDevice:
         written: Sequence[int],
         constants: Sequence[torch.Tensor],
         pool: Any,
-        error_mode: str,
+        options: Options,
     ) -> Captured:
         del written, constants
         self.synchronize()
         reserved = self._api.memory_reserved(self.index)
         graph = self.new_graph()
         with self.capture_stream():
-            graph.capture_begin(pool=pool, capture_error_mode=error_mode)
+            graph.capture_begin(pool=pool, capture_error_mode=options.capture_error_mode)
             try:
                 returned = program(*inputs)
             except BaseException:
@@ -72,6 +77,11 @@ class StreamedDevice:
                         end()
                 raise
             graph.capture_end()
+        try:
+            self.finish(graph, options)
+        except BaseException:
+            graph.reset()
+            raise
         return Captured(graph, returned, self._api.memory_reserved(self.index) - reserved)
 
     @contextlib.contextmanager

@@ -181,25 +181,27 @@ class Options:
         **_LATER,
     )
     super_kernel_optimize: bool = _switch(
-        False, "Merges the kernels of a captured graph.", **_NPU, **_LATER
+        False,
+        """Has CANN merge the kernels of a graph after its capture, with
+        `NPUGraph.super_kernel_optimize`. Where CANN refuses, the graph runs uncaptured, with a
+        warning.""",
+        **_NPU,
     )
     super_kernel_optimize_options: Mapping[str, Any] | None = _option(
         None,
         ranges.SETTINGS,
-        "Passed on to NPUGraph.super_kernel_optimize.",
+        "Passed on to `NPUGraph.super_kernel_optimize` as `optimize_options`.",
         off=None,
         needs="super_kernel_optimize",
         **_NPU,
-        **_LATER,
     )
     super_kernel_debug_options: Mapping[str, Any] | None = _option(
         None,
         ranges.SETTINGS,
-        "Passed on to NPUGraph.super_kernel_optimize.",
+        "Passed on to `NPUGraph.super_kernel_optimize` as `debug_options`.",
         off=None,
         needs="super_kernel_optimize",
         **_NPU,
-        **_LATER,
     )
 
     # --- looking inside
@@ -226,12 +228,14 @@ class Options:
     )
     deadlock_check: bool = _switch(
         False,
-        "Reports communication kernels that need more cores together than the device has.",
+        """Logs a WARNING, after each capture, for communication kernels on several streams that may
+        run at once and need more vector cores together than the device has.""",
         **_NPU,
-        **_LATER,
     )
     record_statistics_debug_info: bool = _switch(
-        False, "Logs minimum, maximum, norm and mean of inputs and outputs at DEBUG.", **_LATER
+        False,
+        """Logs minimum, maximum, norm and mean of all inputs and outputs of a graph at DEBUG, at
+        every call. Each call then waits for the device.""",
     )
 
     def as_factors(self) -> tuple[tuple[str, str], ...]:

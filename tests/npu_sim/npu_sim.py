@@ -27,3 +27,13 @@ def stats() -> dict[str, int]:
     counts = (ctypes.c_long * len(COUNTS))()
     _library().npu_sim_stats(counts)
     return dict(zip(COUNTS, counts, strict=True))
+
+
+def set_trace(text: str) -> None:
+    """What `NPUGraph.debug_dump` writes from now on: there are no kernels here to be traced."""
+    stub = ctypes.CDLL(str(Path(os.environ["NPU_STUB_LIB"]) / "libnpustub.so"))
+    _traces.append(text.encode())  # the library keeps the address
+    ctypes.c_char_p.in_dll(stub, "npu_stub_graph_json").value = _traces[-1]
+
+
+_traces: list[bytes] = []

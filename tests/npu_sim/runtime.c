@@ -138,7 +138,9 @@ EXP aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream s) { (void)s; npu_stub_n_t
 EXP aclError aclmdlRIExecuteAsync(aclmdlRI r, aclrtStream s) { (void)s; npu_stub_n_execute++; tr("execute ri %p", (void *)r); if (npu_stub_on_execute) npu_stub_on_execute((void *)r); return 0; }
 EXP aclError aclmdlRIDestroy(aclmdlRI r) { npu_stub_n_ri_destroy++; if (npu_stub_on_destroy) npu_stub_on_destroy((void *)r); tr("RIDestroy %p", (void *)r); return 0; }
 EXP aclError aclmdlRIGetId(aclmdlRI r, uint32_t *i) { (void)r; *i = 1; return 0; }
-EXP aclError aclmdlRIDebugJsonPrint(aclmdlRI r, const char *p, uint32_t f) { (void)r; (void)f; FILE *o = fopen(p, "w"); if (o) { fputs("[]\n", o); fclose(o); } return 0; }
+/* the trace of a graph: no kernels run here, so it is the one that a test has set */
+EXP const char *npu_stub_graph_json = "[]";
+EXP aclError aclmdlRIDebugJsonPrint(aclmdlRI r, const char *p, uint32_t f) { (void)r; (void)f; FILE *o = fopen(p, "w"); if (o) { fputs(npu_stub_graph_json, o); fclose(o); } return 0; }
 EXP aclError aclmdlRIDebugPrint(aclmdlRI r) { (void)r; return 0; }
 
 /* host callbacks: run at once */
