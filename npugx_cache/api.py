@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
-from npugx_cache import config, environment, restore, targets
+from npugx_cache import config, environment, restore, store, targets
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.errors import OptionError
@@ -228,6 +228,8 @@ def cache_compile(
     del global_rank, tp_rank, pp_rank
     _check_arguments(dynamic, strict, guards)
     settings = config.load(cache_dir=cache_dir, strict=strict)
+    if settings.mode != "off":
+        store.preload()
     engine, checked = engines.check_name(backend), check_options(backend_options.parse(options))
     decompositions = check_decompositions(custom_decompositions)
 

@@ -48,18 +48,33 @@ class Accepts(Protocol):
         """False may mean that only `accept`, which is much slower, can tell."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Conditional:
-    """All conditions of an entry, in the form for repeated checks."""
+    """All conditions of an entry, in the form for repeated checks.
 
-    watch: Watch
+    The watch is made at the first check that follows the restore, which it would make longer.
+    """
+
+    facts: tuple[source.SourceFact, ...]
     guards: Guards
+    _watch: Watch | None = None
 
     def accept(self, scope: Scope) -> bool:
-        return self.watch.unchanged() and self.guards.accept(scope)
+        if self._watch is not None:
+            return self._watch.unchanged() and self.guards.accept(scope)
+        try:
+            # Before the facts are checked: what is patched meanwhile is seen at the next call.
+            watch = Watch(self.facts)
+        except NotPortable:  # what a fact is about is gone
+            return False
+        accepted = source.hold(self.facts) and self.guards.accept(scope)
+        if accepted:
+            self._watch = watch
+        return accepted
 
     def accept_quickly(self, scope: Scope) -> bool:
-        return self.guards.accept_quickly(scope) and self.watch.unchanged()
+        watch = self._watch
+        return watch is not None and self.guards.accept_quickly(scope) and watch.unchanged()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,7 @@ class Candidate:
         """The check for later calls of an entry that has accepted a call with this scope."""
         if guards == "inputs_unsafe":
             return InputGuards(self.guards.tree, scope)
-        return Conditional(Watch(self.facts), self.guards)
+        return Conditional(self.facts, self.guards)
 
     def failures(self, scope: Scope) -> tuple[str, ...]:
         return (*source.failures(self.facts), *self.guards.failures(scope))

@@ -62,10 +62,11 @@ def to_plain(facts: Iterable[SourceFact]) -> list[Plain]:
 
 
 def from_plain(rows: Any) -> tuple[SourceFact, ...]:
-    facts = tuple(SourceFact(*(str(field) for field in row)) for row in rows)
-    for fact in facts:
-        if fact.kind not in _HASHES:
-            raise ValueError(f"unknown kind of source fact {fact.kind!r}")
+    facts = tuple(map(SourceFact._make, rows))  # raises TypeError for another number of fields
+    if any(type(field) is not str for fact in facts for field in fact):
+        raise ValueError("a field of a source fact is no str")
+    if unknown := {fact.kind for fact in facts} - _HASHES.keys():
+        raise ValueError(f"unknown kinds of source facts: {sorted(unknown)}")
     return facts
 
 

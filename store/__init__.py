@@ -44,6 +44,7 @@ __all__ = [
     "Unusable",
     "open_folder",
     "open_store",
+    "preload",
 ]
 
 # Loaded on first use: a hit needs neither locks nor eviction, and `ls` counts milliseconds.
@@ -77,3 +78,8 @@ def __getattr__(name: str) -> object:
     value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def preload() -> None:
+    """Import what a lookup that hits needs, so that no call waits for it."""
+    from npugx_cache.store import blobs, tiers  # noqa: F401

@@ -232,9 +232,9 @@ def _is_changed(module: Any, name: str, entry: Any) -> bool:
     override = entry.user_override
     if isinstance(override, contextvars.ContextVar):  # since torch 2.12
         override = override.get()
-    if module._is_default(name) or entry.alias is not None:
+    if type(override) is object or entry.alias is not None:  # not set at all: nearly every one
         return False
-    return type(override) is not object and override != entry.default
+    return not module._is_default(name) and bool(override != entry.default)
 
 
 def cuda_driver() -> str:

@@ -152,9 +152,11 @@ _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
 def unwrap(member: object) -> object:
     """The plain function behind a descriptor, partial or `functools.wraps` decoration."""
     for _ in range(MAX_DEPTH):
+        if isinstance(member, types.FunctionType):
+            return member
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
             inner = getattr(member, attribute, None)
-            if inner is not None and not isinstance(member, types.FunctionType):
+            if inner is not None:
                 member = inner
                 break
         else:
@@ -216,16 +218,14 @@ def code_hash(code: types.CodeType) -> str:
     known = _code_hashes.get(code)
     # Code objects compare equal by value but not by qualname; the hash leaves names out as well.
     if known is None:
-        digest = hashlib.sha256()
-        for part in _code_parts(code):
-            digest.update(part)
-            digest.update(b"\0")
-        known = _code_hashes[code] = digest.hexdigest()[:32]
+        # One repr for all: a restart hashes a hundred functions before its first call.
+        text = repr(_code_parts(code)).encode()
+        known = _code_hashes[code] = hashlib.sha256(text).hexdigest()[:32]
     return known
 
 
-def _code_parts(code: types.CodeType) -> Iterator[bytes]:
-    shape = (
+def _code_parts(code: types.CodeType) -> tuple[object, ...]:
+    return (
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,
@@ -234,18 +234,18 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes]:
         code.co_varnames,
         code.co_freevars,
         code.co_cellvars,
+        code.co_code,
+        code.co_exceptiontable,
+        [c if type(c) in _TOLD_BY_REPR else _constant(c) for c in code.co_consts],
     )
-    yield repr(shape).encode()
-    yield code.co_code
-    yield code.co_exceptiontable
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield code_hash(constant).encode()
-        else:
-            yield repr(_constant(constant)).encode()
+
+
+_TOLD_BY_REPR = (str, bytes, int, float, complex, bool, type(None))
 
 
 def _constant(value: object) -> Plain:
+    if isinstance(value, types.CodeType):
+        return ["code", code_hash(value)]
     try:
         return encode(value)
     except NotPortable:  # a live object that a code generator put there

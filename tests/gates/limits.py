@@ -57,7 +57,7 @@ LIMITS = [
     Limit(
         "calls of a lookup, fixed",
         lambda c: c.fixed("lookup calls"),
-        6_200,  # 5,684: key, manifest, source facts; some for each folder above the store
+        4_500,  # 4,089: key, manifest, source facts; some for each folder above the store
         "the restart of a small model",
     ),
     Limit(
