@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
 from npugx_cache.fingerprint import digest
+from npugx_cache.guards.answers import answer
 from npugx_cache.guards.tree import GuardTree, Node, Step
 from npugx_cache.portable import NotPortable, decode, resolve
 
@@ -161,6 +162,7 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.OBJECT: _resolved,
     Step.FUNCTION_GLOBALS: _function_globals,
     Step.ENVIRONMENT: lambda _, name: environment_variable(name),
+    Step.ANSWER: lambda _, name: answer(name),
 }
 
 _STEPS: dict[int, Callable[[Any, Any], Any]] = {

@@ -33,6 +33,7 @@ class Step(IntEnum):
     OBJECT = 5  # an object found by its identity (portable.resolve)
     FUNCTION_GLOBALS = 6  # the global dict of a function found by module and qualname
     ENVIRONMENT = 7  # the value of an environment variable, or None
+    ANSWER = 8  # what the process answers: its rank, whether it has an accelerator (answers.py)
     ATTR = 10
     GENERIC_ATTR = 11  # object.__getattribute__, past a user's __getattr__
     ITEM = 12  # mapping[key]; dict.__getitem__ on dicts, past overrides

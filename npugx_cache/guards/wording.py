@@ -90,6 +90,7 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.NAMESPACE: lambda _, a: f"vars({a})",
     Step.BUILTINS: lambda *_: "vars(builtins)",
     Step.OBJECT: lambda _, a: describe(a),
+    Step.ANSWER: lambda _, a: f"{a}()",
     Step.ENVIRONMENT: lambda _, a: f"os.environ[{a!r}]",
     Step.FUNCTION_GLOBALS: lambda _, a: f"{a.replace(':', '.')}.__globals__",
     Step.ATTR: lambda base, a: f"{base}.{a}" if a.isidentifier() else f"getattr({base}, {a!r})",

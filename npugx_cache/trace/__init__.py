@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location, source
-from npugx_cache._compat import size_memory, tracing
+from npugx_cache._compat import opaque, size_memory, tracing
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
@@ -26,9 +26,11 @@ from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.source_facts import facts_of, owners_of
 from npugx_cache.trace.surroundings import (
+    add_answers,
     add_environment,
     add_hidden_names,
     attribute_lookups,
+    refuse_hashes,
 )
 from npugx_cache.trace.tree_builder import TreeBuilder
 
@@ -104,9 +106,12 @@ def trace(
     before = frozenset(function.__globals__)
     sizes = _begin_with(function, known) if dynamic is None else []
     try:
-        output = tracing.capture(function, args, kwargs, dynamic=dynamic)
+        with opaque.folded_calls() as folded:
+            output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         return Untraceable(reason=reasons.of_failure(error))
+    if reason := _opaque(output, folded):
+        return Untraceable(reason=reason)
     after = size_memory.recorded(function) if dynamic is None else []
     roots = Roots(function.__globals__, before)
     try:
@@ -116,6 +121,18 @@ def trace(
         return _local_only(output, function, scope, roots, str(error))
     except _Untraceable as error:
         return Untraceable(reason=str(error))
+
+
+def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
+    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
+    change = "let it be traced, or make it a torch.library operator"
+    for name in folded:
+        return location.reason(f"{name}() is assumed to give a constant", None, change)
+    if output.backend_input is not None:
+        for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
+            what = f"{name} is not looked into: what it reads has no guards"
+            return location.reason(what, location.of_text(stack), change)
+    return None
 
 
 def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
@@ -150,7 +167,9 @@ def _portable(
     add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
     add_shape_conditions(builder, conditions, variables)
     add_environment(builder, captured.traced_code)
+    add_answers(builder, captured.traced_code)
     owners = owners_of(captured.traced_code)
+    refuse_hashes(captured.traced_code, owners)
     add_hidden_names(builder, captured.traced_code, owners)
     origins = list(_origins(output, builder))
     tree = builder.build(state, _threads(captured.traced_code))

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import builtins
 import dis
+import linecache
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache import location
 from npugx_cache.guards import Kind, Step
+from npugx_cache.guards.answers import ANSWERS, recorded
 from npugx_cache.guards.sources import environment_variable
-from npugx_cache.portable import encode
+from npugx_cache.portable import NotPortable, encode
 from npugx_cache.source import is_covered_module
 from npugx_cache.trace.source_facts import is_covered
 
@@ -41,6 +44,36 @@ def add_environment(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> No
     for name in sorted({name for code in unique for name in _variable_names(code)}):
         node = builder.step(-1, Step.ENVIRONMENT, name)
         builder.check(node, Kind.EQUALS, encode(environment_variable(name)))
+
+
+def add_answers(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
+    """Guard what Dynamo asked of the process and folded into the graph, such as its rank.
+
+    Known by the names in the traced code, and by the functions that it reached by other names.
+    """
+    names = {name for code in set(codes) for name in code.co_names}
+    names |= {getattr(value, "__name__", "") for value in builder.functions()}
+    for name in sorted(names & ANSWERS.keys()):
+        node = builder.step(-1, Step.ANSWER, name)
+        builder.check(node, Kind.EQUALS, recorded(name))
+
+
+def refuse_hashes(codes: Iterable[types.CodeType], owners: Owners) -> None:
+    """Raises `NotPortable` where user code calls `hash`: Dynamo folds what it gave this process."""
+    for code in set(codes):
+        written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
+        for line in _lines_with_hash(code) if written else ():
+            text = linecache.getline(code.co_filename, line).strip()
+            place = location.Place(code.co_filename, line, code.co_name, text)
+            what = "hash() gives another number in another process"
+            change = "compute it outside the cached function and pass it in"
+            raise NotPortable(location.reason(what, place, change))
+
+
+def _lines_with_hash(code: types.CodeType) -> Iterator[int]:
+    for each in dis.get_instructions(code):
+        if each.opname == "LOAD_GLOBAL" and each.argval == "hash" and each.positions is not None:
+            yield each.positions.lineno or code.co_firstlineno
 
 
 def _variable_names(code: types.CodeType) -> Iterator[str]:

@@ -145,6 +145,9 @@ class TreeBuilder:
         if node not in self._tensor_nodes:
             self._tensor_nodes.append(node)
 
+    def functions(self) -> Iterator[types.FunctionType]:
+        yield from (value for value in self._values if type(value) is types.FunctionType)
+
     def guarded_classes(self) -> set[type]:
         return {type(self.value(c.node)) for c in self.checks.values() if c.kind is Kind.TYPE}
 

@@ -9,6 +9,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # hit                   the change must not cost a compile; without it, it must
     # same result           the change does not change eager's result
     # bypass                the changed call can't be cached at all
+    # refused: text         no call can be cached, for a reason that contains the text
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
     # before: MODEL         put the text of that name below before the source
@@ -18,7 +19,7 @@ followed by the source of `main`, and that of other files after `#### file`. `ma
 cached, `f`; or `make(cached) -> (call, ...)`. `run(call, ...)` calls it. Changes other than edits
 are `change(call, ...)` and the context `around()` of the second call.
 
-A row that says neither `hit` nor `bypass` must miss.
+A row that says none of `hit`, `bypass` and `refused` must miss.
 """
 
 from __future__ import annotations
@@ -174,6 +175,7 @@ class Row:
     hit: bool
     same_result: bool
     bypass: bool
+    refused: str | None
 
     @property
     def main(self) -> str:
@@ -192,7 +194,8 @@ class Row:
 
     @property
     def expectation(self) -> str:
-        return "must hit" if self.hit else "must refuse" if self.bypass else "must miss"
+        refuse = self.bypass or self.refused is not None
+        return "must hit" if self.hit else "must refuse" if refuse else "must miss"
 
     @property
     def can_happen_live(self) -> bool:
@@ -227,7 +230,8 @@ def _parse(category: str, text: str) -> Row:
         says=options.get("says", []),
         hit="hit" in options,
         same_result="same" in options or "hit" in options,
-        bypass="bypass" in options,
+        bypass="bypass" in options or "refused" in options,
+        refused=options["refused"][0] if "refused" in options else None,
     )
 
 

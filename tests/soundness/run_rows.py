@@ -51,6 +51,14 @@ def digest(value):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+LINES = []
+
+
+class Warnings(logging.Handler):
+    def emit(self, record):
+        LINES.append(record.getMessage())
+
+
 class Program:
     def __init__(self, name):
         from npugx_cache import cache_compile
@@ -75,6 +83,7 @@ class Program:
     def run(self, *, changed):
         around = getattr(self.module, "around", contextlib.nullcontext)
         before = self.counts()
+        LINES.clear()
         with around() if changed else contextlib.nullcontext():
             with torch.no_grad():
                 expected = self.module.run(*self.plain)
@@ -82,6 +91,7 @@ class Program:
         hits, misses, bypasses = (b - a for a, b in zip(before, self.counts(), strict=True))
         return {
             "difference": difference(expected, got),
+            "warnings": "\n".join(LINES),
             "eager": digest(expected),
             "hits": hits,
             "misses": misses,
@@ -108,6 +118,7 @@ def run(name, phase):
 def main(folder, phase, *names):
     sys.path.insert(0, folder)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("npugx_cache").addHandler(Warnings(logging.WARNING))
     results = {}
     for name in names:
         try:

@@ -25,6 +25,7 @@ CATEGORIES = {
     "modules",
     "state",
     "environment",
+    "refused",
     "options",
     "unrelated",
 }
@@ -94,8 +95,13 @@ LIVE = [name for name, row in ROWS.items() if row.can_happen_live]
 
 @pytest.mark.parametrize("name", list(ROWS))
 def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, name):
-    cold, again = runs["cold"][name], runs["again"][name]
+    cold, again, refused = runs["cold"][name], runs["again"][name], ROWS[name].refused
     assert cold["difference"] is None
+    if refused is not None:
+        assert (cold["misses"], cold["bypasses"]) == (0, 1)
+        assert (again["hits"], again["misses"], again["bypasses"]) == (0, 0, 1)
+        assert refused in cold["warnings"]
+        return
     assert (cold["misses"], cold["bypasses"]) == (1, 0)
     assert again["difference"] is None
     assert (again["hits"], again["misses"], again["bypasses"]) == (1, 0, 0), again["reasons"]
