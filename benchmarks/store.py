@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from measuring import Numbers, markdown, rounded
 from store_fleet import import_cost, single_flight, throughput
 from store_floors import BlobAlone, EntryFloor, Floor, Ours
-from store_many import many
+from store_many import at_the_limit, many
 from store_peers import load
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def measure(place: Path, wheels: Path, entries: int, *, quick: bool) -> Numbers:
         "batch": batch(place, 2 if quick else 9),
         "import": import_cost(1 if quick else 12),
         "single flight": single_flight(place, 8 if quick else 64, 1 if quick else 5),
+        "at the limit": at_the_limit(place, 20 if quick else 2000),
         "throughput": throughput(place, wheels, 0.1 if quick else 1.5),
     }
     if entries:
@@ -150,6 +151,7 @@ def text(found: Numbers) -> str:
         flight(found["single flight"]),
         table("C6 two processes, 80 % get, 20 % put", "per s", found["throughput"]),
     ]
+    parts.append(table("D4 a publish to a store at its limit, wall", "ms", found["at the limit"]))
     if "many" in found:
         title = f"D1-D5 a store of {found['entries']} entries, CPU"
         parts.append(table(title, "ms", found["many"]))

@@ -49,6 +49,24 @@ def many(place: Path, entries: int) -> dict[str, float]:
     return found
 
 
+def at_the_limit(place: Path, entries: int) -> dict[str, float]:
+    """Milliseconds, wall, that a publisher waits for a store that is full and cleans itself."""
+    ours = Ours(place / "full", max_entries=entries)
+    for number in range(entries):
+        ours.put(hashlib.sha256(b"%d" % number).hexdigest(), b"%d" % number)
+    times = []
+    for number in range(entries, 2 * entries):
+        started = time.perf_counter()
+        ours.put(hashlib.sha256(b"%d" % number).hexdigest(), b"%d" % number)
+        times.append((time.perf_counter() - started) * 1e3)
+    times.sort()
+    ours.store.settle()
+    found = {"publish, median": times[entries // 2], "p99": times[entries * 99 // 100]}
+    found["longest"] = times[-1]
+    found["entries left"] = len(list(ours.store.listing()))
+    return found
+
+
 def _age(root: Path) -> None:
     """As if the last publish were long ago: of what changed just now no index is kept."""
     before = time.time() - 60

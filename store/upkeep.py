@@ -11,6 +11,7 @@ from npugx_cache.store.derived import debug
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from npugx_cache.store.growth import Total
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.plan import Limits
     from npugx_cache.store.policy import PrunePolicy
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _CLEANER = "c1ea"  # the lock of the one cleaner; too short for a key
 _CLEAN_SECONDS = 5.0
-_PATIENCE = 0.05
+_PATIENCE = 0.03
 _LOW_WATER = 0.9
 
 
@@ -80,15 +81,15 @@ class Upkeep:
         if self._caps.limits_nothing or not self._may_exceed(entry):
             return
         with self._mutex:
-            if self._cleaning is not None and self._cleaning.is_alive():
-                return
-            self._cleaning = threading.Thread(
-                target=self._clean,
-                args=(entry.manifest.entry,),
-                name="npugx-cache-cleaner",
-                daemon=True,
-            )
-            self._cleaning.start()
+            if self._cleaning is None or not self._cleaning.is_alive():
+                self._cleaning = threading.Thread(
+                    target=self._clean,
+                    args=(entry.manifest.entry,),
+                    name="npugx-cache-cleaner",
+                    daemon=True,
+                )
+                self._cleaning.start()
+        # Also where one is at work: publishing without a pause would outrun it.
         self.settle(_PATIENCE)
 
     def settle(self, seconds: float = _CLEAN_SECONDS) -> None:
@@ -105,8 +106,11 @@ class Upkeep:
     def _may_exceed(self, entry: Prepared) -> bool:
         from npugx_cache.store.growth import grown
 
+        return self._exceeds(grown(self._folder, entry.stored_bytes, 1))
+
+    def _exceeds(self, now: Total | None) -> bool:
+        """Whether a total is above the limits, or not known."""
         caps = self._caps
-        now = grown(self._folder, entry.stored_bytes, 1)
         return (
             now is None
             or (caps.max_size is not None and now.size > caps.max_size)
@@ -120,9 +124,14 @@ class Upkeep:
         deadline = time.monotonic() + _CLEAN_SECONDS
         limits = Limits(deadline=deadline, protect=newest, low_water=_LOW_WATER)
         try:
-            before = total(self._folder)
-            report = self.prune(self._caps, limits)
-            if report.stopped is None:
+            while True:
+                before = total(self._folder)
+                report = self.prune(self._caps, limits)
+                if report.stopped is not None:
+                    return
                 looked(self._folder, Total(report.kept_bytes, report.kept_entries), before)
+                # What was published meanwhile started no cleaner of its own.
+                if not self._exceeds(total(self._folder)):
+                    return
         except Exception as error:  # noqa: BLE001  # a thread has nobody to raise to
             debug(f"cleaning failed: {error!r}")
