@@ -14,8 +14,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+
+    Calls = Mapping[str, Callable[[], object]]
 
 Numbers: TypeAlias = dict[str, Any]
 
@@ -80,6 +82,30 @@ def _median(values: list[Any]) -> Any:
     if isinstance(values[-1], (int, float)) and not isinstance(values[-1], bool):
         return statistics.median(values)
     return values[-1]
+
+
+def in_turn(
+    calls: Calls, times: int, at_once: int, before: Callable[[], object] | None = None
+) -> Numbers:
+    """CPU us of each call, over the first one's and as a ratio to it: medians over all rounds."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(times):
+        for name, call in calls.items():
+            if before is not None:
+                before()
+            started = time.process_time_ns()
+            for _ in range(at_once):
+                call()
+            spent[name].append((time.process_time_ns() - started) / at_once / 1e3)
+    base = next(iter(spent.values()))
+    return {
+        name: {
+            "us": statistics.median(own),
+            "over": statistics.median(a - b for a, b in zip(own, base, strict=True)),
+            "ratio": statistics.median(a / b for a, b in zip(own, base, strict=True)),
+        }
+        for name, own in spent.items()
+    }
 
 
 def machine() -> str:

@@ -8,18 +8,16 @@ has left the CPU's caches, as in a worker between two calls).
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
-from measuring import Numbers, markdown, run_script
+from measuring import Numbers, in_turn, markdown, run_script
 from models import qwen3, tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    Calls = Mapping[str, Callable[[], object]]
+    from measuring import Calls
 
 LAYERS, ROUNDS = 28, 120
 TINY_AT_ONCE, CHECKS_AT_ONCE = 200, 20
@@ -42,15 +40,15 @@ def measure(quick: bool) -> Numbers:
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         small, large = _Subject(tiny, folder), _Subject(model.forward, folder)
         steady = {
-            "tiny": _in_turn(small.calls(pair), times, TINY_AT_ONCE),
-            f"{layers} layers": _in_turn(large.calls(inputs), times, 1),
+            "tiny": in_turn(small.calls(pair), times, TINY_AT_ONCE),
+            f"{layers} layers": in_turn(large.calls(inputs), times, 1),
         }
         guards = {}
         for name, checks in zip(steady, (small.checks(pair), large.checks(inputs)), strict=True):
-            guards[f"{name}, hot"] = _in_turn(checks, times, CHECKS_AT_ONCE)
+            guards[f"{name}, hot"] = in_turn(checks, times, CHECKS_AT_ONCE)
             evict = lambda: other(**inputs)  # noqa: E731
-            guards[f"{name}, cold"] = _in_turn(checks, max(times // 4, 5), 1, evict)
-        steady[f"{layers} layers, two shapes"] = _in_turn(large.calls(inputs, short), times // 2, 1)
+            guards[f"{name}, cold"] = in_turn(checks, max(times // 4, 5), 1, evict)
+        steady[f"{layers} layers, two shapes"] = in_turn(large.calls(inputs, short), times // 2, 1)
         return {"steady": steady, "guards": guards}
 
 
@@ -113,29 +111,6 @@ class _Subject:
         refusing = [name for name, check in checks.items() if not check()]
         assert not refusing, refusing
         return checks
-
-
-def _in_turn(
-    calls: Calls, times: int, at_once: int, before: Callable[[], object] | None = None
-) -> Numbers:
-    """CPU us of each call, and of each over the first: medians over rounds of all of them."""
-    spent: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(times):
-        for name, call in calls.items():
-            if before is not None:
-                before()
-            started = time.process_time_ns()
-            for _ in range(at_once):
-                call()
-            spent[name].append((time.process_time_ns() - started) / at_once / 1e3)
-    base = next(iter(spent.values()))
-    return {
-        name: {
-            "us": statistics.median(own),
-            "over": statistics.median(a - b for a, b in zip(own, base, strict=True)),
-        }
-        for name, own in spent.items()
-    }
 
 
 def text(found: Numbers) -> str:

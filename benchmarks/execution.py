@@ -1,0 +1,118 @@
+"""What a call costs from start to end, guards and graph, against eager's: the ratios of CPU time.
+
+A decode step of Qwen3 with a StaticCache writes its keys and values in place; each way of running
+it has a cache of its own. One process, all in turn; results are compared with eager's first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from measuring import Numbers, in_turn, markdown, run_script
+from models import qwen3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LAYERS, ROUNDS, LENGTH = 28, 200, 64
+
+
+def measure(quick: bool) -> Numbers:
+    import torch
+
+    torch.set_num_threads(1)
+    layers, times = (2, 5) if quick else (LAYERS, ROUNDS)
+    subjects = {
+        f"decode step, {layers} layers": _decode(layers),
+        "forward, 2 layers": _forward(2),
+        "MLP, 3 layers of 256": _mlp(),
+    }
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        return {name: in_turn(_ways(make, folder), times, 1) for name, make in subjects.items()}
+
+
+def _ways(make: Callable[[], Callable[[], Any]], folder: str) -> dict[str, Callable[[], object]]:
+    """The same call made in several ways, each compiled and found equal to eager's."""
+    import torch
+
+    from npugx_cache import cache_compile
+
+    want = make()()
+    ways: dict[str, Callable[[], object]] = {"eager": make()}
+    ways["npugx_cache"] = cache_compile(make(), cache_dir=folder)
+    ways["npugx_cache, inputs_unsafe"] = cache_compile(
+        make(), cache_dir=folder, guards="inputs_unsafe"
+    )
+    ways["torch.compile, aot_eager"] = torch.compile(make(), backend="aot_eager")
+    for call in ways.values():
+        torch.testing.assert_close(call(), want)
+        for _ in range(3):  # ours makes its C++ managers at the second call
+            call()
+    return ways
+
+
+def _decode(layers: int) -> Callable[[], Callable[[], Any]]:
+    import torch
+    from transformers import StaticCache
+
+    model, inputs = qwen3(layers)
+    prompt, token = inputs["input_ids"], inputs["input_ids"][:, -1:]
+    mask = torch.ones(1, LENGTH, dtype=torch.long)
+    at = torch.tensor([prompt.shape[1]])
+
+    def make() -> Callable[[], Any]:
+        cache = StaticCache(config=model.config, max_cache_len=LENGTH)
+        first = torch.arange(prompt.shape[1])
+        with torch.no_grad():
+            model(prompt, past_key_values=cache, cache_position=first, use_cache=True)
+
+        def step() -> Any:
+            found = model(
+                token,
+                attention_mask=mask,
+                position_ids=at[None],
+                cache_position=at,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            return found.logits
+
+        return step
+
+    return make
+
+
+def _forward(layers: int) -> Callable[[], Callable[[], Any]]:
+    model, inputs = qwen3(layers)
+
+    def call() -> Any:
+        return model(**inputs).logits
+
+    return lambda: call
+
+
+def _mlp() -> Callable[[], Callable[[], Any]]:
+    import torch
+
+    torch.manual_seed(0)
+    parts = [part for _ in range(3) for part in (torch.nn.Linear(256, 256), torch.nn.SiLU())]
+    model, x = torch.nn.Sequential(*parts).eval(), torch.randn(8, 256)
+
+    def call() -> Any:
+        return model(x)
+
+    return lambda: call
+
+
+def text(found: Numbers) -> str:
+    ways = list(next(iter(found.values())))
+    rows = []
+    for name, row in found.items():
+        ratios = (f"{row[way]['us']:.0f} us ({row[way]['ratio']:.3f})" for way in ways)
+        rows.append([name, *ratios])
+    return markdown(["CPU of a call (of eager's)", *ways], rows)
+
+
+if __name__ == "__main__":
+    run_script(__doc__, measure, text)
