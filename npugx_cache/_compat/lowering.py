@@ -5,7 +5,9 @@ Importing this module loads sympy; the hit path must not.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +20,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
+from npugx_cache._compat.runtime import operator_name
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import types
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+TORCHS_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional")
 
 
 def lower(
@@ -49,12 +56,19 @@ def lower(
         finally:
             mode.allow_non_fake_inputs = allowed
     lowered.meta[RESHAPED] = steps.reshaped if steps else None
+    lowered.meta[CODE_RUN] = tuple(steps.code) if steps else ()
     return lowered
 
 
 RESHAPED = "npugx_reshaped"
 """Key in the `meta` of a lowered graph: target and stack of the step that changed the shape or the
 strides of a tensor which another step made, or None."""
+
+
+CODE_RUN = "npugx_code_run"
+"""Key in the `meta` of a lowered graph: the code objects that ran for custom operators.
+
+That is their fake implementation, with all that it calls: the layout of results follows from it."""
 
 
 class _Steps(fx.Interpreter):
@@ -65,13 +79,39 @@ class _Steps(fx.Interpreter):
 
     reshaped: tuple[str, str | None] | None = None
 
+    def __init__(self, graph_module: fx.GraphModule) -> None:
+        super().__init__(graph_module)
+        self.code: dict[types.CodeType, None] = {}
+
     def run_node(self, n: fx.Node) -> Any:
         given = [self.env[node] for node in n.all_input_nodes]
         before = [_layout(value) for value in given]
-        result = super().run_node(n)
+        with _seen(self.code) if _is_custom(n.target) else contextlib.nullcontext():
+            result = super().run_node(n)
         if self.reshaped is None and before != [_layout(value) for value in given]:
             self.reshaped = str(n.target), n.stack_trace
         return result
+
+
+def _is_custom(target: object) -> bool:
+    name = operator_name(target)
+    if name is None or name[0] == "hop":
+        return False
+    namespace = name[1] if name[0] == "op" else name[1].removeprefix("torch.ops.").split(".")[0]
+    return namespace not in TORCHS_NAMESPACES
+
+
+@contextlib.contextmanager
+def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
+    """Collect the code of all Python functions that this thread calls inside."""
+    before = sys.getprofile()
+    sys.setprofile(
+        lambda frame, event, _: code.setdefault(frame.f_code) if event == "call" else None
+    )
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 def _layout(value: Any) -> list[Any]:

@@ -20,13 +20,14 @@ from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 
 from npugx_cache._compat import lowering
-from npugx_cache._compat.lowering import RESHAPED, lower
+from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, lower
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "CODE_RUN",
     "RESHAPED",
     "CaptureOutput",
     "Guard",
@@ -102,7 +103,7 @@ def custom_operators(output: CaptureOutput) -> dict[str, str | None]:
     return {
         name: stack
         for name, stack in operators_in(output.backend_input.graph_module).items()
-        if name.partition("::")[0] not in ("aten", "prims", "prim", "_c10d_functional")
+        if name.partition("::")[0] not in TORCHS_NAMESPACES
     }
 
 

@@ -168,7 +168,8 @@ def _portable(
     add_shape_conditions(builder, conditions, variables)
     add_environment(builder, captured.traced_code)
     add_answers(builder, captured.traced_code)
-    owners = owners_of(captured.traced_code)
+    code = [*captured.traced_code, *(graph.meta[tracing.CODE_RUN] if graph is not None else ())]
+    owners = owners_of(code)
     refuse_hashes(captured.traced_code, owners)
     add_hidden_names(builder, captured.traced_code, owners)
     origins = list(_origins(output, builder))
@@ -184,7 +185,7 @@ def _portable(
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
         facts=(
-            *facts_of(captured.traced_code, function.__code__, owners),
+            *facts_of(code, function.__code__, owners),
             *source.lookup_facts(attribute_lookups(builder, captured.traced_code)),
             *source.tensor_method_facts(tracing.tensor_methods(output)),
         ),

@@ -12,6 +12,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # refused: text         no call can be cached, for a reason that contains the text
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
+    # arguments: ...        of `cache_compile`
     # before: MODEL         put the text of that name below before the source
     # edit FILE: old -> new (Python strings) an edit of a file for the second process
 
@@ -46,7 +47,7 @@ def tensor(*shape, seed=0):
 MAKE = """
 
 def make(cached):
-    return cached(f), GIVEN
+    return cached(f{arguments}), GIVEN
 
 
 def run(call, given):
@@ -214,7 +215,10 @@ def _parse(category: str, text: str) -> Row:
     program, *others = re.split(r"^#### ", text[header.end() :], flags=re.MULTILINE)
     main = "".join(TEXTS[name] for name in options.get("before", ())) + program.strip() + "\n"
     if "def make(" not in main:
-        main += MAKE.format(args=options.get("args", ["tensor(3)"])[0].rstrip(","))
+        main += MAKE.format(
+            args=options.get("args", ["tensor(3)"])[0].rstrip(","),
+            arguments="".join(f", {each}" for each in options.get("arguments", ())),
+        )
         main += "".join(THEN.format(then=then) for then in options.get("then", ()))
     elif "def run(" not in main:
         main += RUN
