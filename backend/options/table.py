@@ -256,11 +256,13 @@ class Options:
     def require_devices(self, devices: Iterable[str]) -> None:
         """Refuse options without effect on a graph of these kinds of device.
 
-        Raises BackendUnavailable. A graph on several kinds of device is fine if one of them fits.
+        Raises BackendUnavailable. A graph on several kinds of device is fine if one of them fits,
+        and nobody asked for a default.
         """
-        present = set(devices)
+        present, defaults = set(devices), Options()
         for name, spec in SPECS.items():
-            if present and not present & set(spec.devices) and getattr(self, name) != spec.off:
+            asked = getattr(self, name) not in (spec.off, getattr(defaults, name))
+            if asked and present and not present & set(spec.devices):
                 raise BackendUnavailable(
                     f"option {name!r} has an effect on {_words(spec.devices)} only; this graph is "
                     f"on {_words(sorted(present))}"

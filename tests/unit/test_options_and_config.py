@@ -74,6 +74,7 @@ def test_an_option_is_refused_on_a_graph_of_another_kind_of_device():
     with pytest.raises(BackendUnavailable, match=r"'deadlock_check' has an effect on npu only"):
         asked.require_devices(["cpu"])
     options.Options().require_devices(["cpu"])
+    options.Options().require_devices(["meta"])
 
 
 @pytest.mark.parametrize(
