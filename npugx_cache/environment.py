@@ -37,18 +37,18 @@ def _unstorable_state() -> str | None:
     state: dict[str, Any] = runtime.global_state()
     if set(state["torch_function_modes"]) - {"DeviceContext"}:
         return "a TorchFunctionMode is active"
-    for name, reason in _PLAIN_STATE.items():
-        if state[name] not in (0, False, -1):
+    for name, (inactive, reason) in _PLAIN_STATE.items():
+        if state[name] != inactive:
             return reason
     return None
 
 
 _PLAIN_STATE = {
-    "torch_dispatch_modes": "a TorchDispatchMode is active",
-    "dual_level": "forward-mode automatic differentiation is active",
-    "saved_tensor_hooks": "saved-tensor hooks are active",
-    "functorch_levels": "a functorch transform (vmap, grad, ...) is active",
-    "global_module_hooks": "hooks for all modules are registered",
+    "torch_dispatch_modes": (0, "a TorchDispatchMode is active"),
+    "dual_level": (-1, "forward-mode automatic differentiation is active"),
+    "saved_tensor_hooks": (False, "saved-tensor hooks are active"),
+    "functorch_levels": (False, "a functorch transform (vmap, grad, ...) is active"),
+    "global_module_hooks": (0, "hooks for all modules are registered"),
 }
 
 

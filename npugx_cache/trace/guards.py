@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch.nn import Module
+from torch.utils import _pytree as pytree
+
 from npugx_cache import location
 from npugx_cache._compat import tracing
 from npugx_cache.guards import Kind, Step, shapes
@@ -58,8 +61,9 @@ def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered:
     # A set: in an order of its own, so that equal traces make equal entries.
     for source in sorted(key_ordered, key=tracing.source_name):
         node = builder.node(source)
-        if isinstance(builder.value(node), dict):
-            builder.check(node, Kind.KEYS, encode(list(dict.keys(builder.value(node)))))
+        if not _add_registry(builder, node) and not _add_hooks(builder, source, node):
+            _add_order(builder, node)
+    _add_registrations(builder)
 
 
 _CHANGE = "read it outside the cached function and pass plain values or tensors in"
@@ -88,6 +92,57 @@ def _without_effect(builder: TreeBuilder, source: Any) -> bool:
         return True
     hooks = name.removesuffix("_with_kwargs")
     return hooks != name and not getattr(builder.value(builder.node(source.base)), hooks)
+
+
+def _add_order(builder: TreeBuilder, node: int) -> None:
+    if isinstance(builder.value(node), dict):
+        builder.check(node, Kind.KEYS, encode(list(dict.keys(builder.value(node)))))
+
+
+def _add_registry(builder: TreeBuilder, node: int) -> bool:
+    """Leave torch's table of pytree nodes to `_add_registrations`."""
+    if builder.value(node) is not pytree.SUPPORTED_NODES:
+        return False
+    builder.registries.add(node)
+    return True
+
+
+def _add_hooks(builder: TreeBuilder, source: Any, node: int) -> bool:
+    """Guard how many hooks a module has, where the trace relied on the keys of the dict of them.
+
+    The keys count the hooks that a process ever registered. They matter only where they lead into
+    another dict that says which of the hooks take keywords or run after an exception.
+    """
+    name = getattr(source, "member", "")
+    if name not in ("_forward_hooks", "_forward_pre_hooks"):
+        return False
+    base = builder.node(source.base)
+    others = [f"{name}_with_kwargs", f"{name}_always_called"]
+    beside = [(other, vars(builder.value(base)).get(other)) for other in others]
+    if not isinstance(builder.value(base), Module) or any(found for _, found in beside):
+        return False
+    builder.check(node, Kind.LENGTH, len(builder.value(node)))
+    for other, found in beside:
+        if found is not None:
+            builder.check(builder.step(base, Step.ATTR, other), Kind.LENGTH, 0)
+    return True
+
+
+def _add_registrations(builder: TreeBuilder) -> None:
+    """Guard which of the classes that the trace met are registered as nodes of a pytree.
+
+    Not all that are: every library that is imported registers some, and torch brings its own.
+    """
+    for node in sorted(builder.registries):
+        registry = builder.value(node)
+        for cls in sorted(builder.classes(), key=lambda cls: (cls.__module__, cls.__qualname__)):
+            try:
+                key = encode(cls)
+            except NotPortable:
+                if cls in registry:
+                    raise
+                continue  # it can't be registered under this name in another process either
+            builder.check(node, Kind.CONTAINS if cls in registry else Kind.NOT_CONTAINS, key)
 
 
 def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:
@@ -128,6 +183,8 @@ def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 
 
 def _keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    if _add_registry(builder, node):
+        return
     keys = list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
     builder.check_type(node)
     builder.check(node, Kind.KEY_SET, encode(set(keys)))

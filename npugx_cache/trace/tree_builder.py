@@ -12,6 +12,7 @@ from npugx_cache._compat import runtime, tracing
 from npugx_cache.guards import Check, GuardTree, Kind, Node, Step, TensorFact
 from npugx_cache.guards.sources import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity
+from npugx_cache.source import is_covered_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,7 @@ class TreeBuilder:
         self._tensor_nodes: list[int] = []
         self._tensor_index: dict[TensorFact, int] = {}
         self.shapes: list[Plain] = []
+        self.registries: set[int] = set()
         self._node_of: dict[tuple[int, Step, str], int] = {}
         self._node_of_source: dict[Any, int] = {}
         self._values: list[Any] = []
@@ -147,6 +149,11 @@ class TreeBuilder:
 
     def functions(self) -> Iterator[types.FunctionType]:
         yield from (value for value in self._values if type(value) is types.FunctionType)
+
+    def classes(self) -> set[type]:
+        """Classes of the user's among the values of the tree, and those that values are of."""
+        met = {value if isinstance(value, type) else type(value) for value in self._values}
+        return {cls for cls in met if not is_covered_module(cls.__module__)}
 
     def guarded_classes(self) -> set[type]:
         return {type(self.value(c.node)) for c in self.checks.values() if c.kind is Kind.TYPE}
