@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the name of an operator
 
+_TRANSFER = torch.ops.aten._to_copy.default  # noqa: SLF001 - the name of an operator
+
 _LOOKS_AT_PLACE = frozenset(
     {
         "aten::as_strided",
@@ -60,6 +62,8 @@ def _role(node: fx.Node, parameter: bool, written: set[fx.Node], placed: set[fx.
         return Role.NUMBER
     if _is_value(node):
         return Role.VALUE
+    if _is_transferred(node):
+        return Role.HOST
     if parameter:
         return Role.PARAMETER
     return Role.PLACED if node in placed else Role.TENSOR
@@ -72,6 +76,21 @@ def _is_value(node: fx.Node) -> bool:
     value: Any = node.meta.get("val")
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 0
     return on_cpu and all(user.target == _READ for user in node.users)
+
+
+def _is_transferred(node: fx.Node) -> bool:
+    """Whether an input is a tensor on the CPU that is copied to another device, and no more."""
+    value: Any = node.meta.get("val")
+    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return (
+        node.op == "placeholder"
+        and on_cpu
+        and bool(node.users)
+        and all(
+            user.target == _TRANSFER and user.meta["val"].device.type != "cpu"
+            for user in node.users
+        )
+    )
 
 
 def _is_shaped(value: object) -> bool:
@@ -87,7 +106,7 @@ def _has_no_value(node: fx.Node) -> bool:
 def _devices(graph_module: fx.GraphModule) -> Iterator[str]:
     for node in graph_module.graph.nodes:
         value = node.meta.get("val")
-        if _is_value(node):
+        if _is_value(node) or _is_transferred(node):
             continue
         if node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(graph_module)

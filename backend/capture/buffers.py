@@ -28,11 +28,16 @@ class Buffer(NamedTuple):
     extent: int
 
     @classmethod
-    def like(cls, position: int, tensor: torch.Tensor, *, back: bool) -> Buffer:
-        """Memory of the same sizes and strides as a tensor: an operator may look at them."""
+    def like(
+        cls, position: int, tensor: torch.Tensor, *, back: bool, device: str | None = None
+    ) -> Buffer:
+        """Memory of the same sizes and strides as a tensor: an operator may look at them.
+
+        device: where it is, if not where the tensor is.
+        """
         size, stride = tensor.shape, tensor.stride()
         extent = extent_of(tensor) if may_overlap_itself(size, stride) else 0
-        made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+        made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=device or tensor.device)
         return cls(position, made, back, extent)
 
     def nbytes(self) -> int:
@@ -45,6 +50,13 @@ def fill(buffers: Sequence[Buffer], inputs: Sequence[torch.Tensor]) -> None:
         into = [_memory(buffer.tensor, buffer.extent) for buffer in buffers]
         given = [_memory(inputs[buffer.position], buffer.extent) for buffer in buffers]
         runtime.copy_each(into, given, non_blocking=True)
+
+
+def transfer(buffers: Sequence[Buffer], inputs: Sequence[torch.Tensor]) -> None:
+    """Copy tensors of the CPU into buffers on the device, as the program would: it waits."""
+    for buffer in buffers:
+        given = _memory(inputs[buffer.position], buffer.extent)
+        _memory(buffer.tensor, buffer.extent).copy_(given)
 
 
 def write_back(buffers: Sequence[Buffer], inputs: Sequence[torch.Tensor]) -> None:

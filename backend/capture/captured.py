@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.backend.capture.buffers import Buffer, fill, write_back
+from npugx_cache.backend.capture.buffers import Buffer, fill, transfer, write_back
 from npugx_cache.backend.capture.spans import Spans, span_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 class CapturedGraph:
     """`nbytes`: device memory the graph needs; `seconds`: how long its capture took.
 
-    written: positions of inputs it writes to; places: the memory it uses where it is; kept:
-    tensors it uses whatever becomes of the caller's; lent: memory of results that callers are
-    given without a copy; exposed: positions of inputs that are copied though the caller sees them.
+    transfers: buffers for inputs on the CPU; written: positions of inputs it writes to; places: the
+    memory it uses where it is; kept: tensors it uses whatever becomes of the caller's; lent: memory
+    of results that callers are given without a copy; exposed: positions of inputs that are copied
+    though the caller sees them.
     """
 
     key: Key
@@ -33,6 +34,7 @@ class CapturedGraph:
     graph: Replayable
     pool: Any
     buffers: tuple[Buffer, ...]
+    transfers: tuple[Buffer, ...]
     outputs: Outputs
     written: tuple[int, ...]
     places: tuple[StorageReference, ...]
@@ -51,6 +53,7 @@ class CapturedGraph:
     def replay(self, inputs: Sequence[Any]) -> Any:
         """The results for a call whose key this graph has."""
         fill(self.buffers, inputs)
+        transfer(self.transfers, inputs)
         self.graph.replay()
         self.replays += 1
         write_back([buffer for buffer in self.buffers if buffer.back], inputs)

@@ -42,6 +42,8 @@ class Captured(NamedTuple):
 class Device(Protocol):
     """One device, with its index. A capture runs nothing: effects are the replays' alone."""
 
+    kind: str
+    index: int
     warm_up_calls: int
     """How often a shape runs uncaptured before it can be captured."""
 

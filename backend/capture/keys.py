@@ -60,6 +60,7 @@ class Keys:
         self.copied = layout.positions(Role.TENSOR) if options.clone_input else ()
         self._numbers = layout.positions(Role.NUMBER)
         self.values = layout.positions(Role.VALUE)
+        self.hosted = layout.positions(Role.HOST)
         self._shaped = layout.shaped
         self._fixed = layout.positions(*fixed)
         self._movable = frozenset(layout.positions(Role.TENSOR, Role.WRITTEN)) & {*self._fixed}

@@ -22,6 +22,8 @@ class Role(enum.IntEnum):
     WRITTEN: written to by the graph, at its address.
     UNUSED: not looked at.
     VALUE: a number in a tensor on the CPU, as Dynamo passes on a float that changes; as NUMBER.
+    HOST: a tensor on the CPU that the program does nothing with but copy it to its device; copied
+    there before each replay, into a buffer of the graph.
     """
 
     NUMBER = 0
@@ -31,6 +33,7 @@ class Role(enum.IntEnum):
     WRITTEN = 4
     UNUSED = 5
     VALUE = 6
+    HOST = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class Layout:
 
     def unguarded(self) -> Layout:
         """The layout for calls whose tensors nobody compares with those of the trace."""
-        tensors = self.positions(Role.TENSOR, Role.PARAMETER, Role.PLACED, Role.WRITTEN)
+        kinds = (Role.TENSOR, Role.PARAMETER, Role.PLACED, Role.WRITTEN, Role.HOST)
+        tensors = self.positions(*kinds)
         return replace(self, shaped=tensors)
 
     def positions(self, *roles: Role) -> tuple[int, ...]:

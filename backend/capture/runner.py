@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache._compat import runtime
-from npugx_cache.backend.capture.buffers import Buffer, fill
+from npugx_cache.backend.capture.buffers import Buffer, fill, transfer
 from npugx_cache.backend.capture.captured import CapturedGraph
 from npugx_cache.backend.capture.device import capturing
 from npugx_cache.backend.capture.keys import Keys
@@ -97,9 +97,9 @@ class Runner:
         started = time.perf_counter()
         keys, clone = self._keys, self.captures.options.clone_output
         with capturing:
-            buffers = self._buffers(key, inputs)
+            buffers, transfers = self._buffers(key, inputs), self._transfers(inputs)
             given = list(inputs)
-            for buffer in buffers:
+            for buffer in (*buffers, *transfers):
                 given[buffer.position] = buffer.tensor
             for position in keys.values:
                 # The key holds the number; the CPU reads it again at each replay.
@@ -119,11 +119,12 @@ class Runner:
             graph=captured.graph,
             pool=pool,
             buffers=buffers,
+            transfers=transfers,
             outputs=outputs,
             written=keys.written,
             places=tuple(runtime.StorageReference(t) for t in places if t.numel()),
             kept=tuple(given[i].detach() for i in (*keys.kept, *keys.values)),
-            nbytes=own + sum(buffer.nbytes() for buffer in buffers),
+            nbytes=own + sum(buffer.nbytes() for buffer in (*buffers, *transfers)),
             seconds=time.perf_counter() - started,
         )
 
@@ -135,6 +136,15 @@ class Runner:
                 Buffer.like(i, inputs[i], back=i in written) for i in self._keys.buffered(key)
             )
         fill(buffers, inputs)
+        return buffers
+
+    def _transfers(self, inputs: Sequence[Any]) -> tuple[Buffer, ...]:
+        device = f"{self._device.kind}:{self._device.index}"
+        with torch.inference_mode(mode=False):
+            buffers = tuple(
+                Buffer.like(i, inputs[i], back=False, device=device) for i in self._keys.hosted
+            )
+        transfer(buffers, inputs)
         return buffers
 
     def _on_device(self, inputs: Sequence[Any], pool: Any) -> Captured:

@@ -1,4 +1,7 @@
-"""A small Qwen3, eager and cached, on one device: python qwen3.py DEVICE OPTIONS; prints JSON."""
+"""A small Qwen3, eager and cached with each option: prints JSON.
+
+python qwen3.py DEVICE FOLDER OPTION ...
+"""
 
 import hashlib
 import json
@@ -7,20 +10,19 @@ import sys
 
 import torch
 
-device, options = sys.argv[1], json.loads(sys.argv[2])
+device, folder, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
 if device == "npu":
     import npu_sim
 
     npu_sim.install()
 
+from flips import flips  # noqa: E402
 from transformers import Qwen3Config, Qwen3ForCausalLM, StaticCache  # noqa: E402
 
 from npugx_cache import cache_compile  # noqa: E402
 
-TOKENS = 5
 
-
-def model_of(layers=2):
+def model_of(layers):
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=layers,
@@ -29,21 +31,21 @@ def model_of(layers=2):
     return Qwen3ForCausalLM(config).eval().to(device)
 
 
-def growing(model, call):
+def growing(model, call, tokens):
     """The whole sequence anew for each token, without a mask."""
-    ids = torch.arange(4)[None].to(device)
+    ids = torch.arange(tokens + 1)[None].to(device)
     logits = []
-    for _ in range(TOKENS):
+    for _ in range(tokens):
         logits.append(call(input_ids=ids, use_cache=False).logits.clone())
         ids = torch.cat([ids, logits[-1][:, -1:].argmax(-1)], 1)
     return logits
 
 
-def decoding(model, call):
+def decoding(model, call, tokens):
     """A prompt and then one token at a time, keys and values in a StaticCache."""
     cache = StaticCache(config=model.config, max_cache_len=16)
     ids, start, logits = torch.arange(4)[None].to(device), 0, []
-    for _ in range(TOKENS):
+    for _ in range(tokens):
         position = torch.arange(start, start + ids.shape[1]).to(device)
         out = call(input_ids=ids, past_key_values=cache, position_ids=position[None])
         logits.append(out.logits.clone())
@@ -64,23 +66,34 @@ def digest(logits):
     return hashlib.sha256(plain).hexdigest()
 
 
-logging.basicConfig(level=logging.WARNING)
-torch.set_num_threads(1)
-found = {}
-with torch.no_grad():
+def run(model, want, flip, tokens):
+    found = {}
     for loop, dynamic in ((growing, True), (decoding, None)):
-        model = model_of()
-        want = loop(model, model.forward)
-        cached = cache_compile(model.forward, dynamic=dynamic, options=options)
-        got = loop(model, cached)
-        infos, captures = cached.cache_info(), cached._state.captures
+        options = {"capture_limit": 256, **flip.options}
+        cached = cache_compile(
+            model.forward, dynamic=dynamic, options=options, backend=flip.backend
+        )
+        got = loop(model, cached, tokens)
+        info, captures = cached.cache_info(), cached._state.captures
         found[loop.__name__] = {
-            "close": close(got, want),
+            "close": close(got, want[loop.__name__]),
             "digest": digest(got),
-            "hits": infos.hits,
-            "misses": infos.misses,
-            "bypasses": infos.bypasses,
+            "misses": info.misses,
+            "bypasses": info.bypasses,
             "graphs": len(captures.graphs),
             "replays": sum(graph.replays for graph in captures.graphs.values()),
         }
-print(json.dumps(found))
+    return found
+
+
+logging.basicConfig(level=logging.WARNING)
+torch.set_num_threads(1)
+results = {}
+with torch.no_grad():
+    for layers, tokens, names in ((2, 4, {"default"}), (1, 2, None)):
+        model = model_of(layers)
+        want = {loop.__name__: loop(model, model.forward, tokens) for loop in (growing, decoding)}
+        for flip in flips(device, folder):
+            if flip.name in (names or wanted) and flip.name not in results:
+                results[flip.name] = run(model, want, flip, tokens)
+print(json.dumps(results))

@@ -149,3 +149,24 @@ def test_the_device_and_its_software_are_part_of_the_key():
     assert factors["npu.cann"] == "9.0.0"
     assert factors["npu.device"] == "Ascend910B3"
     assert factors["npu"].startswith("2.13")
+
+
+def shifted(x, host):
+    return x + host.to(x.device)
+
+
+def test_an_input_on_the_cpu_that_is_only_copied_to_the_device():
+    run = compiled(shifted, on_npu(7, 2), torch.randn(7, 2))
+    for size in (2, 3, 2, 3, 2):
+        x, host = on_npu(size, 2), torch.randn(size, 2)
+        assert torch.equal(run(x, host), shifted(x, host))
+    assert sorted(graph.replays for graph in run.captures.graphs.values()) == [2, 3]
+    host = torch.ones(2)
+    view = host.expand(3, 2)
+    assert torch.equal(run(x := on_npu(3, 2), view), shifted(x, view))
+
+
+def test_an_input_on_the_cpu_that_is_used_there_is_not_captured(caplog):
+    run = compiled(lambda x, host: (shifted(x, host), host * 2), on_npu(7, 2), torch.randn(7, 2))
+    assert "it works on more than one device: cpu, npu:0" in caplog.text
+    assert not hasattr(run, "captures")

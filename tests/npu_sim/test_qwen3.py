@@ -1,43 +1,70 @@
-"""Qwen3 without a mask, growing and with a StaticCache: eager, cold, restarted, on CPU and NPU."""
+"""Qwen3 with each option: prefill, StaticCache decode, growing; eager, cold and restarted."""
 
-import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from flips import ELSEWHERE, MERGED, NPU, PASSES, REPLAY, UNCAPTURED
+
+from npugx_cache.backend.options import SPECS
+
 SCRIPT = Path(__file__).parent / "qwen3.py"
 DEVICE = os.environ.get("NPUGX_TEST_DEVICE", "cpu")
 PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
-OPTIONS = [
-    {},
-    {"capture_limit": 256},
-    {"capture_limit": 2},
-    {"clone_input": False},
-    {"clone_output": False},
-    {"frozen_parameter": True},
-    {"force_eager": True},
-    {"force_recapture": True},
-    {"remove_noop_ops": False},
-]
-ON_NPU_ONLY = [{"reuse_graph_pool_in_same_fx": False}, {"capture_error_mode": "relaxed"}]
+EVERYWHERE = {**PASSES, **REPLAY, **UNCAPTURED}
+ALL = "NPUGX_TEST_ALL_OPTIONS" in os.environ
+"""Also what is far from the graphs of this model, or tested on the other device: takes minutes."""
+ON_CPU = ["default", "remove_noop_ops", "inplace_pass", "post_grad_custom_pre_pass", "force_eager"]
+ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize"]
+EVERY = [*EVERYWHERE, *NPU, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
+HERE = EVERY if ALL else (ON_NPU if DEVICE == "npu" else ON_CPU)
+GROUPS = [HERE[start : start + 4] for start in range(0, len(HERE), 4)]
+
+
+def test_every_option_that_there_is_gets_another_value():
+    flipped = {"default", *EVERYWHERE, *NPU, *MERGED, *ELSEWHERE}
+    assert flipped == {"default", *(name for name, spec in SPECS.items() if spec.ready)}
+
+
+@pytest.fixture
+def run_both(once):
+    """Run an option and its neighbours, cold and restarted."""
+
+    def make(surroundings, group):
+        kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        dumps = surroundings.folder / "dumps"  # part of the key
+        dumps.mkdir()
+        command = "-W", "ignore", SCRIPT, DEVICE, dumps, *group
+        return [surroundings.start(*command, **kept).result(timeout=500) for _ in range(2)]
+
+    def run(name):
+        (group,) = (group for group in GROUPS if name in group)
+        return [each[name] for each in once(f"qwen3_{group[0]}", lambda s: make(s, group))]
+
+    return run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [*OPTIONS, *(ON_NPU_ONLY if DEVICE == "npu" else ())], ids=json.dumps
-)
-def test_qwen3_cold_and_restarted(surroundings, options):
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    cold, warm = (
-        surroundings.run("-W", "ignore", SCRIPT, DEVICE, json.dumps(options), **kept)
-        for _ in range(2)
-    )
-    for loop in ("growing", "decoding"):
-        assert cold[loop]["close"]
-        assert warm[loop]["close"]
-        assert warm[loop]["digest"] == cold[loop]["digest"]
-        assert (warm[loop]["misses"], warm[loop]["bypasses"]) == (0, 0)
-        assert cold[loop]["bypasses"] == 0
-        captured = DEVICE == "npu" and not options.get("force_eager")
-        assert (warm[loop]["replays"] > 0) == captured
+@pytest.mark.parametrize("loop", ["growing", "decoding"])
+@pytest.mark.parametrize("name", HERE)
+def test_qwen3_cold_and_restarted(run_both, name, loop):
+    cold, warm = (run[loop] for run in run_both(name))
+    assert cold["close"]
+    assert warm["close"]
+    assert warm["digest"] == cold["digest"]
+    assert (warm["misses"], warm["bypasses"], cold["bypasses"]) == (0, 0, 0)
+    assert warm["graphs"] == cold["graphs"]
+    captures = DEVICE == "npu" or name in REPLAY
+    captured = captures and name not in UNCAPTURED and name not in MERGED
+    assert (warm["replays"] > 0) == captured
+
+
+@pytest.mark.skipif(DEVICE != "npu", reason="graphs are counted where they are captured")
+def test_prefill_and_decode_are_both_captured(run_both):
+    for run in run_both("default"):
+        assert run["decoding"]["graphs"] == 2
+        assert run["decoding"]["replays"] == 4
