@@ -50,7 +50,7 @@ def bind(
         namespace[name] = _target(target)
     exec(code, namespace)  # noqa: S102 - text generated from a validated Program
     function: Callable[..., Any] = namespace[FUNCTION]
-    return _without_autocast(function) if disable_autocast else function
+    return without_autocast(function) if disable_autocast else function
 
 
 def bind_program(program: Program, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
@@ -70,7 +70,7 @@ def _target(target: Operator) -> Any:
     return getattr(_MODULES[module], name)
 
 
-def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any) -> Any:
         with runtime.disable_autocast():
             return function(*inputs)

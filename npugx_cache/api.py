@@ -230,7 +230,8 @@ def cache_compile(
     settings = config.load(cache_dir=cache_dir, strict=strict)
     if settings.mode != "off":
         store.preload()
-    engine, checked = engines.check_name(backend), check_options(backend_options.parse(options))
+    engine = engines.check_name(backend)
+    checked = check_options(backend_options.parse(options, engine))
     decompositions = check_decompositions(custom_decompositions)
 
     def decorate(decorated: Any) -> Any:

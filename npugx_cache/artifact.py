@@ -7,6 +7,7 @@
 | constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
 | sizes      | what Dynamo knew of sizes after the trace, msgpack                   | a miss  |
 | program    | the graph as data, msgpack                                           | tools   |
+| library    | the graph as machine code, a shared library; backend inductor only   | restore |
 | readable   | the text that `npugx-cache readable` shows                           | people  |
 """
 
@@ -19,6 +20,7 @@ import msgpack
 
 from npugx_cache import source
 from npugx_cache.backend.capture.layout import Layout
+from npugx_cache.backend.library import Library
 from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.frame import Frame
@@ -32,6 +34,7 @@ BINDINGS = "bindings"
 CONSTANTS = "constants"
 SIZES = "sizes"
 PROGRAM = "program"
+LIBRARY = "library"
 READABLE = "readable"
 
 _MAX_BYTES = 1 << 30
@@ -62,7 +65,10 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bindings:
-    """What runs. `program_code` is empty and `layout` None where there are no tensor operations."""
+    """What runs. `program_code` is empty and `layout` None where there are no tensor operations.
+
+    `library` says how the entry's library, if there is one, takes the place of the program.
+    """
 
     frame: Frame
     program_code: bytes
@@ -70,6 +76,7 @@ class Bindings:
     constants: tuple[Constant, ...]
     disable_autocast: bool
     layout: Layout | None
+    library: Library | None = None
 
     def pack(self) -> bytes:
         return _pack(
@@ -80,6 +87,7 @@ class Bindings:
                 "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
                 "disable_autocast": self.disable_autocast,
                 "layout": self.layout.to_plain() if self.layout else None,
+                "library": self.library.to_plain() if self.library else None,
             }
         )
 
@@ -98,6 +106,7 @@ class Bindings:
                 ),
                 disable_autocast=bool(plain["disable_autocast"]),
                 layout=Layout.from_plain(plain["layout"]) if plain["layout"] else None,
+                library=Library.from_plain(plain["library"]) if plain["library"] else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"bindings: {error!r}") from error
@@ -105,7 +114,7 @@ class Bindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """All parts of one entry. `constants` are safetensors bytes, or None.
+    """All parts of one entry. `constants` are safetensors bytes, or None; so is `library`, an ELF.
 
     `sizes` are rows of `_compat.size_memory` from before and from after the trace.
     """
@@ -115,6 +124,7 @@ class Artifact:
     constants: bytes | None
     sizes: tuple[list[Any], list[Any]]
     program: Program | None
+    library: bytes | None
     readable: str
 
     def to_blobs(self) -> dict[str, bytes]:
@@ -127,6 +137,8 @@ class Artifact:
             blobs[SIZES] = _pack(self.sizes)
         if self.program is not None:
             blobs[PROGRAM] = _pack(self.program.to_plain())
+        if self.library is not None:
+            blobs[LIBRARY] = self.library
         if self.constants is not None:
             blobs[CONSTANTS] = self.constants
         return blobs

@@ -9,6 +9,7 @@ from npugx_cache import environment, store
 
 if TYPE_CHECKING:
     from npugx_cache.compile import Compiled
+    from npugx_cache.config import Settings
     from npugx_cache.fingerprint import Fingerprint
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
@@ -61,3 +62,13 @@ def bypass_draft(recipe: Recipe, call: Call, reason: str) -> store.Draft:
         about={**_about(recipe, call), "reason": reason},
         blobs={},
     )
+
+
+def open_for(recipe: Recipe, settings: Settings) -> store.Store | store.Unusable:
+    """The store that a function's entries may come from."""
+    if recipe.backend == "inductor" and settings.trust == "group":
+        return store.Unusable(
+            "the backend 'inductor' stores machine code, which is loaded under the trust modes "
+            "private and signed only, not under group"
+        )
+    return store.open_store(settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.library import Library
     from npugx_cache.backend.program import Program
     from npugx_cache.fingerprint import Factor
     from npugx_cache.guards.sources import Scope
@@ -87,6 +88,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
     operators: tuple[Any, ...] = ()
     layout = None
     code = b""
+    made: engines.CompiledLibrary | None = None
     if traced.graph is not None:
         from npugx_cache.backend.capturable import layout_of
         from npugx_cache.backend.graph import to_program
@@ -97,6 +99,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         layout = layout_of(traced.graph, traced.static)
         operators = tuple(zip(operator_names(program), program.operators, strict=True))
         code = frame.dump(compiled(program))
+        made = traced.graph.meta.get(engines.LIBRARY)
     conditions = Conditions(guards=traced.guards, facts=(*traced.facts, *_operator_facts(program)))
     bindings = Bindings(
         frame=traced.frame,
@@ -105,6 +108,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         constants=program.constants if program else (),
         disable_autocast=bool(program and program.disable_autocast),
         layout=layout,
+        library=_with_finish(made) if made else None,
     )
     text = render(
         Readable(
@@ -115,6 +119,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
             passes=traced.passes,
             program=program,
             frame=traced.frame,
+            has_library=made is not None,
         )
     )
     return Artifact(
@@ -123,8 +128,15 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         constants=constants,
         sizes=traced.sizes,
         program=program,
+        library=made.data if made else None,
         readable=text,
     )
+
+
+def _with_finish(made: engines.CompiledLibrary) -> Library:
+    from npugx_cache.backend.runtime import compiled
+
+    return replace(made.library, finish_code=frame.dump(compiled(made.finish)))
 
 
 def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:

@@ -190,6 +190,17 @@ _NO_EFFECT_ON_A_TRACE = frozenset(
         "TORCH_COMPILE_STRICT_AUTOGRAD_CACHE",
     }
 )
+_INDUCTOR_PREFIXES = ("TORCHINDUCTOR_", "TORCH_INDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
+_NO_EFFECT_ON_A_LIBRARY = frozenset(
+    {
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TORCHINDUCTOR_COMPILE_THREADS",
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
+        "TORCHINDUCTOR_FX_GRAPH_CACHE",
+        "TORCHINDUCTOR_WORKER_START",
+    }
+)
 
 
 def environment_variable(name: str) -> str | None:
@@ -206,9 +217,22 @@ def compiler_environment(
     environ: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Dynamo traces; unknown ones count."""
+    return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE, environ)
+
+
+def inductor_environment(
+    environ: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, str], ...]:
+    """Environment variables that can change what Inductor makes; unknown ones count."""
+    return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY, environ)
+
+
+def _variables(
+    prefixes: tuple[str, ...], ignored: frozenset[str], environ: Mapping[str, str] | None
+) -> tuple[tuple[str, str], ...]:
     env = os.environ if environ is None else environ
     return tuple(
         (name, env[name])
         for name in sorted(env)
-        if name.startswith(_COMPILER_PREFIXES) and name not in _NO_EFFECT_ON_A_TRACE
+        if name.startswith(prefixes) and name not in ignored
     )

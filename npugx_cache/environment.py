@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache import config
-from npugx_cache._compat import runtime
-from npugx_cache.fingerprint import Factor
+from npugx_cache._compat import native, runtime
+from npugx_cache.fingerprint import Factor, digest
 from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
@@ -57,6 +59,32 @@ def factors(device_types: frozenset[str]) -> tuple[Factor, ...]:
     switches = (Factor(f"torch.{name}", str(read()), "call") for name, read in _SWITCHES.items())
     devices = (factor for kind in sorted(device_types) for factor in _device(kind))
     return (*_process_factors(), *switches, *devices, *_compiler_config())
+
+
+def library_factors() -> Iterator[Factor]:
+    """What a library of machine code depends on besides, and Inductor's settings.
+
+    Compiled for the very processor: the name of its widest vectors would not be enough.
+    """
+    yield Factor("cpu.instructions", _instructions())
+    for name, value in config.inductor_environment():
+        yield Factor(f"env.{name}", value)
+    for name, value in native.changed_inductor_settings():
+        yield Factor(f"inductor.{name}", value, "call")
+
+
+@functools.cache
+def _instructions() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            text = file.read(
+                1 << 13
+            )  # the first processor: the kernel makes the text as it is read
+    except OSError:
+        text = ""
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    names = sorted(line[1].split()) if line else [platform.processor(), platform.platform()]
+    return f"{len(names)} names {digest(names)[:16]}"
 
 
 def summary() -> str:

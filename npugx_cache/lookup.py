@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import environment, events, restore, sizes, store
-from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, READABLE
-from npugx_cache.call import Call, bypass_draft, graph_draft
+from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
+from npugx_cache.call import Call, bypass_draft, graph_draft, open_for
 from npugx_cache.compile import Compiled, compile_call
 from npugx_cache.errors import (
     BackendUnavailable,
     CorruptEntry,
+    OptionError,
     PassError,
     StoreError,
     Uncacheable,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from npugx_cache.trace import LocalOnly, Untraceable
 
 _MAX_REFUSALS = 16
+_ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,7 @@ class Lookup:
             return self._answer(args, kwargs, scope)
         except Exception as error:
             # What the user asked for can't be had, or their own pass failed: no fault of the cache.
-            asked = isinstance(error, (VerificationError, BackendUnavailable, PassError))
-            if self.settings.strict or asked:
+            if self.settings.strict or isinstance(error, _ASKED_FOR):
                 raise
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
             events.logger.exception("%s: a fault of the cache; running eagerly", self.recipe.title)
@@ -127,7 +128,7 @@ class Lookup:
             if not candidate.accepts(call.scope):
                 return Refusal(entry=manifest.entry, reasons=candidate.failures(call.scope))
             present = {ref.name for ref in manifest.blobs}
-            code = opened.read(manifest, present & {BINDINGS, CONSTANTS})
+            code = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
             if isinstance(code, store.Miss):
                 return self._fault(opened, manifest.entry, code.reason)
             return self._bind(candidate, code, call, manifest.entry)
@@ -286,7 +287,7 @@ class Lookup:
 
     def _opened(self) -> store.Store | None:
         if self._store is None:
-            self._store = store.open_store(self.settings)
+            self._store = open_for(self.recipe, self.settings)
             if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
                 events.logger.warning("cache not used: %s", self._store.reason)
         if isinstance(self._store, store.Unusable):

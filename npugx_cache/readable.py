@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from npugx_cache.portable import Plain
 
 
+_LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
 _DEPTH = 4  # folders between a store's root and the file of an entry
 
 
@@ -45,6 +46,7 @@ class Readable:
     passes: Iterable[tuple[str, int, int]]
     program: Program | None
     frame: Frame
+    has_library: bool = False
 
 
 def render(parts: Readable) -> str:
@@ -64,6 +66,7 @@ def render(parts: Readable) -> str:
         _comment([f"{name}: {described}" for name, described in parts.inputs]),
         _heading("Graph, as the Python that runs"),
         *(_program(parts.program) if parts.program else ["# no tensor operations"]),
+        *([_comment([_LIBRARY])] if parts.has_library else []),
         _heading(
             "Caller frame: reads the inputs, calls forward, rebuilds outputs, replays effects"
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache import environment
 from npugx_cache._compat import runtime
 from npugx_cache.backend import patterns
 from npugx_cache.errors import OptionError
@@ -49,6 +50,8 @@ class Recipe:
             yield Factor(f"pattern.{index}", digest([*functions, pattern.facts()]))
         for operator, function in self.decompositions:
             yield Factor(f"decomposition.{operator}", function_digest(function))
+        if self.backend == "inductor":
+            yield from environment.library_factors()
 
     def _patterns(self) -> tuple[patterns.Pattern, ...]:
         runs = self.backend == "npugraph_ex" and self.options.pattern_fusion_pass

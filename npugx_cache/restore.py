@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache import frame, source
-from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, Bindings, Conditions
+from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, Bindings, Conditions
 from npugx_cache.backend import capture, runtime
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.guards.check import Guards
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.library import Library
     from npugx_cache.guards.sources import Scope
 
 
@@ -147,9 +148,34 @@ def bind(
             constants,
             disable_autocast=bindings.disable_autocast,
         )
+        if bindings.library is not None:
+            program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
     run = frame.bind(bindings.frame, function, graph)
     return Specialisation(entry, accepts, run, call_state, function.__code__)
+
+
+def _with_library(
+    bindings: Bindings,
+    library: Library,
+    blobs: Mapping[str, bytes],
+    program: Callable[..., Any],
+    constants: Mapping[str, torch.Tensor],
+) -> Callable[..., Any]:
+    """The library of an entry, with its program for the calls that the library can't serve."""
+    from npugx_cache.backend import native
+
+    finish = runtime.bind(
+        frame.load(library.finish_code), library.finish_operators, {}, disable_autocast=False
+    )
+    return native.bind(
+        library,
+        native.load(blobs[LIBRARY]),
+        finish,
+        tuple(constants.values()),
+        program,
+        disable_autocast=bindings.disable_autocast,
+    )
 
 
 def _no_graph(*_: Any) -> Any:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.backend.capture import Captures
+    from npugx_cache.backend.library import Library
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.passes import Pass
+    from npugx_cache.backend.program import Program
 
 
 class PassReport(NamedTuple):
@@ -24,6 +26,21 @@ class PassReport(NamedTuple):
     name: str
     rewrites: int
     removed: int
+
+
+class CompiledLibrary(NamedTuple):
+    """A shared library that an engine made of a graph, and how to call it.
+
+    `finish` is the program that belongs to `library`, which does not have its code yet.
+    """
+
+    library: Library
+    finish: Program
+    data: bytes
+
+
+LIBRARY = "npugx_library"
+"""Key in the `meta` of a graph: the CompiledLibrary that takes its place, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +78,7 @@ def _devices(graph: fx.Graph) -> set[str]:
     return {value.device.type for value in values if hasattr(value, "device")}
 
 
-NAMES = ("npugraph_ex", "aot_eager", "npugraphs", "cudagraphs")
-_LATER = ("inductor",)
+NAMES = ("npugraph_ex", "aot_eager", "npugraphs", "cudagraphs", "inductor")
 _GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
 
 
@@ -74,10 +90,6 @@ def check_name(backend: object) -> str:
         raise BackendUnavailable(
             f"backend {backend!r} is the vendor's GE mode, which compiles to a graph that can't be "
             "captured and stored; use 'npugraph_ex'"
-        )
-    if backend in _LATER:
-        raise BackendUnavailable(
-            f"backend {backend!r} is not implemented in this version; use one of {', '.join(NAMES)}"
         )
     raise OptionError(f"unknown backend {backend!r}; valid backends are {', '.join(NAMES)}")
 
@@ -96,6 +108,6 @@ def captures_for(backend: str, function: str, options: Options) -> Captures | No
     """
     from npugx_cache.backend.capture import Captures
 
-    if backend == "aot_eager":
+    if backend == "aot_eager" or not options.captures:
         return None
-    return Captures(function, options, on_cpu=backend in ("npugraphs", "cudagraphs"))
+    return Captures(function, options, on_cpu=backend != "npugraph_ex")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.options.ranges import MAX_INT
@@ -32,12 +31,21 @@ _USELESS_UNDER_FORCE_EAGER = (
 )
 
 
-def parse(options: Mapping[str, Any] | None) -> Options:
+def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Options:
     """Check user options; raises `OptionError` (a ValueError) naming the option and its range.
 
     Raises `BackendUnavailable` for an option that can't have an effect here.
     """
-    given = dict(options or {})
+    if backend != "inductor":
+        return Options(**_checked(dict(options or {})))
+    from npugx_cache.backend.options import inductor
+
+    capture, settings = inductor.split(options or {})
+    return inductor.InductorOptions(**_checked(capture), settings=settings)
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `Options`."""
     for name, value in given.items():
         if name not in SPECS:
             raise OptionError(
@@ -46,12 +54,13 @@ def parse(options: Mapping[str, Any] | None) -> Options:
         _check(name, value, SPECS[name])
     if given.get("use_graph_pool") is not None:
         given.setdefault("reuse_graph_pool_in_same_fx", False)
-    parsed = Options(**{name: _kept(value) for name, value in given.items()})
+    kept = {name: _kept(value) for name, value in given.items()}
+    parsed = Options(**kept)
     _check_conflicts(parsed)
-    if not parsed.dump_tensor_data:
-        return parsed
-    # The program names the folder: a later chdir must not move it.
-    return replace(parsed, data_dump_dir=os.path.abspath(parsed.data_dump_dir))  # noqa: PTH100
+    if parsed.dump_tensor_data:
+        # The program names the folder: a later chdir must not move it.
+        kept["data_dump_dir"] = os.path.abspath(parsed.data_dump_dir)  # noqa: PTH100
+    return kept
 
 
 def _check(name: str, value: object, spec: Spec) -> None:

@@ -238,6 +238,11 @@ class Options:
         every call. Each call then waits for the device.""",
     )
 
+    @property
+    def captures(self) -> bool:
+        """Whether calls may go through captured graphs, for a backend that has such."""
+        return True
+
     def as_factors(self) -> tuple[tuple[str, str], ...]:
         """Every option that has a value of its own, as text; functions are left to `functions`."""
         return tuple(
@@ -268,6 +273,22 @@ class Options:
                     f"on {_words(sorted(present))}"
                 )
 
+
+CAPTURE = frozenset(
+    {
+        "force_eager",
+        "capture_limit",
+        "clone_input",
+        "clone_output",
+        "frozen_parameter",
+        "force_recapture",
+        "unsafe_skip_npugraph_capture_validation",
+        "capture_error_mode",
+        "reuse_graph_pool_in_same_fx",
+        "use_graph_pool",
+    }
+)
+"""Options of capture and replay, which every backend that captures has."""
 
 SPECS: dict[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Options)}
 """The table, by name, in the order of the page."""

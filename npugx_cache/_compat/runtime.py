@@ -218,12 +218,15 @@ def dynamo_settings() -> tuple[tuple[str, str], ...]:
     Settings made by environment variables are left to whoever reads the environment.
     """
     module: Any = sys.modules.get("torch._dynamo.config")
-    if module is None:
-        return ()
+    return () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
+
+
+def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    """Settings of a module of torch's that differ from their defaults."""
     return tuple(
-        (name, repr(getattr(module, name)))
+        (name, repr(functools.reduce(getattr, name.split("."), module)))
         for name, entry in sorted(module._config.items())
-        if name not in _SETTINGS_WITHOUT_EFFECT and _is_changed(module, name, entry)
+        if name not in ignored and _is_changed(module, name, entry)
     )
 
 
@@ -244,6 +247,12 @@ def cuda_driver() -> str:
 
 copy_each = torch._foreach_copy_
 """Copy each of a list of tensors into its counterpart, in one call."""
+
+
+def count_writes(tensors: list[torch.Tensor]) -> None:
+    """Tell autograd of writes that no operator made; inference tensors have no such count."""
+    counting = [tensor for tensor in tensors if not tensor.is_inference()]
+    torch.autograd.graph.increment_version(counting)
 
 
 class StorageReference:

@@ -17,6 +17,7 @@ import torch
 
 from npugx_cache import location, source
 from npugx_cache._compat import opaque, size_memory, tracing
+from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
@@ -173,7 +174,7 @@ def _portable(
     refuse_hashes(captured.traced_code, owners)
     add_hidden_names(builder, captured.traced_code, owners)
     origins = list(_origins(output, builder))
-    tree = builder.build(state, _threads(captured.traced_code))
+    tree = builder.build(state, _threads(captured.traced_code, graph))
     if failed := Guards(tree).failures(scope, limit=1):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     backend_id = output.backend_input.backend_id if output.backend_input else None
@@ -214,9 +215,10 @@ def _lowered(
     return graph
 
 
-def _threads(codes: list[types.CodeType]) -> int | None:
-    """The number of threads matters to a trace only if the traced code asked for it."""
-    asks = any("get_num_threads" in code.co_names for code in codes)
+def _threads(codes: list[types.CodeType], graph: torch.fx.GraphModule | None) -> int | None:
+    """The number of threads matters if the traced code asked for it, or if it is compiled in."""
+    asks = graph is not None and graph.meta.get(LIBRARY) is not None
+    asks = asks or any("get_num_threads" in code.co_names for code in codes)
     return torch.get_num_threads() if asks else None
 
 

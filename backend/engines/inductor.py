@@ -1,0 +1,139 @@
+"""Inductor's kernels: the aten graph as it was traced, compiled ahead of time to a shared library.
+
+The graph is kept as well: it runs where the library must not, and shows what the library does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from npugx_cache._compat import inductor, lowering
+from npugx_cache.backend.capturable import layout_of
+from npugx_cache.backend.capture.layout import Role
+from npugx_cache.backend.codegen import operator_names
+from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, PassReport
+from npugx_cache.backend.graph import to_program
+from npugx_cache.backend.library import Library
+from npugx_cache.backend.options.inductor import InductorOptions
+from npugx_cache.backend.splitting import Computing, Split, split
+from npugx_cache.errors import OptionError
+from npugx_cache.portable import NotPortable
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npugx_cache.backend.options import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inductor(Engine):
+    def optimise(
+        self, graph_module: fx.GraphModule, options: Options, *, distinct_inputs: bool = False
+    ) -> tuple[PassReport, ...]:
+        """Compile the graph, which stays as it is, and leave the library in its `meta`.
+
+        Raises `NotPortable` for a graph that can't be a library and OptionError for a bad setting.
+        """
+        reports = Engine.optimise(self, graph_module, options, distinct_inputs=distinct_inputs)
+        assert isinstance(options, InductorOptions)
+        graph_module.meta[LIBRARY] = _library(graph_module, dict(options.settings))
+        return reports
+
+
+ENGINE = _Inductor(name="inductor", passes=lambda *_: ())
+
+
+def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> CompiledLibrary | None:
+    to_program(graph_module)  # what has no stored form is refused before minutes are spent on it
+    graph = _Inputs.of(graph_module)
+    written = layout_of(graph_module).positions(Role.WRITTEN)
+    graph.refuse_overlaps(written)
+    parts = split(graph_module)
+    if not parts.computed and not written:
+        return None  # views and arithmetic on sizes
+    try:
+        data = _compiled(graph_module, graph, parts, settings)
+    except inductor.NotCompiled as error:
+        raise NotPortable(str(error)) from error
+    except inductor.SettingError as error:
+        raise OptionError(str(error)) from error
+    finish, _ = to_program(parts.finish)
+    names = zip(operator_names(finish), finish.operators, strict=True)
+    library = Library(
+        tensors=graph.tensors,
+        sizes=graph.sizes,
+        constants=tuple(range(len(graph.constants))),
+        written=written,
+        finish_inputs=parts.finish_inputs,
+        finish_code=b"",
+        finish_operators=tuple(names),
+    )
+    return CompiledLibrary(library, finish, data)
+
+
+class _Inputs(NamedTuple):
+    """What a graph is given: traced values, and which of them are tensors and numbers."""
+
+    values: tuple[Any, ...]
+    tensors: tuple[int, ...]
+    sizes: tuple[int, ...]
+    constants: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, graph_module: fx.GraphModule) -> _Inputs:
+        nodes = list(graph_module.graph.nodes)
+        values = tuple(node.meta["val"] for node in nodes if node.op == "placeholder")
+        tensors = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
+        sizes = tuple(i for i in range(len(values)) if i not in set(tensors))
+        constants = {
+            str(node.target): getattr(graph_module, str(node.target))
+            for node in nodes
+            if node.op == "get_attr"
+        }
+        for value in (*(values[i] for i in tensors), *constants.values()):
+            _require_plain(value)
+        return cls(values, tensors, sizes, constants)
+
+    def refuse_overlaps(self, written: tuple[int, ...]) -> None:
+        storages = [lowering.storages(value) for value in self.values]
+        for position in written:
+            if storages.count(storages[position]) > 1:
+                raise NotPortable("an argument that is written to overlaps another one")
+
+
+def _require_plain(tensor: torch.Tensor) -> None:
+    if tensor.device.type != "cpu":
+        raise NotPortable(
+            f"the backend 'inductor' compiles for the CPU only, and a tensor is on {tensor.device}"
+        )
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise NotPortable(f"an argument is a {tensor.layout} tensor")
+    if tensor.is_conj() or tensor.is_neg():
+        raise NotPortable("an argument is lazily conjugated or negated")
+
+
+def _compiled(
+    graph_module: fx.GraphModule, graph: _Inputs, parts: Split, settings: dict[str, Any]
+) -> bytes:
+    mode = inductor.fake_mode_of(graph.values)
+    if mode is None:
+        raise NotPortable("the graph has no tensors among its arguments")
+    sizes = [inductor.fake_of_size(mode, graph.values[i]) for i in graph.sizes]
+    own = [inductor.fake_constant(mode, tensor) for tensor in graph.constants.values()]
+    places = (*graph.tensors, *graph.sizes)
+
+    def compute(*given: torch.Tensor) -> list[torch.Tensor]:
+        count = len(places)
+        inputs: dict[int, Any] = dict(zip(places, given[:count], strict=True))
+        for position in graph.sizes:
+            inputs[position] = inputs[position].shape[0]
+        constants = dict(zip(graph.constants, given[count:], strict=True))
+        run = Computing(graph_module, constants, parts.computed)
+        made: list[torch.Tensor] = run.run(*(inputs[i] for i in range(count)))
+        return made
+
+    tensors = [graph.values[i] for i in graph.tensors]
+    return inductor.compile_library(compute, [*tensors, *sizes, *own], mode, settings)

@@ -1,0 +1,67 @@
+"""Library: how a compiled library takes the place of a program, as data. Knows nothing of torch.
+
+A library takes and returns nothing but tensors, and what it returns lies in memory of its own.
+What a program returns besides (views of its inputs, several views of one result, numbers) is made
+from that by a second, small program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.backend.program import Operator
+from npugx_cache.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    from npugx_cache.portable import Plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """What is called with what. Positions are those of the program's inputs.
+
+    tensors, sizes, constants: what the library takes, in this order: tensors among the inputs;
+    numbers among them, each as a tensor of that many elements; the program's own tensors.
+    written: inputs that it writes to, which must not overlap any other.
+    finish_code: a compiled program that makes the outputs from the inputs at `finish_inputs`
+    followed by what the library returned; `finish_operators` are its operators by name.
+    """
+
+    tensors: tuple[int, ...]
+    sizes: tuple[int, ...]
+    constants: tuple[int, ...]
+    written: tuple[int, ...]
+    finish_inputs: tuple[int, ...]
+    finish_code: bytes
+    finish_operators: tuple[tuple[str, Operator], ...]
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {
+            "tensors": list(self.tensors),
+            "sizes": list(self.sizes),
+            "constants": list(self.constants),
+            "written": list(self.written),
+            "finish_inputs": list(self.finish_inputs),
+            "finish_code": self.finish_code,
+            "finish_operators": [[name, *operator] for name, operator in self.finish_operators],
+        }
+
+    @classmethod
+    def from_plain(cls, data: Any) -> Library:
+        """Raises `CorruptEntry`."""
+        try:
+            return cls(
+                tensors=tuple(map(int, data["tensors"])),
+                sizes=tuple(map(int, data["sizes"])),
+                constants=tuple(map(int, data["constants"])),
+                written=tuple(map(int, data["written"])),
+                finish_inputs=tuple(map(int, data["finish_inputs"])),
+                finish_code=bytes(data["finish_code"]),
+                finish_operators=tuple(
+                    (str(name), Operator(*map(str, operator)))
+                    for name, *operator in data["finish_operators"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"library: {error!r}") from error

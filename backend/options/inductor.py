@@ -1,0 +1,64 @@
+"""Options of the backend inductor: Inductor's own settings, and those of the capture.
+
+With `triton.cudagraphs` the library is captured by our runtime, which has options of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache._compat import native
+from npugx_cache.backend.options.table import CAPTURE, Options
+from npugx_cache.errors import OptionError
+from npugx_cache.portable import NotPortable, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CUDAGRAPHS = "triton.cudagraphs"
+
+_FIXED = ("cpp_wrapper", "fx_wrapper", "freezing", "aot_inductor.", "aot_inductor_mode.")
+_FREE = frozenset({"aot_inductor.compile_wrapper_opt_level"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InductorOptions(Options):
+    """`settings` are names and values of `torch._inductor.config`, by name."""
+
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def captures(self) -> bool:
+        """Whether calls go through captured graphs."""
+        return bool(dict(self.settings).get(CUDAGRAPHS))
+
+    def as_factors(self) -> tuple[tuple[str, str], ...]:
+        settings = ((f"inductor.{name}", repr(value)) for name, value in self.settings)
+        return (*Options.as_factors(self), *settings)
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...]]:
+    """Options of the capture, and Inductor's settings; raises OptionError."""
+    capture = {name: value for name, value in given.items() if name in CAPTURE}
+    settings = {name: value for name, value in given.items() if name not in CAPTURE}
+    for name, value in settings.items():
+        _check(name, value)
+    if capture and not settings.get(CUDAGRAPHS):
+        raise OptionError(f"option {min(capture)!r} has an effect only with {CUDAGRAPHS}=True")
+    return capture, tuple(sorted(settings.items()))
+
+
+def _check(name: str, value: object) -> None:
+    # Types are checked at the first compile: that takes Inductor, and a restart has none.
+    if name not in native.setting_names():
+        raise OptionError(
+            f"unknown option {name!r}; options of the backend 'inductor' are the settings of "
+            f"torch._inductor.config and, with {CUDAGRAPHS}=True, {', '.join(sorted(CAPTURE))}"
+        )
+    if name.startswith(_FIXED) and name not in _FREE:
+        raise OptionError(f"option {name!r} is set by npugx_cache; leave it out")
+    try:
+        encode(value)
+    except NotPortable as error:
+        raise OptionError(f"option {name!r} is {value!r}; expected plain data: {error}") from None
