@@ -20,7 +20,6 @@ import msgpack
 
 from npugx_cache import source
 from npugx_cache.backend.capture.layout import Layout
-from npugx_cache.backend.library import Library
 from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.frame import Frame
@@ -28,6 +27,8 @@ from npugx_cache.guards import GuardTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from npugx_cache.backend.library import Library
 
 CONDITIONS = "conditions"
 BINDINGS = "bindings"
@@ -106,10 +107,16 @@ class Bindings:
                 ),
                 disable_autocast=bool(plain["disable_autocast"]),
                 layout=Layout.from_plain(plain["layout"]) if plain["layout"] else None,
-                library=Library.from_plain(plain["library"]) if plain["library"] else None,
+                library=_library(plain["library"]) if plain["library"] else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"bindings: {error!r}") from error
+
+
+def _library(data: Any) -> Library:
+    from npugx_cache.backend.library import Library
+
+    return Library.from_plain(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

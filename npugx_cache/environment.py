@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import config
-from npugx_cache._compat import native, runtime
+from npugx_cache._compat import runtime
 from npugx_cache.fingerprint import Factor, digest
 from npugx_cache.version import VERSION
 
@@ -66,6 +66,8 @@ def library_factors() -> Iterator[Factor]:
 
     Compiled for the very processor: the name of its widest vectors would not be enough.
     """
+    from npugx_cache._compat import native
+
     yield Factor("cpu.instructions", _instructions())
     for name, value in config.inductor_environment():
         yield Factor(f"env.{name}", value)
