@@ -21,7 +21,7 @@ README, HISTORY, PLOT = HERE / "README.md", HERE / "history", HERE / "plots" / "
 
 
 # The vendor's cache on the simulated NPU: rows of `restart`, when it can be run.
-BENCHMARKS = ("restart", "restored", "overhead", "execution", "cold", "scale", "store")
+BENCHMARKS = ("restart", "restored", "overhead", "execution", "cold", "inductor", "scale", "store")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What is measured, one figure per process. Started by `restart.py`; prints one JSON object.
+"""What is measured, one figure per process. Started by other scripts; prints one JSON object.
 
 Model and inputs (`models.py`) are the same in every figure; one thread.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 STEADY_CALLS = 30
+OURS = {"npugx_cache": "npugraph_ex", "npugx_cache_inductor": "inductor"}
 
 
 def logits_of(model: Any, inputs: dict[str, Any]) -> Any:
@@ -35,10 +36,10 @@ def prepared(model: Any, backend: str, folder: Path, *, wrapped: bool) -> Any:
     """What a program does before the first call, imports included."""
     if backend == "eager":
         return model
-    if backend == "npugx_cache":
+    if backend in OURS:
         from npugx_cache import cache_compile
 
-        return cache_compile(model, cache_dir=folder)
+        return cache_compile(model, cache_dir=folder, backend=OURS[backend])
     import torch
 
     if wrapped:
@@ -95,13 +96,13 @@ def check(logits: torch.Tensor, folder: Path, backend: str) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file, save_file
 
-    eager, cold = folder / "eager.safetensors", folder / "npugx_cache.safetensors"
+    eager = folder / "eager.safetensors"
     own = folder / f"{backend}.safetensors"
     if not own.exists():
         save_file({"logits": logits.contiguous()}, own)
     expected = load_file(eager)["logits"]
     torch.testing.assert_close(logits, expected)
-    if backend == "npugx_cache" and not torch.equal(logits, load_file(cold)["logits"]):
+    if backend in OURS and not torch.equal(logits, load_file(own)["logits"]):
         raise AssertionError("restored logits are not those of the cold run")
     return {"equal_to_eager": torch.equal(logits, expected)}
 
@@ -134,7 +135,7 @@ def measure_listing(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", help="import, ls, eager, npugx_cache or a backend of torch.compile")
+    parser.add_argument("what", help="import, ls, eager, one of ours, or one of torch.compile's")
     parser.add_argument("--layers", type=int, default=28)
     parser.add_argument("--folder", type=Path, required=True, help="where the figure's cache is")
     parser.add_argument("--wrapped", action="store_true", help="compile a function around it")

@@ -20,6 +20,14 @@ when the function is decorated.
 
 The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes.
 
+The backend `inductor` takes the settings of `torch._inductor.config` instead, such as
+`{"max_autotune": True, "cpp.min_chunk_size": 1024}`. Names are checked when a function is
+decorated, types when it is first compiled. Refused are `freezing`, `cpp_wrapper`, `fx_wrapper` and
+`aot_inductor.*` (except `aot_inductor.compile_wrapper_opt_level`), which follow from how a library
+is stored, and values that are no plain data. With `triton.cudagraphs=True` calls are captured by
+the runtime of this package, on a CPU too, and the options of capture below (`force_eager` to
+`use_graph_pool`) can be given as well.
+
 | option | type | default | range | effect | devices |
 |---|---|---|---|---|---|
 """
