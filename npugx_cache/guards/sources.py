@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
 from npugx_cache.fingerprint import digest
-from npugx_cache.guards.answers import answer
 from npugx_cache.guards.tree import GuardTree, Node, Step
 from npugx_cache.portable import NotPortable, decode, resolve
 
@@ -153,6 +152,12 @@ def _remaining(iterator: Any, index: int) -> Any:
     return tuple_iterator_getitem(iterator, index)
 
 
+def _answer(_: Scope, name: Any) -> object:
+    from npugx_cache.guards.answers import answer  # needs torch, which `readable` does without
+
+    return answer(name)
+
+
 _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.LOCAL: lambda scope, name: scope.frame_locals[name],
     Step.GLOBAL: lambda scope, name: scope.frame_globals[name],
@@ -162,7 +167,7 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.OBJECT: _resolved,
     Step.FUNCTION_GLOBALS: _function_globals,
     Step.ENVIRONMENT: lambda _, name: environment_variable(name),
-    Step.ANSWER: lambda _, name: answer(name),
+    Step.ANSWER: _answer,
 }
 
 _STEPS: dict[int, Callable[[Any, Any], Any]] = {
