@@ -90,7 +90,9 @@ def untold(count: str, folder: str, *fill: str) -> Numbers:
     return _one_of(warm, cached, int(count), fill)
 
 
-def _one_of(warm: Callable[[int], None], cached: Any, count: int, fill: tuple[str, ...]) -> Numbers:
+def _one_of(
+    warm: Callable[[int], object], cached: Any, count: int, fill: tuple[str, ...]
+) -> Numbers:
     """Restore number 0, the oldest; to fill the store, compile the others afterwards."""
     found = _restored(lambda: warm(0), cached)
     for number in range(1, count if fill else 1):

@@ -9,7 +9,6 @@ call -> a bound graph accepts it (guards checked)           -> run
 from __future__ import annotations
 
 import copy
-import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
@@ -20,31 +19,20 @@ from npugx_cache import config, environment, restore, store, targets
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.errors import OptionError
-from npugx_cache.events import CacheInfo, Counters
 from npugx_cache.guards.sources import Scope
-from npugx_cache.lookup import Lookup
 from npugx_cache.recipe import Recipe, check_decompositions, check_options
 from npugx_cache.restore import Specialisation
+from npugx_cache.state import State
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
     from npugx_cache.config import Settings
-    from npugx_cache.events import Refusal
+    from npugx_cache.events import CacheInfo, Refusal
+    from npugx_cache.plans import Warmed
 
 M = TypeVar("M", bound=torch.nn.Module)
-
-
-class _State:
-    """What one binding of a function has learned: its graphs, counters and last refusals."""
-
-    def __init__(self, recipe: Recipe, settings: Settings) -> None:
-        self.lock = threading.RLock()
-        self.counters = Counters()
-        self.specialisations: tuple[Specialisation, ...] = ()
-        self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
-        self.lookup = Lookup(recipe, settings, self.counters, self.captures)
 
 
 class CachedFunction:
@@ -54,12 +42,19 @@ class CachedFunction:
     instance gets a binding of its own. Safe to call from several threads.
     """
 
-    def __init__(self, recipe: Recipe, settings: Settings, owner: object | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: Settings,
+        owner: object | None = None,
+        warm: str | None = None,
+    ) -> None:
         self._recipe = recipe
+        self._warm = warm
         self._settings = settings
         self._owner = owner
-        self._state = _State(recipe, settings)
-        self._bound: dict[int, tuple[Any, _State]] = {}
+        self._state = State(recipe, settings, owner, warm)
+        self._bound: dict[int, tuple[Any, State]] = {}
         self._locals = targets.FrameLocals(recipe.function)
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(self, name, getattr(recipe.function, name))
@@ -81,7 +76,9 @@ class CachedFunction:
         if known := self._known(scope):
             return self._used(known)
         with state.lock:
-            if known := self._known(scope):  # another thread was faster
+            if state.plan_wanted:
+                state.warm()
+            if known := self._known(scope):  # another thread was faster, or it was in a plan
                 return self._used(known)
             answer = state.lookup.answer(args, kwargs, scope)
             if not isinstance(answer, Specialisation):
@@ -116,15 +113,31 @@ class CachedFunction:
                 state.lock.release()
         return known.run
 
-    def warm(self, *args: Any, **kwargs: Any) -> None:
-        """Restore or compile what a call with these arguments needs, without running it."""
+    def warm(self, *args: Any, **kwargs: Any) -> Warmed:
+        """Restore or compile what a call with these arguments needs, without running it.
+
+        Without arguments: restore the entries that earlier processes have captured graphs of, and
+        capture those again, the most used first. What needs a caller's own tensors is left out and
+        named in the answer.
+        """
+        from npugx_cache.plans import Warmed
+
+        planned = not args and not kwargs
+        warmed = self.warm_from_plan() if planned else Warmed()
         if self._owner is not None:
             args = (self._owner, *args)
+        if not planned or targets.accepts(self._locals, args):
+            with torch.no_grad():
+                self._find(args, kwargs)
+        return warmed
+
+    def warm_from_plan(self) -> Warmed:
+        """What `warm` does without arguments, whatever the function takes."""
         with torch.no_grad():
-            self._find(args, kwargs)
+            return self._state.warm()
 
     def cache_info(self) -> CacheInfo:
-        return self._state.counters.info(len(self._state.specialisations))
+        return self._state.info()
 
     def explain(self) -> tuple[Refusal, ...]:
         """Why stored entries were not used by the last lookup that missed, most similar first."""
@@ -140,7 +153,7 @@ class CachedFunction:
             return self
         return self._twin(instance, self._state_of(instance))
 
-    def _state_of(self, instance: object) -> _State:
+    def _state_of(self, instance: object) -> State:
         """The state of one instance, for as long as it lives."""
         known = self._bound.get(id(instance))
         if known is None or known[0]() is not instance:
@@ -148,7 +161,7 @@ class CachedFunction:
                 reference = weakref.ref(instance, self._forget(id(instance)))
             except TypeError:  # no weak references (__slots__): all such instances share one state
                 return self._state
-            known = reference, _State(self._recipe, self._settings)
+            known = reference, State(self._recipe, self._settings, instance, self._warm)
             self._bound[id(instance)] = known
         return known[1]
 
@@ -156,18 +169,19 @@ class CachedFunction:
         bound = self._bound
         return lambda _: bound.pop(key, None) and None
 
-    def _twin(self, owner: object, state: _State) -> CachedFunction:
+    def _twin(self, owner: object, state: State) -> CachedFunction:
         twin = object.__new__(CachedFunction)
         twin.__dict__.update(self.__dict__, _owner=owner, _state=state)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
-        return CachedFunction(self._recipe, self._settings, copy.deepcopy(self._owner, memo))
+        owner = copy.deepcopy(self._owner, memo)
+        return CachedFunction(self._recipe, self._settings, owner, self._warm)
 
-    def __getstate__(self) -> tuple[Recipe, Settings, object | None]:
-        return self._recipe, self._settings, self._owner
+    def __getstate__(self) -> tuple[Recipe, Settings, object | None, str | None]:
+        return self._recipe, self._settings, self._owner, self._warm
 
-    def __setstate__(self, state: tuple[Recipe, Settings, object | None]) -> None:
+    def __setstate__(self, state: tuple[Recipe, Settings, object | None, str | None]) -> None:
         CachedFunction.__init__(self, *state)  # a pickled model starts with nothing bound
 
     def __repr__(self) -> str:
@@ -181,6 +195,7 @@ class _Arguments(TypedDict, total=False):
     cache_dir: str | os.PathLike[str] | None
     strict: bool
     guards: str
+    warm: str | None
     custom_decompositions: Mapping[Any, Any] | None
     global_rank: int | None
     tp_rank: int | None
@@ -209,6 +224,7 @@ def cache_compile(
     cache_dir: str | os.PathLike[str] | None = None,
     strict: bool = False,
     guards: str = "full",
+    warm: str | None = None,
     custom_decompositions: Mapping[Any, Any] | None = None,
     global_rank: int | None = None,
     tp_rank: int | None = None,
@@ -221,12 +237,13 @@ def cache_compile(
     symbolic at once, False never. strict: raise `Uncacheable` for what can't be cached and
     `StoreError` for faults of the store. guards: "full" checks all conditions at every call;
     "inputs_unsafe" only those on arguments, once an entry is bound: results are wrong if a module,
-    a global or code changes afterwards. The ranks are accepted for compatibility and change
-    nothing: ranks whose graphs are equal share an entry.
+    a global or code changes afterwards. warm: "plan" does `.warm()` at once for a module or a
+    bound method, and at the first call of anything else. The ranks are accepted for compatibility
+    and change nothing: ranks whose graphs are equal share an entry.
     Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments.
     """
     del global_rank, tp_rank, pp_rank
-    _check_arguments(dynamic, strict, guards)
+    _check_arguments(dynamic, strict, guards, warm)
     settings = config.load(cache_dir=cache_dir, strict=strict)
     if settings.mode != "off":
         store.preload()
@@ -249,7 +266,9 @@ def cache_compile(
             guards=guards,
             decompositions=decompositions,
         )
-        cached = CachedFunction(recipe, settings, owner)
+        cached = CachedFunction(recipe, settings, owner, warm)
+        if warm == "plan" and owner is not None:
+            cached.warm_from_plan()
         if not is_module:
             return cached
         decorated.forward = cached
@@ -258,10 +277,12 @@ def cache_compile(
     return decorate if target is None else decorate(target)
 
 
-def _check_arguments(dynamic: object, strict: object, guards: object) -> None:
+def _check_arguments(dynamic: object, strict: object, guards: object, warm: object) -> None:
     if dynamic is not None and not isinstance(dynamic, bool):
         raise OptionError(f"dynamic={dynamic!r}: valid values are None, True and False")
     if not isinstance(strict, bool):
         raise OptionError(f"strict={strict!r}: valid values are True and False")
+    if warm not in (None, "plan"):
+        raise OptionError(f"warm={warm!r}: valid values are None and 'plan'")
     if guards not in restore.GUARDS:
         raise OptionError(f"guards={guards!r}: valid values are {', '.join(restore.GUARDS)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 logger = logging.getLogger("npugx_cache")
 
@@ -15,7 +15,8 @@ class CacheInfo(NamedTuple):
 
     A lookup happens when no specialisation that is already bound accepts a call. hits: lookups
     answered by the store; misses: lookups that compiled; bypasses: calls that ran without the
-    cache; stored: entries published; entries: specialisations bound now.
+    cache; stored: entries published; entries: specialisations bound now; graphs: those that are
+    captured on a device now (`plans.GraphInfo`), the most used first.
     """
 
     hits: int
@@ -23,6 +24,7 @@ class CacheInfo(NamedTuple):
     bypasses: int
     stored: int
     entries: int
+    graphs: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,10 @@ class Counters:
 
     def info(self, entries: int) -> CacheInfo:
         with self._lock:
-            return CacheInfo(**self._counts, entries=entries)
+            found = self._counts
+            return CacheInfo(
+                found["hits"], found["misses"], found["bypasses"], found["stored"], entries
+            )
 
 
 def log_lookup(function: str, outcome: str, seconds: float, detail: str) -> None:

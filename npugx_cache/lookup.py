@@ -97,7 +97,7 @@ class Lookup:
     # --- restore
 
     def _restored(self, call: Call) -> Specialisation | None:
-        opened = self._opened()
+        opened = self.opened()
         if opened is None:
             return None
         candidates = opened.candidates(call.fingerprint.key)
@@ -157,7 +157,7 @@ class Lookup:
     # --- compile
 
     def _compiled_under_lock(self, call: Call, started: float) -> Specialisation | Bypass:
-        opened = self._opened()
+        opened = self.opened()
         if opened is None:
             return self._compiled(call, None, started)
         key = call.fingerprint.key
@@ -201,7 +201,7 @@ class Lookup:
         """A hit under `NPUGX_CACHE_VERIFY=recompile`; raises `VerificationError`."""
         from npugx_cache import recheck
 
-        title, opened = self.recipe.title, self._opened()
+        title, opened = self.recipe.title, self.opened()
         outcome = self._compile(call, sizes.before(opened, call.fingerprint.key, found.entry))
         if not isinstance(outcome, Compiled):
             raise VerificationError(title, f"now it can't be stored: {outcome.reason}", None, None)
@@ -260,7 +260,7 @@ class Lookup:
     def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
         from npugx_cache.trace import LocalOnly
 
-        opened = self._opened()
+        opened = self.opened()
         if opened is not None and outcome.reason not in self._warned:
             opened.publish(bypass_draft(self.recipe, call, outcome.reason))
         if not isinstance(outcome, LocalOnly):
@@ -285,7 +285,7 @@ class Lookup:
 
     # --- the store
 
-    def _opened(self) -> store.Store | None:
+    def opened(self) -> store.Store | None:
         if self._store is None:
             self._store = open_for(self.recipe, self.settings)
             if isinstance(self._store, store.Unusable) and self.settings.mode != "off":

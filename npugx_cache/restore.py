@@ -30,7 +30,8 @@ class Specialisation:
 
     `entry` is the id of its store entry, or None for one that lives in this process alone;
     `call_state` are the torch switches it was made under (`environment.call_state`), `code` is the
-    code the function had then: a function can be edited in place while the process lives.
+    code the function had then: a function can be edited in place while the process lives; `graph`
+    is what `run` calls, on tensors alone.
     """
 
     entry: str | None
@@ -38,6 +39,7 @@ class Specialisation:
     run: Callable[..., Any]
     call_state: tuple[object, ...]
     code: types.CodeType
+    graph: Callable[..., Any] | None = None
 
 
 class Accepts(Protocol):
@@ -152,7 +154,7 @@ def bind(
             program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
     run = frame.bind(bindings.frame, function, graph)
-    return Specialisation(entry, accepts, run, call_state, function.__code__)
+    return Specialisation(entry, accepts, run, call_state, function.__code__, graph)
 
 
 def _with_library(

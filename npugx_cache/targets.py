@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +37,23 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
 
 def name_of(function: types.FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
+
+
+def reference(owner: object) -> Callable[[], object]:
+    """How to get at the object that a function is bound to, without keeping it alive."""
+    try:
+        return weakref.ref(owner)
+    except TypeError:  # none, or one with __slots__
+        return lambda: None
+
+
+def accepts(frame_locals: FrameLocals, args: tuple[Any, ...]) -> bool:
+    """Whether a function can be called with these arguments alone."""
+    try:
+        frame_locals(args, {})
+    except TypeError:
+        return False
+    return True
 
 
 class FrameLocals:

@@ -12,15 +12,19 @@ import os
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from npugx_cache.store.folder_store import FolderStore
 
+    class Flushed(Protocol):
+        def flush(self) -> None: ...
+
+
 SOON = 10.0
 _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
 # A store that nobody holds any more still has its hits to write.
-_with_hits: set[FolderStore] = set()
+_with_hits: set[Flushed] = set()
 _waiting: list[threading.Timer] = []
 _finalized_in: set[int] = set()
 
@@ -29,7 +33,7 @@ def opened(store: FolderStore) -> None:
     _open_stores.add(store)
 
 
-def has_hits(store: FolderStore) -> None:
+def has_hits(store: Flushed) -> None:
     """Have a store flushed soon. Called once between two flushes of it, on the way of a hit."""
     _with_hits.add(store)
     util = sys.modules.get("multiprocessing.util")
@@ -45,7 +49,7 @@ def has_hits(store: FolderStore) -> None:
             _waiting.append(timer)
 
 
-def flushed(store: FolderStore) -> None:
+def flushed(store: Flushed) -> None:
     _with_hits.discard(store)
 
 

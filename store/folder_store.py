@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.layout import Folder
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
+    from npugx_cache.store.plain import Plain
     from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.publish import Prepared
 
@@ -201,6 +202,16 @@ class FolderStore:
         self._usage.add(
             {entry: Use(hits=n, last_used=used) for entry, (n, _, used) in hits.items()}
         )
+
+    def read_record(self, entry: str) -> Plain:
+        from npugx_cache.store import records
+
+        return records.read(self._folder, entry)
+
+    def write_record(self, entry: str, data: Plain) -> str | None:
+        from npugx_cache.store import records
+
+        return records.write(self._folder, entry, data)
 
     def settle(self) -> None:
         """Wait for what goes on behind a publish: a store above its limits is being cleaned."""

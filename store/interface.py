@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
+    from npugx_cache.store.plain import Plain
     from npugx_cache.store.policy import PrunePolicy
     from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.results import (
@@ -66,6 +67,12 @@ class Store(Protocol):
 
     def record_hit(self, manifest: Manifest) -> None:
         """Count a hit in memory; `flush` does the writing, by itself soon after."""
+
+    def read_record(self, entry: str) -> Plain:
+        """What was last recorded about an entry after it was published, or None."""
+
+    def write_record(self, entry: str, data: Plain) -> str | None:
+        """Replace what is recorded about an entry; say why that failed, or None."""
 
     def flush(self) -> None:
         """Write the counters and freshen the entries hit, at once."""

@@ -9,7 +9,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from npugx_cache.store import syscalls
+from npugx_cache.store import records, syscalls
 from npugx_cache.store.layout import (
     is_key,
     is_lock,
@@ -61,6 +61,7 @@ def sweep(
     if not dry_run:
         count += _sweep_markers(folder)
         _sweep_folders(folder, kept)
+        count += records.sweep(folder)
         count += _sweep_locks(folder, 0 if everything else DAY)
     return count, size + more_size
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.interface import Store
     from npugx_cache.store.lock import Locked, NotLocked
     from npugx_cache.store.manifest import Draft, Manifest
+    from npugx_cache.store.plain import Plain
     from npugx_cache.store.policy import PrunePolicy
     from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.results import NotStored, Published, Refused
@@ -121,6 +122,14 @@ class Layered:
             if tier is not local and tier.holds(manifest):
                 local.adopt(tier, manifest)
                 return
+
+    def read_record(self, entry: str) -> Plain:
+        found = (tier.read_record(entry) for tier in self.tiers)
+        return next((record for record in found if record is not None), None)
+
+    def write_record(self, entry: str, data: Plain) -> str | None:
+        nearer = self.local.write_record(entry, data) if self.local is not None else None
+        return self.main.write_record(entry, data) or nearer
 
     def flush(self) -> None:
         for tier in self.tiers:

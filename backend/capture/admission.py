@@ -30,6 +30,9 @@ class Graphs(Generic[G]):
     def __len__(self) -> int:
         return len(self._graphs)
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._graphs
+
     def values(self) -> Iterator[G]:
         return iter(self._graphs.values())
 

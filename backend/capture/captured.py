@@ -17,11 +17,26 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.device import Device, Replayable
     from npugx_cache.backend.capture.keys import Key
     from npugx_cache.backend.capture.outputs import Outputs
+    from npugx_cache.backend.capture.planned import Planned
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What is known of a graph without holding it.
+
+    nbytes: device memory it needs; seconds: how long its capture took; planned: how another process
+    captures the same.
+    """
+
+    planned: Planned
+    nbytes: int
+    seconds: float
+    replays: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class CapturedGraph:
-    """`nbytes`: device memory the graph needs; `seconds`: how long its capture took.
+    """One graph on its device.
 
     transfers: buffers for inputs on the CPU; written: positions of inputs it writes to; places: the
     memory it uses where it is; kept: tensors it uses whatever becomes of the caller's; lent: memory
@@ -39,9 +54,7 @@ class CapturedGraph:
     written: tuple[int, ...]
     places: tuple[StorageReference, ...]
     kept: tuple[torch.Tensor, ...]
-    nbytes: int
-    seconds: float
-    replays: int = 0
+    tally: Tally
     lent: Spans = field(init=False)
     exposed: tuple[int, ...] = field(init=False)
 
@@ -55,7 +68,7 @@ class CapturedGraph:
         fill(self.buffers, inputs)
         transfer(self.transfers, inputs)
         self.graph.replay()
-        self.replays += 1
+        self.tally.replays += 1
         write_back([buffer for buffer in self.buffers if buffer.back], inputs)
         if self.written:
             # A replay does not pass through autograd, which would have noted the writes.
@@ -69,6 +82,18 @@ class CapturedGraph:
         copy, but which is returned too or written to.
         """
         return any(self.lent.meet(span_of(inputs[i])) for i in self.exposed)
+
+    @property
+    def replays(self) -> int:
+        return self.tally.replays
+
+    @property
+    def nbytes(self) -> int:
+        return self.tally.nbytes
+
+    @property
+    def seconds(self) -> float:
+        return self.tally.seconds
 
     def is_dead(self) -> bool:
         return any(place.expired() for place in self.places)

@@ -15,7 +15,7 @@ from npugx_cache.backend.capture.admission import Graphs
 from npugx_cache.backend.capture.device import capturing
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from npugx_cache.backend.capture.captured import CapturedGraph
     from npugx_cache.backend.capture.keys import Key
@@ -30,7 +30,8 @@ _WASTED = 4
 class Captures:
     """Shared by the runners of one function. `lock` is held for whatever is done with it.
 
-    on_cpu: whether programs on a CPU are captured too.
+    on_cpu: whether programs on a CPU are captured too. `owner` returns the object whose tensors the
+    function may use; `changed` is called after each capture.
     """
 
     def __init__(self, title: str, options: Options, *, on_cpu: bool = False) -> None:
@@ -42,6 +43,8 @@ class Captures:
         self._failures: Counter[Hashable] = Counter()
         self._wasted: Counter[Hashable] = Counter()
         self._warned: set[str] = set()
+        self.owner: Callable[[], object] = _nobody
+        self.changed: Callable[[], None] = _nothing
 
     def admits(self, key: Key, warm_up_calls: int) -> bool:
         """Whether a graph should be captured for a key that has none, at this call."""
@@ -90,6 +93,7 @@ class Captures:
         """Add a graph in the place of one of the same key, or of the least recently used one."""
         release(self.graphs.make_room(key))
         self.graphs.add(key, graph)
+        self.changed()
 
     def refused(self, reason: str) -> None:
         """Note a program that can't be captured at all."""
@@ -110,6 +114,14 @@ class Captures:
         if about not in self._warned:
             self._warned.add(about)
             logger.warning(text, self.title, *args)
+
+
+def _nobody() -> object:
+    return None
+
+
+def _nothing() -> None:
+    pass
 
 
 def release(graphs: Sequence[CapturedGraph]) -> None:

@@ -8,14 +8,16 @@ call -> its key: sizes, and the addresses of what the graph uses in place
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache._compat import runtime
+from npugx_cache.backend.capture import planned
 from npugx_cache.backend.capture.buffers import Buffer, fill, transfer
-from npugx_cache.backend.capture.captured import CapturedGraph
+from npugx_cache.backend.capture.captured import CapturedGraph, Tally
 from npugx_cache.backend.capture.device import capturing
 from npugx_cache.backend.capture.keys import Keys
 from npugx_cache.backend.capture.outputs import Outputs
@@ -47,6 +49,7 @@ class Runner:
         self._program = program
         self._constants = tuple(constants)
         self._device = device
+        self._layout = layout
         self._keys = Keys(layout, captures.options)
         self._stream: Any = None
         self._pool: Any = None
@@ -91,6 +94,41 @@ class Runner:
         captures.add(key, graph)
         return graph
 
+    # --- ahead of the first call
+
+    def graphs(self) -> list[CapturedGraph]:
+        """The graphs of this program that there are now."""
+        # Without the lock, which a thread that records must not hold while the process forks.
+        every: list[CapturedGraph] = []
+        with contextlib.suppress(RuntimeError):  # changed meanwhile: next time
+            every = list(self.captures.graphs.values())
+        return [graph for graph in every if graph.key.program == self._keys.program]
+
+    def prepare(self, wanted: planned.Planned) -> str:
+        """Capture what another process has captured; say why that can't be, or ""."""
+        captures, device = self.captures, self._device
+        made = planned.inputs_of(wanted, self._layout, planned.Names(captures.owner()))
+        if isinstance(made, str):
+            return made
+        if device.warm_up_calls and self._keys.written:
+            return "it writes to tensors, so it can't be run for practice before it is captured"
+        mode = torch.inference_mode(mode=wanted.inference)
+        with torch.no_grad(), mode, device.current(), captures.lock:
+            key = self._keys.of(made, device.state())
+            if key in captures.graphs:
+                return ""
+            if device.is_capturing() or len(captures.graphs) >= captures.graphs.limit:
+                return f"{len(captures.graphs)} graphs are captured, which is the limit"
+            try:
+                for _ in range(device.warm_up_calls):
+                    self._program(*made)
+                graph = self._captured(key, made)
+            except Exception as error:  # noqa: BLE001 - whatever it is, a call will try again
+                return f"{type(error).__name__}: {error}"
+            captures.graphs.use(key)
+            captures.add(key, graph)
+        return ""
+
     # --- capture
 
     def _captured(self, key: Key, inputs: Sequence[Any]) -> CapturedGraph:
@@ -113,6 +151,7 @@ class Runner:
                 raise
         own = outputs.nbytes() if captured.nbytes is None else captured.nbytes
         places = (inputs[i] for i, _ in key.places)
+        names = planned.Names(self.captures.owner())
         return CapturedGraph(
             key=key,
             device=self._device,
@@ -124,8 +163,11 @@ class Runner:
             written=keys.written,
             places=tuple(runtime.StorageReference(t) for t in places if t.numel()),
             kept=tuple(given[i].detach() for i in (*keys.kept, *keys.values)),
-            nbytes=own + sum(buffer.nbytes() for buffer in (*buffers, *transfers)),
-            seconds=time.perf_counter() - started,
+            tally=Tally(
+                planned.describe(self._layout, self._keys, key, inputs, names),
+                nbytes=own + sum(buffer.nbytes() for buffer in (*buffers, *transfers)),
+                seconds=time.perf_counter() - started,
+            ),
         )
 
     def _buffers(self, key: Key, inputs: Sequence[Any]) -> tuple[Buffer, ...]:

@@ -81,6 +81,20 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
 
 
 @group.command()
+@click.argument("entry")
+@_DIR
+@_FORMAT
+def show(entry: str, directory: str | None, form: str) -> None:
+    """Show what is known of ENTRY, and which graphs workers have captured for it.
+
+    ENTRY is an id as `ls` shows it, or a unique prefix of one.
+    """
+    from npugx_cache.cli.showing import print_entry
+
+    print_entry(entry, directory, form)
+
+
+@group.command()
 @_DIR
 @_FORMAT
 def stats(directory: str | None, form: str) -> None:

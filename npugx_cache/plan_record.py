@@ -1,0 +1,41 @@
+"""The form in which a capture plan lies beside its entry. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class RecordedGraph(NamedTuple):
+    """One captured graph, in the order of capture. `inputs` are positions in the plan's table.
+
+    uses: replays in all processes together; shape and obstacle: for people; obstacle: why it can't
+    be captured before a call brings its tensors, or "".
+    """
+
+    inputs: list[int]
+    inference: bool
+    obstacle: str
+    shape: str
+    uses: int
+    nbytes: int
+    seconds: float
+
+
+def graphs_of(record: Any) -> list[RecordedGraph]:
+    """The graphs of a record; empty for none. Raises ValueError for what is no plan."""
+    if record is None:
+        return []
+    rows = record.get("graphs") if isinstance(record, dict) else None
+    if not isinstance(rows, list):
+        raise ValueError("not a capture plan")  # noqa: TRY004 - of what is stored, no argument
+    return [_graph(row) for row in rows]
+
+
+def _graph(row: Any) -> RecordedGraph:
+    match row:
+        case [
+            list(inputs), bool(inference), str(obstacle), str(shape),
+            int(uses), int(nbytes), float(seconds),
+        ] if all(type(i) is int and i >= 0 for i in inputs):  # fmt: skip
+            return RecordedGraph(inputs, inference, obstacle, shape, uses, nbytes, seconds)
+    raise ValueError("not a graph of a capture plan")

@@ -1,0 +1,72 @@
+"""What one binding of a function has learned: its graphs, counters and last refusals."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from npugx_cache import targets
+from npugx_cache.backend import engines
+from npugx_cache.events import Counters
+from npugx_cache.lookup import Lookup
+
+if TYPE_CHECKING:
+    from npugx_cache.config import Settings
+    from npugx_cache.events import CacheInfo
+    from npugx_cache.plans import Recorder, Warmed
+    from npugx_cache.recipe import Recipe
+    from npugx_cache.restore import Specialisation
+
+
+class State:
+    """Of a function, or of one object that it is bound to. `lock` is held while it grows."""
+
+    def __init__(self, recipe: Recipe, settings: Settings, owner: object, warm: str | None) -> None:
+        self.lock = threading.RLock()
+        self.counters = Counters()
+        self.specialisations: tuple[Specialisation, ...] = ()
+        self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
+        self.lookup = Lookup(recipe, settings, self.counters, self.captures)
+        self.plan_wanted = warm == "plan" and self.captures is not None
+        self._recorder: Recorder | None = None
+        if self.captures is not None:
+            self.captures.owner = targets.reference(owner)
+            state = weakref.ref(self)  # or graphs would stay until somebody collects garbage
+
+            def changed() -> None:
+                alive = state()
+                if alive is not None:
+                    alive.record_captures()
+
+            self.captures.changed = changed
+
+    def record_captures(self) -> None:
+        """Have what is captured recorded soon, so that another process can do it ahead."""
+        if self._recorder is None:
+            from npugx_cache.plans import Recorder
+
+            self._recorder = Recorder(self)
+        self._recorder.changed()
+
+    def warm(self) -> Warmed:
+        """Bind the entries that have capture plans, and capture what those say."""
+        from npugx_cache import plans
+
+        self.plan_wanted = False
+        if self.captures is None:
+            return plans.Warmed()
+        with self.lock:
+            bound, warmed = plans.warm(self.lookup, self.specialisations)
+            self.specialisations = (*self.specialisations, *bound)
+            if warmed.graphs:
+                self.record_captures()
+        return warmed
+
+    def info(self) -> CacheInfo:
+        info = self.counters.info(len(self.specialisations))
+        if self.captures is None or not len(self.captures.graphs):
+            return info
+        from npugx_cache.plans import graphs_of
+
+        return info._replace(graphs=graphs_of(self.specialisations))
