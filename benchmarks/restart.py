@@ -81,7 +81,6 @@ FIGURES = (
         precompile=True,
         quick=False,
     ),
-    # The vendor's cache on the simulated NPU belongs here, cold and restored: rows of this table.
 )
 SHORT_FIGURES = (
     Figure(title="import npugx_cache after torch", what="import", folder="import"),
