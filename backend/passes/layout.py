@@ -76,11 +76,12 @@ def is_dense(value: torch.Tensor) -> bool:
         if not same(size, 1)
     ]
     while dimensions:
-        fitting = [pair for pair in dimensions if same(pair[1], expected)]
+        fitting = [at for at, (_, stride) in enumerate(dimensions) if same(stride, expected)]
         if len(fitting) != 1:
             return False
-        dimensions.remove(fitting[0])
-        expected = expected * fitting[0][0]
+        # Not remove(): that compares the sizes, and each comparison adds a guard.
+        size, _ = dimensions.pop(fitting[0])
+        expected = expected * size
     return True
 
 
