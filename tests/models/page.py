@@ -62,8 +62,8 @@ def render(cells: dict[str, str]) -> str:
             rows = {way: str(zoo.Row(model, dtype, way)) for way in ways}
             shown = " | ".join(cells[rows[way]] if way in rows else "-" for way in WAYS)
             lines.append(f"| {model.name} | {dtype} | {shown} |")
-    refused = [f"- {row}: {each.explanation}" for row, each in zoo.REFUSED.items()]
-    refused = ["", "Refused:", "", *refused] if refused else ["", "No row of the zoo is refused."]
+    refused = [f"- {name}: {each.explanation}." for name, each in zoo.REFUSED.items()]
+    refused = ["", "Refused, with the reason in the log; such a model runs eagerly:", "", *refused]
     return HEAD + "\n".join([*lines, *refused, "", TAIL])
 
 

@@ -49,7 +49,7 @@ def inputs_of(model):
             return {"input": tokens(), "per_sample_weights": noise(2, PROMPT).to(dtype)}
         case "Gated":
             return {"x": noise(2, 16).to(dtype)}
-        case "BertForMaskedLM":
+        case "BertForMaskedLM" | "LongformerModel":
             return {"input_ids": tokens()}
     return {"input_ids": tokens(), "use_cache": False}
 

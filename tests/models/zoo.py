@@ -91,13 +91,17 @@ class Row:
         return f"{self.model.name}, {self.dtype}, {self.way}"
 
     @property
+    def refused(self) -> Refusal | None:
+        return REFUSED.get(self.model.name)
+
+    @property
     def often(self) -> bool:
         return self.way in self.model.often.get(self.dtype, ())
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A row that is not cached: how the logged reason reads, and what a user makes of it."""
+    """A model that is not cached: what the logged reason says, and what a user makes of it."""
 
     reason: str
     explanation: str
@@ -161,6 +165,19 @@ WHISPER = {
     "max_source_positions": 16, "vocab_size": 96, "pad_token_id": 0, "init_std": 0.3,
 }  # fmt: skip
 
+DEEPSEEK = {
+    **LLAMA, "head_dim": 4, "num_key_value_heads": 4, "first_k_dense_replace": 0,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "moe_intermediate_size": 16, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4, "v_head_dim": 8,
+}  # fmt: skip
+MAMBA = {
+    "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4,
+    "pad_token_id": 0, "eos_token_id": None, "bos_token_id": None,
+}  # fmt: skip
+MAMBA2 = {**MAMBA, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4}
+LONGFORMER = {**BERT, "attention_window": [6], "pad_token_id": 0, "max_position_embeddings": 64}
+
 QWEN_OFTEN = {"float32": ALL, "bfloat16": DECODE, "float16": DECODE}
 BFLOAT16_TOO = ("float32", "bfloat16")
 ALL_DTYPES = ("float32", "bfloat16", "float16")
@@ -196,7 +213,20 @@ PLAIN = (
 # Each in a process of its own; what is not of transformers runs where nothing has loaded Dynamo,
 # and the custom operator, whose first call does so (torch does that), comes last.
 GROUPS = (TRANSFORMERS[::2], TRANSFORMERS[1::2], PLAIN)
-REFUSED: dict[str, Refusal] = {}
+
+REFUSED = {
+    "Longformer": Refusal(
+        "data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: none) at "
+        "transformers/models/longformer/modeling_longformer.py",
+        "its forward asks `if is_global_attn:` of the values in the mask, so no one graph is right "
+        "for all inputs",
+    ),
+    "Mamba": Refusal(
+        "is_torch_greater_or_equal() is assumed to give a constant",
+        "transformers marks `is_torch_greater_or_equal` for Dynamo as a constant without looking "
+        "at what it reads; a stored graph can't check such a promise",
+    ),
+}
 
 
 def rows(models: tuple[Model, ...] = TRANSFORMERS + PLAIN) -> Iterator[Row]:
