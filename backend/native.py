@@ -7,6 +7,7 @@ trust check, after their digest was verified, and on nothing else (P6).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 import threading
@@ -32,6 +33,7 @@ logger = logging.getLogger("npugx_cache")
 _ACCEPTED = 16
 _lock = threading.Lock()
 _loaded: dict[str, Native] = {}
+_serial = itertools.count(1)
 
 
 def load(data: bytes) -> Native:
@@ -44,21 +46,29 @@ def load(data: bytes) -> Native:
 
 
 def _load(data: bytes) -> Native:
-    """From memory: there is no file that others could change, and no folder that forbids it.
-
-    The descriptor stays open, because the loader takes two libraries of the same path for one.
-    """
+    """From memory: there is no file that others could change, and no folder that forbids it."""
     if not hasattr(os, "memfd_create"):
         raise NotPortable("compiled libraries are loaded from memory, which takes Linux")
     descriptor = os.memfd_create("npugx_cache library", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(data)
-        return compat.open_library(f"/proc/self/fd/{descriptor}")
+        return compat.open_library(_path_of(descriptor, next(_serial)))
     except (OSError, RuntimeError) as error:
-        os.close(descriptor)
         first = str(error).partition("\n")[0]
         raise NotPortable(f"the compiled library can't be loaded here: {first}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _path_of(descriptor: int, serial: int) -> str:
+    """A path of the descriptor's file that differs from every earlier one.
+
+    The loader takes what has the path of a loaded library for that library, and numbers of
+    descriptors come again. Between two slashes a dot says nothing, so it can spell the serial.
+    """
+    spelled = "".join("/." if bit == "1" else "/" for bit in f"{serial:b}")
+    return f"/proc/self/fd{spelled}/{descriptor}"
 
 
 def bind(
