@@ -203,7 +203,7 @@ class Row:
         return "\ndef change(" in self.main or "\ndef around(" in self.main
 
 
-def _parse(category: str, text: str) -> Row:
+def parse(category: str, text: str) -> Row:
     header = re.match(r"(?:# .*\n)*", text)
     assert header is not None
     options: dict[str, list[str]] = {}
@@ -257,7 +257,7 @@ def _load() -> dict[str, Row]:
         for block in re.split(r"^### ", path.read_text(), flags=re.MULTILINE)[1:]:
             name, _, text = block.partition("\n")
             assert name not in rows, name
-            rows[name] = _parse(path.stem, text)
+            rows[name] = parse(path.stem, text)
     return rows
 
 

@@ -5,6 +5,7 @@ python run_rows.py FOLDER PHASE [ROW ...]
 A row is a package whose module `main` has `make(cached) -> (call, ...)`, `run(call, ...)`, and may
 have `change(call, ...)` and `around()`, a context for the changed call. Phases: `cold` makes and
 runs; `warm` makes, changes and runs; `live` makes, runs, changes and runs again.
+`unprotected` takes names of `defects.PROTECTIONS` in the place of rows, `pretended` of `PRETENCES`.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import hashlib
 import importlib
 import json
 import logging
+import os
 import sys
 import traceback
 
@@ -52,6 +54,30 @@ def digest(value):
 
 
 LINES = []
+SEEN = set()
+"""Names of the guard kinds and source classes of Dynamo's that a row's trace came with."""
+
+
+def watch_guards():
+    """See every guard and source on their way into a guard tree; changes nothing."""
+    from npugx_cache._compat import tracing
+    from npugx_cache.trace.tree_builder import TreeBuilder
+
+    guard_row, node = tracing.guard_row, TreeBuilder.node
+
+    def seeing_row(guard):
+        row = guard_row(guard)
+        SEEN.add(row.kind)
+        return row
+
+    def seeing_node(builder, source):
+        each = source
+        while each is not None:
+            SEEN.update((type(each).__name__, type(getattr(each, "index", None)).__name__))
+            each = getattr(each, "base", None)
+        return node(builder, source)
+
+    tracing.guard_row, TreeBuilder.node = seeing_row, seeing_node
 
 
 class Warnings(logging.Handler):
@@ -84,6 +110,7 @@ class Program:
         around = getattr(self.module, "around", contextlib.nullcontext)
         before = self.counts()
         LINES.clear()
+        SEEN.clear()
         with around() if changed else contextlib.nullcontext():
             with torch.no_grad():
                 expected = self.module.run(*self.plain)
@@ -92,6 +119,7 @@ class Program:
         return {
             "difference": difference(expected, got),
             "warnings": "\n".join(LINES),
+            "seen": sorted(SEEN),
             "eager": digest(expected),
             "hits": hits,
             "misses": misses,
@@ -115,14 +143,46 @@ def run(name, phase):
     return {**program.run(changed=True), "first": first}
 
 
+def run_unprotected(protection):
+    """The changed row of a protection, with its check left out at the lookup."""
+    from defects import PROTECTIONS
+
+    name, left_out = PROTECTIONS[protection]
+    program = Program(name)
+    program.change()
+    with left_out():
+        return program.run(changed=True)
+
+
+def run_pretended(pretence):
+    """An unchanged row, as if this process were another one."""
+    from pretences import PRETENCES
+
+    from npugx_cache import environment
+
+    with PRETENCES[pretence][0]():
+        environment._process_factors.cache_clear()
+        try:
+            return Program("nothing_changed").run(changed=False)
+        finally:
+            environment._process_factors.cache_clear()
+
+
+RUNS = {"unprotected": run_unprotected, "pretended": run_pretended}
+
+
 def main(folder, phase, *names):
     sys.path.insert(0, folder)
+    for module in filter(None, os.environ.get("NPUGX_TEST_IMPORTS", "").split(",")):
+        importlib.import_module(module)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("npugx_cache").addHandler(Warnings(logging.WARNING))
+    if phase == "cold" and "NPUGX_TEST_WATCH" in os.environ:
+        watch_guards()
     results = {}
     for name in names:
         try:
-            results[name] = run(name, phase)
+            results[name] = RUNS[phase](name) if phase in RUNS else run(name, phase)
         except Exception:
             results[name] = {"difference": traceback.format_exc()[-2000:]}
     print(json.dumps(results))

@@ -6,18 +6,12 @@ another; `live` are the changes that can happen between two calls of one process
 
 from __future__ import annotations
 
-import shutil
-import sys
-from pathlib import Path
-
 import pytest
+from matrix import COUNTS, ROWS
+from processes import SECONDS
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
 
-from matrix import COUNTS, ROWS  # noqa: E402
-
-RUN = HERE / "run_rows.py"
 CATEGORIES = {
     "source",
     "values",
@@ -29,63 +23,6 @@ CATEGORIES = {
     "options",
     "unrelated",
 }
-
-
-def write(folder, *, changed):
-    for name, row in ROWS.items():
-        package = folder / name
-        package.mkdir(parents=True, exist_ok=True)
-        texts = {"__init__": "", **row.files}
-        for file, old, new in row.edits if changed else ():
-            assert old in texts[file], (name, old)
-            texts[file] = texts[file].replace(old, new, 1)
-        for file, text in texts.items():
-            (package / f"{file}.py").write_text(text)
-
-
-def run(surroundings, folder, phase, names, *, cwd=None, **environment):
-    """Half of the rows in each of two processes."""
-    environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")
-    workers = [
-        surroundings.start(RUN, folder, phase, *part, cwd=cwd, **environment)
-        for part in (names[::2], names[1::2])
-    ]
-    return {name: row for worker in workers for name, row in worker.result().items()}
-
-
-@pytest.fixture(scope="module")
-def runs(once):
-    def make(surroundings):
-        tree, moved = surroundings.folder / "tree", surroundings.folder / "moved" / "deep"
-        names = list(ROWS)
-        write(tree, changed=False)
-        cold = run(surroundings, tree, "cold", names)
-        # The store must not know the changed rows yet when the unchanged ones come back.
-        moved.parent.mkdir()
-        shutil.copytree(tree, moved)
-        elsewhere = surroundings.folder / "elsewhere"
-        elsewhere.mkdir()
-        again = run(
-            surroundings,
-            moved,
-            "cold",
-            names[::-1],
-            cwd=elsewhere,
-            HOME=str(elsewhere),
-            PYTHONHASHSEED="77",
-            OMP_NUM_THREADS="2",
-            RANK="3",
-            LOCAL_RANK="3",
-            MASTER_PORT="29501",
-        )
-        live_names = [name for name, row in ROWS.items() if row.can_happen_live]
-        live_surroundings = surroundings.beside("live")
-        live = run(live_surroundings, tree, "live", live_names)
-        write(tree, changed=True)
-        warm = run(surroundings, tree, "warm", names)
-        return {"cold": cold, "again": again, "live": live, "warm": warm}
-
-    return once("matrix", make)
 
 
 MISSES = [name for name, row in ROWS.items() if not row.hit]

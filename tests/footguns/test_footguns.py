@@ -1,0 +1,144 @@
+"""Behaviours that surprise, each with today's outcome. A change of one of them is a decision."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from npugx_cache import cache_compile
+
+
+def doubled(x):
+    return x * 2
+
+
+def test_results_never_require_grad(tmp_path):
+    cached = cache_compile(doubled, cache_dir=tmp_path)
+    x = torch.ones(2, requires_grad=True)
+    assert doubled(x).requires_grad
+    assert not cached(x).requires_grad
+
+
+def test_a_first_size_is_static_and_a_second_makes_a_second_entry(tmp_path):
+    cached = cache_compile(doubled, cache_dir=tmp_path)
+    for size in (3, 4, 5, 6):
+        cached(torch.ones(size))
+    assert cached.cache_info().misses == 2  # static, then dynamic for all further sizes
+
+
+def test_a_size_of_one_is_never_dynamic(tmp_path):
+    cached = cache_compile(doubled, cache_dir=tmp_path, dynamic=True)
+    for size in (4, 5, 1):
+        cached(torch.ones(size))
+    assert cached.cache_info().misses == 2
+
+
+def walks(x, names):
+    for name in names:
+        x = x * 2 + len(name)
+    return x
+
+
+def test_a_set_is_walked_in_the_order_of_the_process_that_compiled(tmp_path):
+    """Python promises no order either; sort the set where it matters."""
+    cached = cache_compile(walks, cache_dir=tmp_path)
+    names = {"a", "bb", "ccc"}
+    assert torch.equal(cached(torch.ones(1), names), walks(torch.ones(1), names))
+    assert cached.cache_info().bypasses == 0  # nothing is said of it
+
+
+def says(x, log):
+    log.append(len(log))
+    return x * 2
+
+
+def test_the_length_of_a_list_that_grows_is_guarded(tmp_path):
+    cached = cache_compile(says, cache_dir=tmp_path)
+    log: list[int] = []
+    for _ in range(3):
+        cached(torch.ones(1), log)
+    assert log == [0, 1, 2]
+    assert cached.cache_info().misses == 3  # a compile for each length
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * 2
+
+
+def test_a_counter_that_is_read_becomes_a_symbol_after_its_second_value(tmp_path):
+    model = Counting()
+    cached = cache_compile(model.forward, cache_dir=tmp_path)
+    for _ in range(4):
+        cached(torch.ones(1))
+    assert model.calls == 4
+    assert cached.cache_info().misses <= 3
+
+
+def scaled(x, factor):
+    return x * factor
+
+
+def test_true_is_not_one_and_a_float_is_not_an_int(tmp_path):
+    cached = cache_compile(scaled, cache_dir=tmp_path, dynamic=False)
+    for factor in (1, True, 1.0):
+        cached(torch.ones(1), factor)
+    assert cached.cache_info().misses == 3
+
+
+class Hooked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x):
+        return self.inner(x) * 2
+
+
+def test_a_hook_on_a_submodule_is_seen_where_torch_compile_misses_it(tmp_path):
+    model = Hooked()
+    cached = cache_compile(model.forward, cache_dir=tmp_path)
+    cached(torch.ones(1))
+    model.inner.register_forward_hook(lambda module, args, out: out + 1)
+    assert cached(torch.ones(1)).item() == 4
+
+
+def test_a_cached_forward_runs_without_the_hooks_of_its_module(tmp_path):
+    """They belong to `Module.__call__`: call the module, not its forward."""
+    model = Hooked()
+    model.register_forward_hook(lambda module, args, out: out + 1)
+    cached = cache_compile(model.forward, cache_dir=tmp_path)
+    assert cached(torch.ones(1)).item() == 2
+    assert cache_compile(model, cache_dir=tmp_path)(torch.ones(1)).item() == 3
+
+
+def test_inputs_unsafe_does_not_see_a_changed_attribute(tmp_path):
+    model = Counting()
+    model.factor = 2
+    cached = cache_compile(lambda x: x * model.factor, cache_dir=tmp_path, guards="inputs_unsafe")
+    assert cached(torch.ones(1)).item() == 2
+    model.factor = 3
+    assert cached(torch.ones(1)).item() == 2  # wrong, as its name says
+
+
+def parts(x):
+    return x, x.view(-1)
+
+
+def test_results_share_memory_with_the_input_as_in_eager(tmp_path):
+    x = torch.ones(2)
+    same, view = cache_compile(parts, cache_dir=tmp_path)(x)
+    assert same is x
+    assert view.data_ptr() == x.data_ptr()
+
+
+def test_outside_of_a_call_nothing_is_compiled(tmp_path):
+    cached = cache_compile(doubled, cache_dir=tmp_path)
+    assert cached.cache_info() == (0, 0, 0, 0, 0)
+    cached.warm(torch.ones(1))
+    assert cached.cache_info().misses == 1

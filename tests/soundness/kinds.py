@@ -1,0 +1,144 @@
+"""A decision for each guard kind and each source class of torch's: what the cache does about it.
+
+PORTABLE: its condition is stored and checked. STATE: it is about global torch state, all of which
+is compared at every check. REFUSED: a trace with it is not stored; it runs in this process alone.
+TRANSPARENT: a source that is where its base is. NEVER: no guard of a captured graph is about it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PORTABLE, STATE, REFUSED = "portable", "state", "refused"
+TRANSPARENT, NEVER = "transparent", "never"
+
+
+class Decision(NamedTuple):
+    what: str
+    why: str = ""
+    not_in_a_row: str = ""
+    """Why no row of the matrix meets it, where none does."""
+
+
+GUARDS = {
+    "TYPE_MATCH": Decision(PORTABLE, "the class by module and name"),
+    "CONSTANT_MATCH": Decision(PORTABLE, "type and value"),
+    "EQUALS_MATCH": Decision(PORTABLE, "type and value"),
+    "BOOL_MATCH": Decision(PORTABLE, "the value", "CONSTANT_MATCH calls it"),
+    "NONE_MATCH": Decision(PORTABLE, "the value", "CONSTANT_MATCH calls it"),
+    "NOT_NONE_MATCH": Decision(PORTABLE, "is not None", "gradients of optimisers only"),
+    "ID_MATCH": Decision(PORTABLE, "what the object is in any process: name and code, or refused"),
+    "FUNCTION_MATCH": Decision(
+        PORTABLE, "module, name and code", "no program is known that makes one"
+    ),
+    "CLOSURE_MATCH": Decision(PORTABLE, "module, name and code"),
+    "CLASS_MATCH": Decision(PORTABLE, "module and name"),
+    "MODULE_MATCH": Decision(PORTABLE, "its name in sys.modules"),
+    "BUILTIN_MATCH": Decision(PORTABLE, "module and name"),
+    "HASATTR": Decision(PORTABLE, "name and whether it is there"),
+    "NOT_PRESENT_IN_GENERIC_DICT": Decision(PORTABLE, "name; in which class it is found as well"),
+    "DICT_CONTAINS": Decision(PORTABLE, "the key"),
+    "DICT_NOT_CONTAINS": Decision(PORTABLE, "the key"),
+    "SET_CONTAINS": Decision(PORTABLE, "the member"),
+    "SET_NOT_CONTAINS": Decision(PORTABLE, "the member"),
+    "DICT_KEYS_MATCH": Decision(PORTABLE, "the keys; their order where it was used"),
+    "MAPPING_KEYS_CHECK": Decision(PORTABLE, "the keys in order"),
+    "SEQUENCE_LENGTH": Decision(PORTABLE, "type and length"),
+    "EMPTY_NN_MODULE_HOOKS_DICT": Decision(PORTABLE, "the number of hooks, which torch skips"),
+    "TUPLE_ITERATOR_LEN": Decision(PORTABLE, "what is left"),
+    "RANGE_ITERATOR_MATCH": Decision(PORTABLE, "what is left"),
+    "COUNT_ITERATOR_MATCH": Decision(PORTABLE, "the state"),
+    "DUPLICATE_INPUT": Decision(PORTABLE, "two paths, one object"),
+    "WEAKREF_ALIVE": Decision(PORTABLE, "the referent is there", "optimisers only"),
+    "TENSOR_MATCH": Decision(PORTABLE, "type, dtype, device, layout, grad, dispatch keys, marks"),
+    "GRAD_MODE": Decision(STATE, "runs are under no_grad, cold and warm"),
+    "DETERMINISTIC_ALGORITHMS": Decision(STATE),
+    "FSDP_TRAINING_STATE": Decision(STATE, "training only; grad is off"),
+    "GLOBAL_STATE": Decision(STATE, "all but the number of threads"),
+    "TORCH_FUNCTION_STATE": Decision(STATE, "modes other than the default device are refused"),
+    "DEFAULT_DEVICE": Decision(STATE),
+    "AUTOGRAD_SAVED_TENSORS_HOOKS": Decision(STATE, "active hooks are refused"),
+    "DUAL_LEVEL": Decision(STATE, "an active level is refused"),
+    "FUNCTORCH_STACK_MATCH": Decision(STATE, "an active transform is refused"),
+    "SHAPE_ENV": Decision(STATE, "its conditions are stored as expressions over sizes"),
+    "CONSTANT_SUBCLASS_MATCH": Decision(REFUSED, "what a subclass of a number does is its code"),
+    "DICT_VERSION": Decision(REFUSED, "a counter of one process"),
+    "NN_MODULE": Decision(REFUSED, "a module by identity; modules are guarded by content"),
+    "DISPATCH_KEY_SET_MATCH": Decision(REFUSED, "a key set passed as an argument"),
+    "TENSOR_SUBCLASS_METADATA_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
+    "DTENSOR_SPEC_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
+    "OPAQUE_OBJ_GUARD_FN_MATCH": Decision(REFUSED, "a function of the user's decides"),
+    "FAKE_SCRIPT_TYPE_MATCH": Decision(REFUSED, "script objects have no portable form"),
+}
+"""By the name of the method of `torch._dynamo.guards.GuardBuilder`."""
+
+LATER_GUARDS = {
+    "COW_TENSOR_MATCH": "torch 2.14",
+    "CURRENT_STREAM_MATCH": "torch 2.15",
+    "LIST_REVERSEITERATOR_LEN": "torch 2.15",
+}
+"""Kinds of torch versions that the cache refuses as a whole (`environment.unsupported`)."""
+
+SOURCES = {
+    "LocalSource": Decision(PORTABLE, "an argument or a free variable"),
+    "GlobalSource": Decision(PORTABLE, "a global, or what a name made up by Dynamo stands for"),
+    "ImportSource": Decision(PORTABLE, "a module", "only frames that reload a module make one"),
+    "AttrSource": Decision(PORTABLE),
+    "GenericAttrSource": Decision(
+        PORTABLE, "past __getattr__", "no program is known that makes one"
+    ),
+    "ParamBufferSource": Decision(PORTABLE, "an attribute", "only without inlined modules"),
+    "UnspecializedParamBufferSource": Decision(PORTABLE, "an attribute"),
+    "GradSource": Decision(PORTABLE, "an attribute", "optimisers only"),
+    "CellContentsSource": Decision(PORTABLE, "an attribute"),
+    "GetItemSource": Decision(PORTABLE),
+    "ListGetItemSource": Decision(PORTABLE),
+    "DictGetItemSource": Decision(PORTABLE),
+    "DictSubclassGetItemSource": Decision(PORTABLE),
+    "ConstDictKeySource": Decision(PORTABLE, "the key at a place"),
+    "DefaultsSource": Decision(PORTABLE),
+    "ClosureSource": Decision(PORTABLE),
+    "CodeSource": Decision(
+        PORTABLE, "the code of a function", "no program is known that makes one"
+    ),
+    "TypeSource": Decision(PORTABLE),
+    "TypeDictSource": Decision(PORTABLE),
+    "TypeMROSource": Decision(PORTABLE),
+    "TupleIteratorGetItemSource": Decision(PORTABLE),
+    "NamedTupleFieldsSource": Decision(PORTABLE, "_fields", "no program is known that makes one"),
+    "WeakRefCallSource": Decision(PORTABLE),
+    "TensorPropertySource": Decision(PORTABLE, "size, stride, offset of a tensor"),
+    "CallMethodItemSource": Decision(PORTABLE, "the number in a tensor of one element"),
+    "NNModuleSource": Decision(TRANSPARENT),
+    "UnspecializedNNModuleSource": Decision(TRANSPARENT),
+    "UnspecializedBuiltinNNModuleSource": Decision(TRANSPARENT),
+    "FSDPNNModuleSource": Decision(TRANSPARENT),
+    "OptimizerSource": Decision(TRANSPARENT),
+    "SkipGuardSource": Decision(TRANSPARENT),
+    "GlobalStateSource": Decision(STATE),
+    "ShapeEnvSource": Decision(STATE),
+    "TorchFunctionModeStackSource": Decision(REFUSED, "torch-function modes are refused"),
+    "NumpyTensorSource": Decision(REFUSED, "an array's memory is shared with a tensor"),
+    "NonSerializableSetGetItemSource": Decision(REFUSED, "a place in a set is none elsewhere"),
+    "GlobalWeakRefSource": Decision(REFUSED, "optimisers only"),
+    "CallFunctionNoArgsSource": Decision(REFUSED, "runs code of the user's"),
+    "FloatTensorSource": Decision(REFUSED, "a float that became a tensor; specialised instead"),
+    "ConvertIntSource": Decision(REFUSED, "a size from a tensor's data"),
+    "NegateSource": Decision(REFUSED, "a size from a tensor's data"),
+    "DynamicScalarSource": Decision(REFUSED, "export only"),
+    "FlattenScriptObjectSource": Decision(REFUSED, "script objects"),
+    "ScriptObjectQualifiedNameSource": Decision(REFUSED, "script objects"),
+    "AttrProxySource": Decision(REFUSED, "export only"),
+    "SubclassAttrListSource": Decision(REFUSED, "tensor subclasses"),
+    "DataclassFieldsSource": Decision(REFUSED, "the fields of a class that is made anew"),
+    "BackwardStateSource": Decision(REFUSED, "training only"),
+    "CurrentStreamSource": Decision(REFUSED, "streams of a device"),
+    "RandomValueSource": Decision(REFUSED, "random numbers"),
+    "ConstantSource": Decision(REFUSED, "what is assumed to be constant"),
+    "SyntheticLocalSource": Decision(REFUSED, "a local that Dynamo made up"),
+    "TempLocalSource": Decision(NEVER, "of code generation"),
+    "EphemeralSource": Decision(NEVER, "of tensors made while tracing"),
+    "LocalCellSource": Decision(NEVER, "of code generation"),
+    "IndexedSource": Decision(NEVER, "export only"),
+}
+"""By the name of the class in `torch._dynamo.source`."""

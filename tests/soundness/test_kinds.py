@@ -1,0 +1,109 @@
+"""Every guard kind and every source class of the installed torch has a decision, and it is true.
+
+A torch version with a new one fails here. `seen` are those that the traces of the matrix met.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from kinds import GUARDS, LATER_GUARDS, NEVER, PORTABLE, REFUSED, SOURCES, STATE, TRANSPARENT
+from matrix import ROWS
+from processes import SECONDS
+from torch._dynamo import source as torchs
+from torch._dynamo.guards import GuardBuilder
+from torch._guards import ChainedSource, Source
+
+from npugx_cache.portable import NotPortable
+from npugx_cache.trace import guards, tree_builder
+
+pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
+
+OF_THEIR_OWN = {"TENSOR_MATCH", "DUPLICATE_INPUT"}
+"""Guard kinds that `add_guards` handles besides its table."""
+
+
+def kinds_of_torch():
+    return {name for name in vars(GuardBuilder) if name.isupper() and not name.startswith("_")}
+
+
+def sources_of_torch():
+    members = vars(torchs).items()
+    return {n for n, c in members if inspect.isclass(c) and issubclass(c, Source)} - {
+        "Source",
+        "ChainedSource",
+    }
+
+
+def decided(table, *decisions):
+    return sorted(name for name, decision in table.items() if decision.what in decisions)
+
+
+@pytest.fixture(scope="module")
+def seen(runs):
+    """What each restarted row's trace met, and what the traces of refused rows met."""
+    stored, refused = set(), set()
+    for name, row in ROWS.items():
+        (stored if row.refused is None else refused).update(runs["cold"][name]["seen"])
+    return stored, refused
+
+
+def test_every_guard_kind_of_torch_has_a_decision():
+    assert kinds_of_torch() - LATER_GUARDS.keys() == GUARDS.keys()
+
+
+def test_every_source_of_torch_has_a_decision():
+    assert sources_of_torch() == SOURCES.keys()
+
+
+@pytest.mark.parametrize("kind", decided(GUARDS, PORTABLE))
+def test_a_portable_kind_has_code_for_it(kind):
+    assert kind in guards._HANDLERS.keys() | OF_THEIR_OWN
+    assert kind not in guards.STATE_KINDS
+
+
+def test_the_kinds_about_global_state_are_those_decided_on():
+    assert set(decided(GUARDS, STATE)) == guards.STATE_KINDS
+
+
+@pytest.mark.parametrize("kind", decided(GUARDS, REFUSED))
+def test_a_refused_kind_refuses_the_trace(kind):
+    assert kind not in guards.STATE_KINDS
+    with pytest.raises(NotPortable, match=f"a {kind} guard has no portable form"):
+        guards._add_guard(None, kind, 0, {})
+
+
+@pytest.mark.parametrize("name", decided(SOURCES, REFUSED, NEVER, STATE))
+def test_a_source_without_a_portable_form_refuses_the_trace(name):
+    source = object.__new__(getattr(torchs, name))
+    builder = tree_builder.TreeBuilder(None, lambda _: None)
+    # Whether it has a base or not, it is refused by its class, before any field is read.
+    refuse = (
+        tree_builder._step_of if issubclass(type(source), ChainedSource) else builder._add_source
+    )
+    with pytest.raises(NotPortable, match=f"a guard on a {name}"):
+        refuse(source)
+
+
+@pytest.mark.parametrize("name", decided(SOURCES, TRANSPARENT))
+def test_a_transparent_source_is_where_its_base_is(name):
+    assert issubclass(getattr(torchs, name), tree_builder.TRANSPARENT_SOURCES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for table in (GUARDS, SOURCES)
+        for name in decided(table, PORTABLE)
+        if not table[name].not_in_a_row
+    ],
+)
+def test_what_is_portable_was_met_by_a_row_that_restarts(seen, name):
+    assert name in seen[0]
+
+
+@pytest.mark.parametrize("name", decided(GUARDS, REFUSED) + decided(SOURCES, REFUSED, NEVER))
+def test_what_is_refused_is_in_no_row_that_restarts(seen, name):
+    assert name not in seen[0]
