@@ -19,8 +19,12 @@ def test_results_never_require_grad(tmp_path):
     assert not cached(x).requires_grad
 
 
+def tripled(x):
+    return x * 3
+
+
 def test_a_first_size_is_static_and_a_second_makes_a_second_entry(tmp_path):
-    cached = cache_compile(doubled, cache_dir=tmp_path)
+    cached = cache_compile(tripled, cache_dir=tmp_path)
     for size in (3, 4, 5, 6):
         cached(torch.ones(size))
     assert cached.cache_info().misses == 2  # static, then dynamic for all further sizes
@@ -71,13 +75,14 @@ class Counting(nn.Module):
         return x * 2
 
 
-def test_a_counter_that_is_read_becomes_a_symbol_after_its_second_value(tmp_path):
+def test_a_counter_in_a_module_is_compiled_anew_for_each_value(tmp_path):
+    """As in torch.compile. Count outside of the cached function, or in a tensor."""
     model = Counting()
     cached = cache_compile(model.forward, cache_dir=tmp_path)
     for _ in range(4):
         cached(torch.ones(1))
     assert model.calls == 4
-    assert cached.cache_info().misses <= 3
+    assert cached.cache_info().misses == 4
 
 
 def scaled(x, factor):
