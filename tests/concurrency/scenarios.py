@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import types
 import weakref
 from pathlib import Path
 
@@ -135,6 +136,74 @@ def threads_with_side_effects_of_their_own(_):
         return torch.cat([x, torch.stack(log)])
 
     return {"right": all_right(in_threads(6, work), map(plain, range(6))), **info(cached)}
+
+
+def multiplied(x):
+    return x @ x.T
+
+
+@scenario
+def threads_under_torch_state_of_their_own(_):
+    """Autocast belongs to a thread, and so does the graph that was traced under it."""
+    cached, x = cache_compile(multiplied), tensor(4, 4)
+
+    def work(i):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=i % 2 == 0):
+            return [cached(x) for _ in range(10)][-1]
+
+    def plain(i):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=i % 2 == 0):
+            return multiplied(x)
+
+    results, expected = in_threads(6, work), [plain(i) for i in range(6)]
+    right = all_right(results, expected)
+    right += [r.dtype == e.dtype for r, e in zip(results, expected, strict=True)]
+    return {"right": right, **info(cached)}
+
+
+@scenario
+def threads_call_and_warm_one_module(_):
+    model = cache_compile(Net())
+    inputs = [tensor(2, 4, seed=i) for i in range(6)]
+    with torch.no_grad():
+        expected = [Net()(each) for each in inputs]
+    results = in_threads(6, lambda i: [model(inputs[i]) for _ in range(10)][-1])
+    warmed = in_threads(4, lambda i: model.forward.warm(inputs[i]))
+    return {
+        "right": [*all_right(results, expected), not any(isinstance(each, str) for each in warmed)],
+        **info(model.forward),
+    }
+
+
+def half(x):
+    return x / 2
+
+
+TWO_MODULES = "def scaled_here(x):\n    return x * SCALE + helper(x)\n"
+
+
+@scenario
+def one_function_in_two_modules(_):
+    """The same text twice, with globals and a helper of each module's own."""
+    functions, x = [], tensor(3)
+    for name, scale in (("npugx_first", 2), ("npugx_second", 5)):
+        module = types.ModuleType(name)
+        module.SCALE = scale
+        module.helper = half if scale == 2 else scaled
+        sys.modules[name] = module
+        exec(compile(TWO_MODULES, __file__, "exec"), vars(module))
+        functions.append(module.scaled_here)
+    cached = [cache_compile(function) for function in functions]
+    results = in_threads(6, lambda i: [cached[i % 2](x) for _ in range(5)][-1])
+    return {"right": all_right(results, [functions[i % 2](x) for i in range(6)]), **info(*cached)}
+
+
+@scenario
+def one_function_cached_twice(_):
+    """As where two modules import it and each decorates it."""
+    cached, x = [cache_compile(scaled), cache_compile(scaled)], tensor(5)
+    results = in_threads(6, lambda i: [cached[i % 2](x) for _ in range(5)][-1])
+    return {"right": all_right(results, [scaled(x)] * 6), **info(*cached)}
 
 
 class Method:

@@ -41,3 +41,6 @@ def test_a_restart_compiles_nothing(runs, name):
 def test_threads_that_call_at_once_compile_once(runs):
     assert runs["cold"]["many_threads_call_one_function"]["misses"] == 1
     assert runs["cold"]["threads_call_one_function_with_two_shapes"]["misses"] == 2
+    assert runs["cold"]["threads_under_torch_state_of_their_own"]["misses"] == 2
+    assert runs["cold"]["one_function_in_two_modules"]["misses"] == 2
+    assert runs["cold"]["one_function_cached_twice"]["misses"] == 1
