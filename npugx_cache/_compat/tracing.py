@@ -18,6 +18,7 @@ from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from npugx_cache._compat import lowering
 from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, lower
@@ -30,6 +31,7 @@ __all__ = [
     "CODE_RUN",
     "RESHAPED",
     "CaptureOutput",
+    "ConstraintViolationError",
     "Guard",
     "Source",
     "TorchDynamoException",
@@ -201,7 +203,8 @@ def concrete(values: Any) -> list[int | None]:
 def shape_conditions(output: CaptureOutput) -> tuple[list[str], dict[str, Source]]:
     """Conditions on symbolic sizes as Python, and the source behind each variable in them.
 
-    Call it before `guards_of`, which freezes the shape environment.
+    Call it before `guards_of`, which freezes the shape environment. Raises
+    `ConstraintViolationError` where a size marked as dynamic turned out not to be.
     """
     graph = output.graph_capture_output.output_graph
     shape_env: Any = graph.shape_env

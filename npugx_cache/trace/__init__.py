@@ -122,6 +122,8 @@ def trace(
         return _local_only(output, function, scope, roots, str(error))
     except _Untraceable as error:
         return Untraceable(reason=str(error))
+    except tracing.ConstraintViolationError as error:
+        return Untraceable(reason=reasons.of_violation(error))
 
 
 def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:

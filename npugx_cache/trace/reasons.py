@@ -44,6 +44,19 @@ def of_failure(error: BaseException) -> str:
     )
 
 
+def of_violation(error: BaseException) -> str:
+    """A size that the caller marked as dynamic, and the code that fixes or bounds it."""
+    text = str(error)
+    items = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
+    why = items[0].removeprefix("- ").partition(". If you're")[0] if items else text
+    return location.reason(
+        "a size marked with mark_dynamic can't vary freely",
+        location.of_text(text),
+        "don't mark it, mark it with maybe_mark_dynamic, or let the code take any size",
+        why=why[:_MAX_LENGTH],
+    )
+
+
 def _change(what: str, lines: list[str]) -> str:
     ours = (change for word, change in _CHANGES if word in what.lower())
     theirs = (hint for hint in _all_after("Hint:", lines) if not _NOT_HERE.search(hint))

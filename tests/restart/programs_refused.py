@@ -238,6 +238,17 @@ def metadata_of_a_temporary_changed(cached):
     return [cached(transposes_temporary)(tensor(2, 3))]
 
 
+def takes_four_rows(x):
+    return x.view(2, 2, 3).sum(0)
+
+
+@refused("a size marked with mark_dynamic can't vary freely")
+def a_size_marked_dynamic_that_is_fixed(cached):
+    x = tensor(4, 3)
+    torch._dynamo.mark_dynamic(x, 0)
+    return [cached(takes_four_rows)(x)]
+
+
 def run_strictly(program, cache_compile):
     from npugx_cache.errors import Uncacheable
 
