@@ -79,20 +79,27 @@ def cells_of(page: str) -> dict[str, str]:
     return {row: each for row, each in found.items() if each != "-"}
 
 
+def run_all(store: str) -> dict[str, Any]:
+    """What `run.py` says of all rows: a process for each group, side by side."""
+    environment = {**os.environ, "NPUGX_CACHE_DIR": store, "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "run.py"), str(group), "all"],
+            env=environment,
+            stdout=subprocess.PIPE,
+        )
+        for group in range(len(zoo.GROUPS))
+    ]
+    found: dict[str, Any] = {}
+    for process in started:
+        out, _ = process.communicate()
+        found |= json.loads(out.splitlines()[-1])
+    return found
+
+
 def main() -> None:
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        changes = {"NPUGX_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"}
-        for _ in ("cold", "warm"):
-            found: dict[str, Any] = {}
-            for group in range(len(zoo.GROUPS)):
-                command = [sys.executable, str(HERE / "run.py"), str(group), "all"]
-                out = subprocess.run(
-                    command, env={**os.environ, **changes}, stdout=subprocess.PIPE, check=True
-                ).stdout
-                found |= json.loads(out.splitlines()[-1])
-            results.append(found)
-    cold, warm = results
+    with tempfile.TemporaryDirectory() as store:
+        cold, warm = run_all(store), run_all(store)
     PAGE.write_text(render({row: cell(cold[row], warm[row]) for row in cold}))
     for row in cold:
         if cell(cold[row], warm[row]) != "cached":
