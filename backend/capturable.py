@@ -12,6 +12,7 @@ from torch import fx
 from npugx_cache._compat import lowering, schemas
 from npugx_cache.backend.capture.layout import Layout, Role
 from npugx_cache.backend.passes import effects
+from npugx_cache.backend.program import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -155,6 +156,13 @@ def _looks_at_place(node: fx.Node) -> Iterable[fx.Node]:
 # --- what can't be captured
 
 
+def _is_on_cpu(value: object) -> bool:
+    return any(
+        isinstance(part, torch.Tensor) and part.device.type == "cpu"
+        for part in (value if isinstance(value, (list, tuple)) else (value,))
+    )
+
+
 def _reads_data(node: fx.Node) -> bool:
     """Whether the host waits for a number: a replay would go on with that of the capture.
 
@@ -190,6 +198,8 @@ def _reason(node: fx.Node) -> str:
             return f"its input {node.name} is a {value.layout} tensor"
         if value.is_conj() or value.is_neg():
             return f"its input {node.name} is lazily conjugated or negated"
+    if getattr(node.target, "namespace", "") == COLLECTIVES and _is_on_cpu(value):
+        return f"it calls {node.target}, which a CPU would run once more while it captures"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:

@@ -14,6 +14,7 @@ from torch import fx
 from npugx_cache import location
 from npugx_cache._compat import runtime
 from npugx_cache.backend.program import (
+    COLLECTIVES,
     PYTHON_FUNCTIONS,
     VALUE,
     Call,
@@ -31,6 +32,18 @@ _FUNCTION_NAMES = {
     getattr(_MODULES[name.partition(".")[0]], name.partition(".")[2]): name
     for name in PYTHON_FUNCTIONS
 }
+_SAME_ON_EVERY_RANK = frozenset(
+    {
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+        "broadcast",
+        "wait_tensor",
+    }
+)
 _RESERVED = frozenset({"torch", "device", "inf", "nan", "forward", "Ellipsis", "range", "slice"})
 
 
@@ -111,6 +124,8 @@ class _Encoder:
             refuse_call(node)
             if named[1] == "streams":
                 _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
+            if named[1] == COLLECTIVES and named[2].rstrip("_") not in _SAME_ON_EVERY_RANK:
+                _refuse(node, f"{node.target} may do something else on each rank", _OUTSIDE)
             return Operator(*named[1:])
         if named is not None:
             _refuse_higher_order(node)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from npugx_cache.portable import Plain
 
 VALUE = "value"
+COLLECTIVES = "_c10d_functional"
+"""The namespace of operators that take a process group by name."""
 
 PYTHON_FUNCTIONS = frozenset(
     {

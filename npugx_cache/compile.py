@@ -9,17 +9,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import frame
+from npugx_cache._compat import runtime
 from npugx_cache.artifact import Artifact, Bindings, Conditions
 from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
+from npugx_cache.backend.program import COLLECTIVES
 from npugx_cache.portable import NotPortable
 from npugx_cache.readable import Readable, render
-from npugx_cache.source import operator_fact
+from npugx_cache.source import group_fact, operator_fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
+    from torch import fx
 
     from npugx_cache.backend.library import Library
     from npugx_cache.backend.program import Program
@@ -100,7 +103,8 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         operators = tuple(zip(operator_names(program), program.operators, strict=True))
         code = frame.dump(compiled(program))
         made = traced.graph.meta.get(engines.LIBRARY)
-    conditions = Conditions(guards=traced.guards, facts=(*traced.facts, *_operator_facts(program)))
+    facts = (*traced.facts, *_operator_facts(program), *_group_facts(traced.graph))
+    conditions = Conditions(guards=traced.guards, facts=facts)
     bindings = Bindings(
         frame=traced.frame,
         program_code=code,
@@ -149,6 +153,16 @@ def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
     return tuple(
         operator_fact(op.namespace, op.name, op.overload or "default") for op in sorted(custom)
     )
+
+
+def _group_facts(graph: fx.GraphModule | None) -> tuple[SourceFact, ...]:
+    """The process groups of collectives: their sizes are folded into what the graph computes."""
+    names = set()
+    for node in graph.graph.nodes if graph is not None else ():
+        if getattr(node.target, "namespace", "") == COLLECTIVES:
+            arguments = dict(zip(runtime.argument_defaults(node.target), node.args, strict=False))
+            names.add((arguments | node.kwargs).get("group_name"))
+    return tuple(map(group_fact, sorted(names - {None})))
 
 
 def _constant_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes | None:

@@ -11,8 +11,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from npugx_cache import environment, events, plan_record, restore, store
-from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY
+from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, Bindings
 from npugx_cache.backend.capture import planned
+from npugx_cache.backend.program import COLLECTIVES
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.fingerprint import Fingerprint
 from npugx_cache.portable import NotPortable
@@ -246,6 +247,8 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
         return blobs.reason
     try:
         candidate = restore.Candidate.of(blobs)
+        if any(op.namespace == COLLECTIVES for _, op in Bindings.unpack(blobs[BINDINGS]).operators):
+            return "its ranks communicate, so they capture together, at a call"
         known = restore.bind(
             blobs,
             lookup.recipe.function,

@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from npugx_cache._compat import runtime
 from npugx_cache.fingerprint import digest
 from npugx_cache.portable import NotPortable, Plain, code_hash, encode, identity, unwrap
 
@@ -24,6 +25,7 @@ FILE = "file"
 OPERATOR = "operator"
 LOOKUP = "lookup"
 TENSOR_METHOD = "tensor method"
+GROUP = "process group"
 
 
 class SourceFact(NamedTuple):
@@ -33,6 +35,7 @@ class SourceFact(NamedTuple):
     in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
     schema of the custom operator `name`; `module` is its namespace. LOOKUP: the class in which
     `Class.attribute` is found, or "". TENSOR_METHOD: the method `name` of torch.Tensor.
+    GROUP: the size of the process group `name`, which is folded into the sizes of a graph.
     """
 
     kind: str
@@ -73,6 +76,17 @@ def from_plain(rows: Any) -> tuple[SourceFact, ...]:
 def operator_fact(namespace: str, name: str, overload: str) -> SourceFact:
     full = f"{name}.{overload}"
     return SourceFact(OPERATOR, namespace, full, _operator_schema(namespace, full))
+
+
+def group_fact(name: str) -> SourceFact:
+    return SourceFact(GROUP, "torch.distributed", name, _group_size("", name))
+
+
+def _group_size(_: str, name: str) -> str:
+    size = runtime.process_group_size(name)
+    if size is None:
+        raise NotPortable(f"there is no process group {name!r}")
+    return f"{size} ranks"
 
 
 def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
@@ -252,5 +266,11 @@ _HASHES = {
     OPERATOR: _operator_schema,
     LOOKUP: _provider,
     TENSOR_METHOD: _tensor_method,
+    GROUP: _group_size,
 }
-_WORDS = {OPERATOR: "schema of operator", LOOKUP: "where to find", TENSOR_METHOD: "code of"}
+_WORDS = {
+    OPERATOR: "schema of operator",
+    LOOKUP: "where to find",
+    TENSOR_METHOD: "code of",
+    GROUP: "size of process group",
+}

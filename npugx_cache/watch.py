@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 from npugx_cache.guards.names import ABSENT, PinnedNames, looked_up
 from npugx_cache.source import (
     FUNCTION,
+    GROUP,
     LOOKUP,
     TENSOR_METHOD,
     SourceFact,
     function_chain,
+    hold,
     look_up,
 )
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from npugx_cache.guards.names import Row
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 class Watch:
     """What a set of source facts was found by. Raises `NotPortable` if a fact can't be found."""
 
-    def __init__(self, facts: Iterable[SourceFact]) -> None:
+    def __init__(self, facts: Collection[SourceFact]) -> None:
         functions: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
         found_by: list[Row] = []
         for fact in facts:
@@ -38,11 +40,14 @@ class Watch:
             if fact.kind == FUNCTION:
                 for function in function_chain(look_up(fact.module, fact.name)):
                     functions[id(function)] = function, function.__code__
+        self._groups = tuple(fact for fact in facts if fact.kind == GROUP)
         self._names, self._functions = PinnedNames(found_by), tuple(functions.values())
 
     def unchanged(self) -> bool:
-        return self._names.unchanged() and all(
-            function.__code__ is code for function, code in self._functions
+        return (
+            self._names.unchanged()
+            and all(function.__code__ is code for function, code in self._functions)
+            and (not self._groups or hold(self._groups))
         )
 
 

@@ -57,6 +57,17 @@ def schema_text(operator: Any) -> str:
     return str(operator._schema)
 
 
+def process_group_size(name: str) -> int | None:
+    """The number of ranks of a process group by its name, None where there is no such group."""
+    distributed: Any = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    try:
+        return int(distributed.distributed_c10d._resolve_process_group(name).size())
+    except (RuntimeError, ValueError, KeyError):
+        return None
+
+
 def argument_defaults(operator: Any) -> dict[str, object]:
     """The arguments of an operator in order, with their defaults (None where there is none)."""
     return {argument.name: argument.default_value for argument in operator._schema.arguments}
