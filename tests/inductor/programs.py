@@ -92,3 +92,9 @@ def a_captured_library(wrap):
     for value in range(4):
         results.append(run(torch.full((3, 4), float(value)), kv))
     return [*results, kv]
+
+
+@program
+def complex_numbers(wrap):
+    run = wrap(lambda x: (x * x.conj()).abs() + torch.view_as_real(x * 2).sum())
+    return run(torch.complex(torch.arange(3.0), torch.ones(3)))

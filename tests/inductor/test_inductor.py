@@ -22,7 +22,8 @@ PROGRAMS = [
     for mark, line in itertools.pairwise(LINES)
     if mark == "@program"
 ]
-WITHOUT_ITS_OWN = {"views_alone"}
+REFUSED = "complex_numbers"
+WITHOUT_ITS_OWN = {"views_alone", REFUSED}
 ONE = "nothing_is_returned"
 
 
@@ -54,7 +55,7 @@ def restarted(runs, surroundings):
     return surroundings
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != REFUSED])
 def test_a_cold_run_is_right_and_a_restart_hits_without_any_compiler(runs, name):
     cold, warm = runs["cold"][name], runs["warm"][name]
     assert cold["difference"] is None
@@ -65,9 +66,18 @@ def test_a_cold_run_is_right_and_a_restart_hits_without_any_compiler(runs, name)
     assert warm["loaded"] == []
 
 
+def test_what_a_library_can_not_do_alone_is_refused_and_right(runs):
+    for phase, reason in (("cold", "no C function"), ("warm", "can't compile it")):
+        row = runs[phase][REFUSED]
+        assert row["difference"] is None
+        assert (row["hits"], row["misses"], row["bypasses"]) == (0, 0, 1)
+        assert reason in row["warnings"][0]
+
+
 def test_what_overlaps_is_run_call_by_call_and_said_once(runs):
     for phase in ("cold", "warm"):
-        assert [line for row in runs[phase].values() for line in row["warnings"]] == [
+        rows = [row for name, row in runs[phase].items() if name != REFUSED]
+        assert [line for row in rows for line in row["warnings"]] == [
             "inputs that a compiled graph writes to overlap others: it runs call by call"
         ]
 
