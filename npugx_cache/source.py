@@ -13,7 +13,6 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache._compat import runtime
 from npugx_cache.fingerprint import digest
 from npugx_cache.portable import NotPortable, Plain, code_hash, encode, identity, unwrap
 
@@ -83,7 +82,9 @@ def group_fact(name: str) -> SourceFact:
 
 
 def _group_size(_: str, name: str) -> str:
-    size = runtime.process_group_size(name)
+    from npugx_cache._compat.runtime import process_group_size
+
+    size = process_group_size(name)
     if size is None:
         raise NotPortable(f"there is no process group {name!r}")
     return f"{size} ranks"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -101,13 +102,26 @@ def _is_custom(target: object) -> bool:
     return namespace not in TORCHS_NAMESPACES
 
 
+_IMPORT = vars(importlib)["_bootstrap"]._find_and_load.__code__
+"""What every import statement runs that finds its module not loaded yet."""
+
+
 @contextlib.contextmanager
 def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
-    """Collect the code of all Python functions that this thread calls inside."""
-    before = sys.getprofile()
-    sys.setprofile(
-        lambda frame, event, _: code.setdefault(frame.f_code) if event == "call" else None
-    )
+    """Collect the code of all Python functions that this thread calls inside.
+
+    Not what an import runs: it happens once in a process, and what of the module is called counts.
+    """
+    before, importing = sys.getprofile(), 0
+
+    def note(frame: types.FrameType, event: str, _: object) -> None:
+        nonlocal importing
+        if frame.f_code is _IMPORT:
+            importing += (event == "call") - (event == "return")
+        elif event == "call" and not importing:
+            code.setdefault(frame.f_code)
+
+    sys.setprofile(note)
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from npugx_cache.trace import reasons
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.roots import Roots
-from npugx_cache.trace.source_facts import facts_of, owners_of
+from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
 from npugx_cache.trace.surroundings import (
     add_answers,
     add_environment,
@@ -171,7 +171,8 @@ def _portable(
     add_shape_conditions(builder, conditions, variables)
     add_environment(builder, captured.traced_code)
     add_answers(builder, captured.traced_code)
-    code = [*captured.traced_code, *(graph.meta[tracing.CODE_RUN] if graph is not None else ())]
+    run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
+    code = [*captured.traced_code, *written_by_users(run)]
     owners = owners_of(code)
     refuse_hashes(captured.traced_code, owners)
     add_hidden_names(builder, captured.traced_code, owners)

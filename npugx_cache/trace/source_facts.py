@@ -57,9 +57,26 @@ def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> boo
     """Whether the code belongs to torch, to this package or to Python's standard library."""
     if code.co_filename.startswith("<frozen "):
         return True
-    modules = [f.__module__ for f in functions]
+    modules = [module for f in functions for module in _homes(f)]
     modules = modules or [_module_of_file(code.co_filename) or ""]
     return all(is_covered_module(module or "") for module in modules)
+
+
+def _homes(function: types.FunctionType) -> list[str]:
+    """The module of a function; of one that was generated for a class (a namedtuple's), its."""
+    if function.__module__ in sys.modules:
+        return [function.__module__]
+    return [cls.__module__ for cls in _classes_with(function)] or [function.__module__]
+
+
+def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
+    """The code that no file of torch, this package or the standard library holds.
+
+    For code that ran rather than was traced. Whose function it is says nothing: what
+    `contextlib.contextmanager` makes carries the module of what it wraps.
+    """
+    modules = {getattr(m, "__file__", None): name for name, m in list(sys.modules.items())}
+    return [each for each in codes if not is_covered_module(modules.get(each.co_filename) or "")]
 
 
 def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> SourceFact:
