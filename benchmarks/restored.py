@@ -29,7 +29,7 @@ BEFORE = {
 }
 PHASES = {
     "key": ("npugx_cache.lookup:Lookup._answer", "npugx_cache.lookup:Lookup.answer"),
-    "open the store": ("npugx_cache.lookup:Lookup._opened",),
+    "open the store": ("npugx_cache.lookup:Lookup.opened",),
     "read files": (f"{STORE}.blobs:read_file", f"{STORE}.entries:read_file"),
     "verify, list, decode manifests": (
         f"{STORE}.folder_store:FolderStore.candidates",
