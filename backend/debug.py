@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
+
 from npugx_cache import config
 from npugx_cache._compat import lowering
 from npugx_cache.events import logger
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 _models = itertools.count()
 
 
+def _rank() -> int | None:
+    """The rank of this process, None outside of `torch.distributed`."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank()
+
+
 class GraphFiles:
     """One folder per graph; writes nothing unless the variable is set."""
 
@@ -27,7 +36,7 @@ class GraphFiles:
         self._folder: Path | None = None
         self._count = itertools.count()
         if config.wants_graphs():
-            rank = lowering.global_rank()
+            rank = _rank()
             name = f"model__{next(_models)}" + (f"_rank_{rank}" if rank is not None else "")
             self._folder = Path(lowering.debug_folder()) / "npugx_cache" / name
 

@@ -5,52 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.options import ranges
+from npugx_cache.backend.options.spec import GPUS, LATER, NPU, Spec, option, switch
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.portable import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-ALL_DEVICES = ("cpu", "cuda", "npu")
-
-T = TypeVar("T")
-
-
-class Spec(NamedTuple):
-    """All there is to know of an option besides its name and default.
-
-    devices: on graphs of other kinds of device a value that differs from `off` is refused.
-    off: the value that asks for nothing; for it neither `devices` nor `ready` matters.
-    needs: the option that must be on for this one to have an effect.
-    ready: False while no part of this version implements it.
-    vendor_default: the vendor's default in words, where ours differs.
-    """
-
-    range: ranges.Range
-    effect: str
-    devices: tuple[str, ...] = ALL_DEVICES
-    off: Any = False
-    needs: str = ""
-    ready: bool = True
-    vendor_default: str = ""
-
-
-def _option(default: T, accepted: ranges.Range, effect: str, **rest: Any) -> T:
-    spec = Spec(accepted, " ".join(effect.split()), **rest)
-    return field(default=default, metadata={"spec": spec})
-
-
-def _switch(default: bool, effect: str, **rest: Any) -> bool:
-    return _option(default, ranges.BOOLEAN, effect, **rest)
-
-
-_NPU: Any = {"devices": ("npu",)}
-_GPUS: Any = {"devices": ("cuda", "npu")}
-_LATER: Any = {"ready": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,36 +22,36 @@ class Options:
     """Checked options, defaults filled in. Each is a factor of the fingerprint."""
 
     # --- graph passes
-    remove_noop_ops: bool = _switch(
+    remove_noop_ops: bool = switch(
         True,
         """Drops calls that return their input unchanged: views to the same sizes, aliases, and
         copies (`clone`, casts to the same type) that nobody can tell from what they copy.""",
     )
-    remove_dead_ops: bool = _switch(
+    remove_dead_ops: bool = switch(
         True, "Drops calls whose results nothing uses. The vendor has no switch for it."
     )
-    remove_cat_ops: bool = _switch(
+    remove_cat_ops: bool = switch(
         True,
         """Removes concatenations along the first dimension: the parts are computed where they
         belong in the result, if they have its type and nobody else could see that.""",
     )
-    inplace_pass: bool = _switch(
+    inplace_pass: bool = switch(
         True,
         """Lets calls write their results over intermediates that are not needed any more (`add`
         becomes `add_`). Operators `foo_functional` of the NPU become `foo` and write in place.""",
     )
-    input_inplace_pass: bool = _switch(
+    input_inplace_pass: bool = switch(
         True,
         """Lets calls write to an input what is copied into it afterwards: `x.copy_(x + 1)` becomes
         `x.add_(1)`. Graphs that are traced here write to inputs where the function does, so this
         matters mostly for functionalised graphs that are given to `compile_fx`.""",
     )
-    pattern_fusion_pass: bool = _switch(
+    pattern_fusion_pass: bool = switch(
         True,
         """Replaces what the patterns of `register_replacement` match. A match stands only where
         nothing writes to its results or inputs while they are used.""",
     )
-    post_grad_custom_pre_pass: Callable[..., Any] | None = _option(
+    post_grad_custom_pre_pass: Callable[..., Any] | None = option(
         None,
         ranges.FUNCTION,
         """A function (graph_module, example_inputs, options) that changes the aten graph in place
@@ -95,7 +59,7 @@ class Options:
         `uuid()` returns.""",
         off=None,
     )
-    post_grad_custom_post_pass: Callable[..., Any] | None = _option(
+    post_grad_custom_post_pass: Callable[..., Any] | None = option(
         None,
         ranges.FUNCTION,
         """The same after the fusions, before calls are made to write in place. The graph is not
@@ -104,121 +68,119 @@ class Options:
     )
 
     # --- capture and replay
-    force_eager: bool = _switch(
-        False, "Runs the optimised graph call by call; nothing is captured."
-    )
-    capture_limit: int = _option(
+    force_eager: bool = switch(False, "Runs the optimised graph call by call; nothing is captured.")
+    capture_limit: int = option(
         64,
         ranges.integers(1),
         "The largest number of graphs that are kept captured per compiled function.",
         off=64,
     )
-    clone_input: bool = _switch(
+    clone_input: bool = switch(
         True,
         """Copies inputs into buffers that belong to the captured graph. False: the graph reads the
         caller's tensors at their addresses.""",
         off=True,
     )
-    clone_output: bool = _switch(
+    clone_output: bool = switch(
         True, "Returns copies, which are the caller's own.", off=True, vendor_default="False"
     )
-    frozen_parameter: bool = _switch(
+    frozen_parameter: bool = switch(
         False, "Trusts that parameters never move: their addresses are not checked."
     )
-    force_recapture: bool = _switch(False, "Captures anew at every call.")
-    unsafe_skip_npugraph_capture_validation: bool = _switch(
+    force_recapture: bool = switch(False, "Captures anew at every call.")
+    unsafe_skip_npugraph_capture_validation: bool = switch(
         False, "Leaves out all checks whether a captured graph is still valid."
     )
-    capture_error_mode: str = _option(
+    capture_error_mode: str = option(
         "global",
         ranges.choice("global", "thread_local", "relaxed"),
         "What other threads may do on the device while a graph is captured.",
         off="global",
-        **_GPUS,
+        **GPUS,
     )
-    reuse_graph_pool_in_same_fx: bool = _switch(
+    reuse_graph_pool_in_same_fx: bool = switch(
         True,
         "Lets the captured graphs of one function use the same memory one after the other.",
         off=True,
-        **_GPUS,
+        **GPUS,
     )
-    use_graph_pool: tuple[int, int] | None = _option(
+    use_graph_pool: tuple[int, int] | None = option(
         None,
         ranges.POOL,
         """Captures into this memory pool. Turns reuse_graph_pool_in_same_fx off. The fingerprint
         holds whether one was given, not which: a handle means nothing to another process.""",
         off=None,
-        **_GPUS,
+        **GPUS,
     )
 
     # --- kernels of the NPU
-    static_kernel_compile: bool = _switch(
-        False, "Compiles fixed-shape kernels with CANN before the first capture.", **_NPU, **_LATER
+    static_kernel_compile: bool = switch(
+        False, "Compiles fixed-shape kernels with CANN before the first capture.", **NPU, **LATER
     )
-    disable_static_kernel_compile_cache: bool = _switch(
+    disable_static_kernel_compile_cache: bool = switch(
         False,
         "Compiles static kernels even where CANN's cache has them.",
         needs="static_kernel_compile",
-        **_NPU,
-        **_LATER,
+        **NPU,
+        **LATER,
     )
-    _vllm_aclnn_static_kernel_sym_index: int = _option(
+    _vllm_aclnn_static_kernel_sym_index: int = option(
         0,
         ranges.integers(0),
         "Which symbolic size decides whether static kernels are compiled.",
         off=0,
         needs="static_kernel_compile",
-        **_NPU,
-        **_LATER,
+        **NPU,
+        **LATER,
     )
-    _vllm_aclnn_static_kernel_sym_range: tuple[int, ...] | None = _option(
+    _vllm_aclnn_static_kernel_sym_range: tuple[int, ...] | None = option(
         None,
         ranges.INTEGERS,
         "For which values of that size static kernels are compiled.",
         off=None,
         needs="static_kernel_compile",
-        **_NPU,
-        **_LATER,
+        **NPU,
+        **LATER,
     )
-    super_kernel_optimize: bool = _switch(
+    super_kernel_optimize: bool = switch(
         False,
         """Has CANN merge the kernels of a graph after its capture, with
         `NPUGraph.super_kernel_optimize`. Where CANN refuses, the graph runs uncaptured, with a
         warning.""",
-        **_NPU,
+        **NPU,
     )
-    super_kernel_optimize_options: Mapping[str, Any] | None = _option(
+    super_kernel_optimize_options: Mapping[str, Any] | None = option(
         None,
         ranges.SETTINGS,
         "Passed on to `NPUGraph.super_kernel_optimize` as `optimize_options`.",
         off=None,
         needs="super_kernel_optimize",
-        **_NPU,
+        **NPU,
     )
-    super_kernel_debug_options: Mapping[str, Any] | None = _option(
+    super_kernel_debug_options: Mapping[str, Any] | None = option(
         None,
         ranges.SETTINGS,
         "Passed on to `NPUGraph.super_kernel_optimize` as `debug_options`.",
         off=None,
         needs="super_kernel_optimize",
-        **_NPU,
+        **NPU,
     )
 
     # --- looking inside
-    dump_tensor_data: bool = _switch(
+    dump_tensor_data: bool = switch(
         False,
         """Writes the result of every call of the graph to a file, at every call, as
         `worldsize<W>_global_rank<R>/<node>_device_<d>_<n>.pt` for `torch.load`. The program runs
         call by call; nothing is captured.""",
     )
-    data_dump_stage: str = _option(
+    data_dump_stage: str = option(
         "optimized",
         ranges.choice("original", "optimized"),
         "Whether the graph before or after the passes is dumped. Before: no pass runs at all.",
         off="optimized",
         needs="dump_tensor_data",
     )
-    data_dump_dir: str = _option(
+    data_dump_dir: str = option(
         "./",
         ranges.FOLDER,
         """The folder that dumps are written to, made absolute when the function is decorated. It
@@ -226,13 +188,13 @@ class Options:
         off="./",
         needs="dump_tensor_data",
     )
-    deadlock_check: bool = _switch(
+    deadlock_check: bool = switch(
         False,
         """Logs a WARNING, after each capture, for communication kernels on several streams that may
         run at once and need more vector cores together than the device has.""",
-        **_NPU,
+        **NPU,
     )
-    record_statistics_debug_info: bool = _switch(
+    record_statistics_debug_info: bool = switch(
         False,
         """Logs minimum, maximum, norm and mean of all inputs and outputs of a graph at DEBUG, at
         every call. Each call then waits for the device.""",

@@ -291,11 +291,3 @@ def debug_folder() -> str:
     from torch._dynamo.utils import get_debug_dir
 
     return str(get_debug_dir())
-
-
-def global_rank() -> int | None:
-    """The rank of this process, None outside of `torch.distributed`."""
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.get_rank()
