@@ -60,6 +60,7 @@ class Lookup:
     _untraced: Untraced = field(default_factory=Untraced)
     _warned: set[str] = field(default_factory=set)
     _store: store.Store | store.Unusable | None = None
+    _tried: frozenset[str] = frozenset()
 
     def answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope
@@ -101,6 +102,7 @@ class Lookup:
         if opened is None:
             return None
         candidates = opened.candidates(call.fingerprint.key)
+        self._tried = frozenset(manifest.entry for manifest in candidates.manifests)
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
         alike = sorted(
             candidates.manifests,
@@ -160,19 +162,19 @@ class Lookup:
         opened = self.opened()
         if opened is None:
             return self._compiled(call, None, started)
-        key = call.fingerprint.key
-        seen = {manifest.entry for manifest in opened.candidates(key).manifests}
+        key, found = call.fingerprint.key, list[Specialisation]()
 
-        def published() -> bool:
-            return any(m.entry not in seen for m in opened.candidates(key).manifests)
+        def restored() -> bool:  # what appears may be for other values of the same signature
+            listed = () if found else opened.candidates(key).manifests
+            if any(manifest.entry not in self._tried for manifest in listed):
+                found.extend(filter(None, [self._restored(call)]))
+            return bool(found)
 
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
-        name = digest([key, shape])
-        with opened.lock(name, wait=self.settings.lock_wait, done=published):
-            found = self._restored(call) if published() else None
-            if found is not None:
-                self._log("hit after waiting", started, f"entry {(found.entry or '')[:12]}")
-                return found
+        with opened.lock(digest([key, shape]), wait=self.settings.lock_wait, done=restored):
+            if restored():
+                self._log("hit after waiting", started, f"entry {(found[0].entry or '')[:12]}")
+                return found[0]
             return self._compiled(call, opened, started)
 
     def _compiled(
@@ -189,11 +191,8 @@ class Lookup:
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(str(error)), call)
         self.counters.add("misses")
-        entry = (
-            self._publish(opened, graph_draft(self.recipe, call, outcome, blobs))
-            if opened
-            else None
-        )
+        draft = graph_draft(self.recipe, call, outcome, blobs)
+        entry = self._publish(opened, draft) if opened else None
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         return dataclasses.replace(bound, entry=entry)
 
