@@ -32,12 +32,15 @@ _FUNCTION_NAMES = {
     getattr(_MODULES[name.partition(".")[0]], name.partition(".")[2]): name
     for name in PYTHON_FUNCTIONS
 }
-_SAME_ON_EVERY_RANK = frozenset(
+# What differs between ranks, such as the sizes of all_to_all, is a constant of the trace and has a
+# guard where it comes from, like any other.
+_COLLECTIVES_KNOWN = frozenset(
     {
         "all_reduce",
         "all_reduce_coalesced",
         "all_gather_into_tensor",
         "all_gather_into_tensor_coalesced",
+        "all_to_all_single",
         "reduce_scatter_tensor",
         "reduce_scatter_tensor_coalesced",
         "broadcast",
@@ -124,8 +127,8 @@ class _Encoder:
             refuse_call(node)
             if named[1] == "streams":
                 _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
-            if named[1] == COLLECTIVES and named[2].rstrip("_") not in _SAME_ON_EVERY_RANK:
-                _refuse(node, f"{node.target} may do something else on each rank", _OUTSIDE)
+            if named[1] == COLLECTIVES and named[2].rstrip("_") not in _COLLECTIVES_KNOWN:
+                _refuse(node, f"{node.target} is no collective that is known", _OUTSIDE)
             return Operator(*named[1:])
         if named is not None:
             _refuse_higher_order(node)

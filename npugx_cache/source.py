@@ -34,7 +34,8 @@ class SourceFact(NamedTuple):
     in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
     schema of the custom operator `name`; `module` is its namespace. LOOKUP: the class in which
     `Class.attribute` is found, or "". TENSOR_METHOD: the method `name` of torch.Tensor.
-    GROUP: the size of the process group `name`, which is folded into the sizes of a graph.
+    GROUP: the ranks of the process group `name`: their number is folded into the sizes of a graph,
+    and the name may have been found by them.
     """
 
     kind: str
@@ -78,16 +79,16 @@ def operator_fact(namespace: str, name: str, overload: str) -> SourceFact:
 
 
 def group_fact(name: str) -> SourceFact:
-    return SourceFact(GROUP, "torch.distributed", name, _group_size("", name))
+    return SourceFact(GROUP, "torch.distributed", name, _group_ranks("", name))
 
 
-def _group_size(_: str, name: str) -> str:
-    from npugx_cache._compat.runtime import process_group_size
+def _group_ranks(_: str, name: str) -> str:
+    from npugx_cache._compat.runtime import find_process_group, process_group_facts
 
-    size = process_group_size(name)
-    if size is None:
+    group = find_process_group(name)
+    if group is None:
         raise NotPortable(f"there is no process group {name!r}")
-    return f"{size} ranks"
+    return f"ranks {process_group_facts(group)[-1]}"
 
 
 def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
@@ -267,11 +268,11 @@ _HASHES = {
     OPERATOR: _operator_schema,
     LOOKUP: _provider,
     TENSOR_METHOD: _tensor_method,
-    GROUP: _group_size,
+    GROUP: _group_ranks,
 }
 _WORDS = {
     OPERATOR: "schema of operator",
     LOOKUP: "where to find",
     TENSOR_METHOD: "code of",
-    GROUP: "size of process group",
+    GROUP: "ranks of process group",
 }

@@ -27,6 +27,8 @@ def identity(value: object, depth: int = 0) -> Plain:
         return named
     if type(value).__module__ == "typing":
         return ["typing", repr(value)]
+    if "torch" in sys.modules and (group := _group_identity(value)) is not None:
+        return group
     raise NotPortable(f"an object of type {_type_name(type(value))} has no name across processes")
 
 
@@ -63,6 +65,17 @@ def _operator_identity(value: object) -> Plain | None:
     from npugx_cache._compat import runtime
 
     return runtime.operator_name(value)
+
+
+_GROUP = "process group"
+
+
+def _group_identity(value: object) -> Plain | None:
+    from npugx_cache._compat import runtime
+
+    return (
+        [_GROUP, *runtime.process_group_facts(value)] if runtime.is_process_group(value) else None
+    )
 
 
 def _method_identity(value: types.MethodType, depth: int) -> Plain:
@@ -182,6 +195,8 @@ def resolve(data: Plain) -> Any:
         found = resolve(data[1])[data[2]]
     elif kind == "op":
         found = resolve_op(*data[1:])
+    elif kind == _GROUP:
+        found = _group_of_name(data[1])
     elif kind == "method":
         found = getattr(resolve(data[2]), data[1][2].rpartition(".")[2], _ABSENT)
     else:
@@ -201,6 +216,15 @@ def resolve_op(namespace: str, name: str, overload: str) -> Any:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
     except AttributeError:
         raise NotPortable(f"operator {namespace}::{name}.{overload} is not registered") from None
+
+
+def _group_of_name(name: str) -> Any:
+    from npugx_cache._compat import runtime
+
+    group = runtime.find_process_group(name)
+    if group is None:
+        raise NotPortable(f"there is no process group {name!r}")
+    return group
 
 
 def _loaded(name: str) -> types.ModuleType:

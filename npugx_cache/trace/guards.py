@@ -8,7 +8,7 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from npugx_cache import location
-from npugx_cache._compat import tracing
+from npugx_cache._compat import runtime, tracing
 from npugx_cache.guards import Kind, Step, shapes
 from npugx_cache.guards.check import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity
@@ -177,6 +177,16 @@ def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
 
 
+def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """One of torch's two guards on an opaque object: on its type, on what its author says matters.
+
+    For a process group neither is enough: a trace folds its size and its ranks.
+    """
+    if not runtime.is_process_group(value):
+        raise NotPortable(f"a {type(value).__qualname__}, which Dynamo does not look into")
+    _identity(builder, node, value, None)
+
+
 def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check_type(node)
     builder.check(node, Kind.LENGTH, len(value))
@@ -216,6 +226,8 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "MODULE_MATCH": _identity,
     "BUILTIN_MATCH": _identity,
     "ID_MATCH": _identity,
+    "FAKE_SCRIPT_TYPE_MATCH": _process_group,
+    "OPAQUE_OBJ_GUARD_FN_MATCH": _process_group,
     "SEQUENCE_LENGTH": _length,
     # torch skips these unless asked to look; a hook added later would silently not run.
     "EMPTY_NN_MODULE_HOOKS_DICT": lambda builder, node, value, _: builder.check(

@@ -53,6 +53,8 @@ def add_answers(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
     """
     names = {name for code in set(codes) for name in code.co_names}
     names |= {getattr(value, "__name__", "") for value in builder.functions()}
+    if "rank" in names and builder.has_process_group():
+        names.add("get_rank")  # `group.rank()` leaves no guard either
     for name in sorted(names & ANSWERS.keys()):
         node = builder.step(-1, Step.ANSWER, name)
         builder.check(node, Kind.EQUALS, recorded(name))

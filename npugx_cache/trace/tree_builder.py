@@ -147,6 +147,9 @@ class TreeBuilder:
         if node not in self._tensor_nodes:
             self._tensor_nodes.append(node)
 
+    def has_process_group(self) -> bool:
+        return any(map(runtime.is_process_group, self._values))
+
     def functions(self) -> Iterator[types.FunctionType]:
         yield from (value for value in self._values if type(value) is types.FunctionType)
 

@@ -20,6 +20,7 @@ class Decision(NamedTuple):
     """Why no row of the matrix meets it, where none does."""
 
 
+_GROUPS = "tests/restart/test_collectives.py"
 GUARDS = {
     "TYPE_MATCH": Decision(PORTABLE, "the class by module and name"),
     "CONSTANT_MATCH": Decision(PORTABLE, "type and value"),
@@ -44,6 +45,12 @@ GUARDS = {
     "DICT_KEYS_MATCH": Decision(PORTABLE, "the keys; their order where it was used"),
     "MAPPING_KEYS_CHECK": Decision(PORTABLE, "the keys in order"),
     "SEQUENCE_LENGTH": Decision(PORTABLE, "type and length"),
+    "FAKE_SCRIPT_TYPE_MATCH": Decision(
+        PORTABLE, "a process group by name and ranks; other opaque objects are refused", _GROUPS
+    ),
+    "OPAQUE_OBJ_GUARD_FN_MATCH": Decision(
+        PORTABLE, "the same; no function of the user's is asked", _GROUPS
+    ),
     "EMPTY_NN_MODULE_HOOKS_DICT": Decision(PORTABLE, "the number of hooks, which torch skips"),
     "TUPLE_ITERATOR_LEN": Decision(PORTABLE, "what is left"),
     "RANGE_ITERATOR_MATCH": Decision(PORTABLE, "what is left"),
@@ -67,8 +74,6 @@ GUARDS = {
     "DISPATCH_KEY_SET_MATCH": Decision(REFUSED, "a key set passed as an argument"),
     "TENSOR_SUBCLASS_METADATA_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
     "DTENSOR_SPEC_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
-    "OPAQUE_OBJ_GUARD_FN_MATCH": Decision(REFUSED, "a function of the user's decides"),
-    "FAKE_SCRIPT_TYPE_MATCH": Decision(REFUSED, "script objects have no portable form"),
 }
 """By the name of the method of `torch._dynamo.guards.GuardBuilder`."""
 
