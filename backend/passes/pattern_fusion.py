@@ -9,6 +9,7 @@ graph whose returned values would alias differently afterwards is put back as it
 from __future__ import annotations
 
 import copy
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,9 @@ def fuse_patterns(graph: fx.Graph) -> int:
 
     matcher = torchs.compile_patterns((each.arguments() for each in registered), _keeps_memory)
     module: Any = graph.owning_module
+    for node in reversed(graph.nodes):  # the matcher would count it among the users
+        if node.target is operator.getitem and not node.users:
+            graph.erase_node(node)
     before, visible = copy.deepcopy(graph), _visible(graph)
     count = torchs.apply(matcher, graph)
     if not count:
