@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+NPU_FUSIONS = "1"
+"""Which calls `passes.npu_fusions` makes one of, and how: raised with every change of that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
     """See `npugx_cache.backend.register_replacement`."""

@@ -48,14 +48,19 @@ class Recipe:
         for index, pattern in enumerate(self._patterns()):
             functions = map(function_digest, pattern.functions())
             yield Factor(f"pattern.{index}", digest([*functions, pattern.facts()]))
+        if self._fuses:
+            yield Factor("npu_fusions", patterns.NPU_FUSIONS)
         for operator, function in self.decompositions:
             yield Factor(f"decomposition.{operator}", function_digest(function))
         if self.backend == "inductor":
             yield from environment.library_factors()
 
     def _patterns(self) -> tuple[patterns.Pattern, ...]:
-        runs = self.backend == "npugraph_ex" and self.options.pattern_fusion_pass
-        return patterns.registered() if runs else ()
+        return patterns.registered() if self._fuses else ()
+
+    @property
+    def _fuses(self) -> bool:
+        return self.backend == "npugraph_ex" and self.options.pattern_fusion_pass
 
     @property
     def identity(self) -> str:

@@ -17,6 +17,7 @@ from npugx_cache.backend.passes.functional_calls import (
     decompose_functional_variants,
 )
 from npugx_cache.backend.passes.noop import remove_noops
+from npugx_cache.backend.passes.npu_fusions import fuse_for_npu
 from npugx_cache.backend.passes.pattern_fusion import fuse_patterns
 from npugx_cache.backend.passes.reinplace import reinplace
 from npugx_cache.backend.passes.self_copy import remove_self_copies
@@ -50,6 +51,7 @@ def _optimising(options: Options, distinct_inputs: bool) -> Iterator[tuple[str, 
     yield "recover_view_inplace", partial(recover_view_inplace, distinct_inputs=distinct_inputs)
     if options.pattern_fusion_pass:
         yield "pattern_fusion_pass", fuse_patterns
+        yield "npu_fusions", fuse_for_npu
     yield from _custom(options, "post_grad_custom_post_pass")
     if options.remove_cat_ops:
         yield "remove_cat_ops", remove_cats

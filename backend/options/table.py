@@ -49,7 +49,9 @@ class Options:
     pattern_fusion_pass: bool = switch(
         True,
         """Replaces what the patterns of `register_replacement` match. A match stands only where
-        nothing writes to its results or inputs while they are used.""",
+        nothing writes to its results or inputs while they are used. After them, on an NPU, the
+        calls that torch_npu has one operator for: `npu_add_rms_norm` with the quantisation or
+        the cast after it, `bmm` with the transposes around it.""",
     )
     post_grad_custom_pre_pass: Callable[..., Any] | None = option(
         None,
