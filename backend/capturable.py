@@ -12,7 +12,7 @@ from torch import fx
 from npugx_cache._compat import lowering, schemas
 from npugx_cache.backend.capture.layout import Layout, Role
 from npugx_cache.backend.passes import effects
-from npugx_cache.backend.program import COLLECTIVES
+from npugx_cache.backend.program import COLLECTIVES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -200,6 +200,8 @@ def _reason(node: fx.Node) -> str:
             return f"its input {node.name} is lazily conjugated or negated"
     if getattr(node.target, "namespace", "") == COLLECTIVES and _is_on_cpu(value):
         return f"it calls {node.target}, which a CPU would run once more while it captures"
+    if getattr(node.target, "namespace", "") == STREAMS:
+        return "it uses streams other than the current one, or events"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:

@@ -6,9 +6,10 @@ Knows nothing of torch: the names in the text are bound by `namespace_names`.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from npugx_cache.backend.program import VALUE, Operator, Program, values_in
+from npugx_cache.backend.program import STREAMS, VALUE, Operator, Program, values_in
 from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
@@ -62,18 +63,42 @@ def _operator_name(operator: Operator) -> str:
 
 
 def _last_uses(program: Program) -> dict[int, list[int]]:
-    """For each call, the values that nothing needs after it."""
+    """For each call, the values that nothing needs after it.
+
+    A value that several streams touch is kept to the end: its memory goes back to the stream it
+    was allocated on, which may hand it out while another one still works on it.
+    """
     first = len(program.inputs) + len(program.constants)
     last: dict[int, int] = {first + i: i for i in range(len(program.calls))}
     for position, call in enumerate(program.calls):
         for value in values_in([call.args, call.kwargs]):
             last[value] = position
-    for value in values_in(program.outputs):
+    for value in (*values_in(program.outputs), *_on_several_streams(program)):
         last.pop(value, None)
     dying: dict[int, list[int]] = {}
     for value, position in last.items():
         dying.setdefault(position, []).append(value)
     return dying
+
+
+def _on_several_streams(program: Program) -> set[int]:
+    """Values that are made and used under more than one stream label."""
+    switches = {
+        index
+        for index, operator in enumerate(program.operators)
+        if operator.namespace == STREAMS and operator.name == "fork"
+    }
+    if not switches:
+        return set()
+    label = 0
+    labels: defaultdict[int, set[int]] = defaultdict(set)
+    first = len(program.inputs) + len(program.constants)
+    for position, call in enumerate(program.calls):
+        if call.operator in switches:
+            label = call.args[1]
+        for value in (first + position, *values_in([call.args, call.kwargs])):
+            labels[value].add(label)
+    return {value for value, met in labels.items() if len(met) > 1}
 
 
 def _call_text(program: Program, call: Plain, names: list[str]) -> str:

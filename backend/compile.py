@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import lowering
+from npugx_cache._compat import frame_shims, lowering
 from npugx_cache.backend import capture, engines, options
 from npugx_cache.backend.capturable import layout_of
 from npugx_cache.backend.graph import to_program
@@ -48,7 +48,7 @@ def compile_graph(
         return graph_module.forward  # random numbers and control flow run as fx runs them
     layout = layout_of(graph_module, static)
     return capture.runner_of(
-        bind_program(program, constants),
+        bind_program(program, constants, frame_shims.handed_over_by_dynamo),
         layout if from_dynamo else layout.unguarded(),
         tuple(constants.values()),
         engines.captures_for(engine, "a compiled graph", checked),

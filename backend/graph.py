@@ -16,6 +16,8 @@ from npugx_cache._compat import runtime
 from npugx_cache.backend.program import (
     COLLECTIVES,
     PYTHON_FUNCTIONS,
+    STREAM_OPERATORS,
+    STREAMS,
     VALUE,
     Call,
     Constant,
@@ -125,7 +127,7 @@ class _Encoder:
         named = runtime.operator_name(target)
         if named is not None and named[0] == "op":
             refuse_call(node)
-            if named[1] == "streams":
+            if named[1] == STREAMS and named[2] not in STREAM_OPERATORS:
                 _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
             if named[1] == COLLECTIVES and named[2].rstrip("_") not in _COLLECTIVES_KNOWN:
                 _refuse(node, f"{node.target} is no collective that is known", _OUTSIDE)

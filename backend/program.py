@@ -20,6 +20,22 @@ VALUE = "value"
 COLLECTIVES = "_c10d_functional"
 """The namespace of operators that take a process group by name."""
 
+STREAMS = "streams"
+"""The namespace of operators on streams and events, which stand in them as labels."""
+
+STREAM_OPERATORS = frozenset(
+    {
+        "fork",
+        "record_event",
+        "wait_event",
+        "wait_stream",
+        "record_stream",
+        "synchronize_event",
+        "synchronize_stream",
+        "synchronize_device",
+    }
+)
+
 PYTHON_FUNCTIONS = frozenset(
     {
         *(

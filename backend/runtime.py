@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache._compat import runtime
+from npugx_cache._compat.frame_shims import handed_over
 from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
+from npugx_cache.backend.program import STREAMS
 from npugx_cache.portable import resolve_op
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from npugx_cache.backend.program import Constant, Operator, Program
+    from npugx_cache.backend.streams import Streams
 
 _MODULES: dict[str, Any] = {
     "builtins": builtins,
@@ -39,25 +42,48 @@ def bind(
     constants: Mapping[str, torch.Tensor],
     *,
     disable_autocast: bool,
+    hand_over: Callable[[], Mapping[int, Any]] = handed_over,
 ) -> Callable[..., Any]:
     """The callable of a compiled program; raises `NotPortable` for an unregistered operator.
 
     `operators` pairs each global name in the code with the operator it stands for. The callable
-    takes the graph's inputs in order and owns the constants, nothing else.
+    takes the graph's inputs in order and owns the constants, nothing else. `hand_over` gives the
+    streams and events of each call.
     """
     namespace: dict[str, Any] = {"torch": torch, "device": torch.device, **constants}
+    streams = None
     for name, target in operators:
-        namespace[name] = _target(target)
+        if target.namespace == STREAMS:
+            streams = streams or _streams(hand_over)
+            namespace[name] = streams.operator(target.name)
+        else:
+            namespace[name] = _target(target)
     exec(code, namespace)  # noqa: S102 - text generated from a validated Program
     function: Callable[..., Any] = namespace[FUNCTION]
+    if streams is not None:
+        function = streams.around(function)
     return without_autocast(function) if disable_autocast else function
 
 
-def bind_program(program: Program, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+def _streams(hand_over: Callable[[], Mapping[int, Any]]) -> Streams:
+    from npugx_cache.backend.streams import Streams  # few programs have any
+
+    return Streams(hand_over)
+
+
+def bind_program(
+    program: Program,
+    constants: Mapping[str, torch.Tensor],
+    hand_over: Callable[[], Mapping[int, Any]] = handed_over,
+) -> Callable[..., Any]:
     """Compile and bind in one step, for a program that is not stored."""
     names = zip(operator_names(program), program.operators, strict=True)
     return bind(
-        compiled(program), tuple(names), constants, disable_autocast=program.disable_autocast
+        compiled(program),
+        tuple(names),
+        constants,
+        disable_autocast=program.disable_autocast,
+        hand_over=hand_over,
     )
 
 

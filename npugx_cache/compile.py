@@ -13,7 +13,7 @@ from npugx_cache._compat import runtime
 from npugx_cache.artifact import Artifact, Bindings, Conditions
 from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
-from npugx_cache.backend.program import COLLECTIVES
+from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.portable import NotPortable
 from npugx_cache.readable import Readable, render
 from npugx_cache.source import group_fact, operator_fact
@@ -148,7 +148,9 @@ def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
     if program is None:
         return ()
     custom = {
-        op for op in program.operators if op.namespace not in ("", "aten", "prims", "npugx_cache")
+        op
+        for op in program.operators
+        if op.namespace not in ("", "aten", "prims", "npugx_cache", STREAMS)
     }
     return tuple(
         operator_fact(op.namespace, op.name, op.overload or "default") for op in sorted(custom)

@@ -117,7 +117,7 @@ def bind(
 def _named_value(data: Plain, scope: dict[str, Any]) -> Any:
     kind, arg = data
     if kind == SHIM:
-        from npugx_cache._compat.runtime import FRAME_SHIMS
+        from npugx_cache._compat.frame_shims import FRAME_SHIMS
 
         return FRAME_SHIMS[arg]
     try:

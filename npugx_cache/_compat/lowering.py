@@ -21,13 +21,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
+from npugx_cache._compat import streams
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-TORCHS_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional")
+TORCHS_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional", "streams")
 
 
 def lower(
@@ -49,13 +50,15 @@ def lower(
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
         steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
         try:
-            with preserve_node_meta():  # each operator keeps the stack of the step it comes from
+            # Each operator keeps the stack of the step it comes from, and its stream.
+            with preserve_node_meta(), streams.current_kept():
                 lowered = make_fx(
                     _flat(steps.run if steps else function),
                     decomposition_table=dict(decompositions or {}),
                 )(*fakes)
         finally:
             mode.allow_non_fake_inputs = allowed
+    streams.make_switches_explicit(lowered.graph)
     lowered.meta[RESHAPED] = steps.reshaped if steps else None
     lowered.meta[CODE_RUN] = tuple(steps.code) if steps else ()
     return lowered

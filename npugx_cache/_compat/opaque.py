@@ -11,12 +11,11 @@ import types
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo.variables import functions, nn_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import torch
 
 _folded: ContextVar[list[str] | None] = ContextVar("npugx_folded", default=None)
 
@@ -59,6 +58,15 @@ def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str 
             yield "a function marked nonstrict_trace", node.stack_trace
         elif isinstance(target, types.FunctionType) and _is_users(target.__module__ or ""):
             yield f"{target.__qualname__}, marked allow_in_graph,", node.stack_trace
+
+
+def folded_queries(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str | None]]:
+    """Questions to streams and events that a trace answers once and for all, and their stacks."""
+    for node in graph_module.graph.nodes:
+        asked = node.args[0] if node.op == "call_method" and node.args else None
+        value = asked.meta.get("example_value") if isinstance(asked, torch.fx.Node) else None
+        if isinstance(value, (torch.Stream, torch.Event)):
+            yield f"{node.target}() of a stream or an event", node.stack_trace
 
 
 def _is_users(module: str) -> bool:

@@ -10,8 +10,6 @@ import contextvars
 import functools
 import json
 import sys
-import types
-from itertools import islice
 from typing import Any
 
 import torch
@@ -176,51 +174,6 @@ DIMENSION_MARKS = (
     "_dynamo_static_indices",
 )
 """Attributes that `mark_dynamic` and its kin leave on a tensor."""
-
-
-def _set_attribute_past_descriptors(target: Any, name: str, value: object) -> None:
-    object.__getattribute__(target, "__dict__")[name] = value
-
-
-def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
-    del object.__getattribute__(target, "__dict__")[name]
-
-
-def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
-    """The i-th of the items that the iterator of a tuple has left, without advancing it."""
-    if type(iterator) is not type(iter(())):
-        raise TypeError(f"a {type(iterator).__name__} in the place of a tuple's iterator")
-    state: Any = iterator.__reduce__()
-    _, (items,), start = state
-    return items[start + index]
-
-
-FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
-    "torch._dynamo.utils": types.SimpleNamespace(
-        call_size=torch.Tensor.size,
-        call_stride=torch.Tensor.stride,
-        call_storage_offset=torch.Tensor.storage_offset,
-        dict_getitem=dict.__getitem__,
-        list_getitem=list.__getitem__,
-        dict_keys_getitem=lambda mapping, n: next(islice(dict.keys(mapping), n, None)),
-        make_cell=types.CellType,
-        object_new=object.__new__,
-        iter_next=next,
-        get_current_stream=torch.accelerator.current_stream,
-        tuple_iterator_getitem=tuple_iterator_getitem,
-        object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
-        object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
-    ),
-    # Where there is an accelerator, every frame registers its current stream for operators of
-    # the namespace "streams" to find. A graph with such operators is not stored.
-    "torch._dynamo.graph_bytecode_inputs": types.SimpleNamespace(
-        store_user_object_weakrefs=lambda *_: None,
-    ),
-}
-"""What a stored caller frame gets in the place of a Dynamo module, by module name.
-
-Each name does what Dynamo's function of that name does; a frame that needs any other is not stored.
-"""
 
 
 _SETTINGS_WITHOUT_EFFECT = frozenset(

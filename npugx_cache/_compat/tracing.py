@@ -189,6 +189,10 @@ def source_name(source: Any) -> str:
     return re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
 
 
+def is_current_stream(source: Source) -> bool:
+    return type(source).__name__ == "CurrentStreamSource"  # since torch 2.12
+
+
 def unskipped(first: Source, second: Source) -> bool:
     """Whether torch itself checks the aliasing of two sources."""
     skip: Any = vars(dynamo_guards)["is_from_skip_guard_source"]

@@ -147,7 +147,7 @@ def _referent(reference: Any) -> Any:
 
 
 def _remaining(iterator: Any, index: int) -> Any:
-    from npugx_cache._compat.runtime import tuple_iterator_getitem
+    from npugx_cache._compat.frame_shims import tuple_iterator_getitem
 
     return tuple_iterator_getitem(iterator, index)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location, source
-from npugx_cache._compat import opaque, size_memory, tracing
+from npugx_cache._compat import opaque, size_memory, streams, tracing
 from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
@@ -135,6 +135,17 @@ def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
         for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
             what = f"{name} is not looked into: what it reads has no guards"
             return location.reason(what, location.of_text(stack), change)
+    return _about_streams(output.backend_input.graph_module) if output.backend_input else None
+
+
+def _about_streams(graph_module: torch.fx.GraphModule) -> str | None:
+    for name, stack in opaque.folded_queries(graph_module):
+        what, change = f"{name} is answered while tracing", "ask outside the cached function"
+        return location.reason(what, location.of_text(stack), change)
+    switch = streams.unpaired_switch(graph_module.graph)
+    if switch is not None:
+        what, change = "the current stream is set", 'use a block: "with torch.npu.stream(s):"'
+        return location.reason(what, location.of_text(switch.stack_trace), change)
     return None
 
 

@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import frame
-from npugx_cache._compat.runtime import FRAME_SHIMS
+from npugx_cache._compat.frame_shims import FRAME_SHIMS
 from npugx_cache.guards import Step
 from npugx_cache.portable import NotPortable, Plain, encode, identity
 
@@ -57,6 +57,8 @@ def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
         needed = set(_attributes_of(code, name))
         offered = vars(FRAME_SHIMS[arg]) if arg in FRAME_SHIMS else {}
         if missing := sorted(needed - set(offered)):
+            if missing[0] == "get_external_object_by_index":
+                raise NotPortable("a stream or an event that was made inside leaves the function")
             raise NotPortable(f"the caller frame calls {arg}.{missing[0]}")
         return [frame.SHIM, arg]
     return [int(step), arg]

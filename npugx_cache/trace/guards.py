@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
@@ -46,6 +47,8 @@ def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered:
         try:
             if kind in STATE_KINDS or builder.in_compiler(source):
                 continue
+            if kind == "TYPE_MATCH" and tracing.is_current_stream(source):
+                continue  # there is one on every device, and a program takes the one of its call
             if kind == "EMPTY_NN_MODULE_HOOKS_DICT" and _without_effect(builder, source):
                 continue
             if kind == "TENSOR_MATCH":
@@ -187,6 +190,12 @@ def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     _identity(builder, node, value, None)
 
 
+def _type(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check_type(node)
+    if isinstance(value, torch.Stream):  # torch guards nothing else of a stream
+        builder.check(builder.step(node, Step.ATTR, "device"), Kind.EQUALS, encode(value.device))
+
+
 def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check_type(node)
     builder.check(node, Kind.LENGTH, len(value))
@@ -215,7 +224,7 @@ def _contains(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> N
 
 
 _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
-    "TYPE_MATCH": lambda builder, node, *_: builder.check_type(node),
+    "TYPE_MATCH": _type,
     "CONSTANT_MATCH": _constant,
     "EQUALS_MATCH": _constant,
     "BOOL_MATCH": _constant,

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/TensorConversions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 #include <unordered_map>
 #include <cstring>
@@ -16,6 +17,7 @@ extern __thread void *npu_stub_active_ri, *npu_stub_active_grp, *npu_stub_update
 typedef void (*npu_stub_hook)(void*);
 extern npu_stub_hook npu_stub_on_execute, npu_stub_on_destroy;
 extern void (*npu_stub_on_memcpy)(void*, const void*, unsigned long);
+void npu_stub_note(const char* what, const void* on, const void* stream);
 }
 using c10::IValue; using c10::Stack; using at::Tensor;
 namespace {
@@ -50,7 +52,12 @@ Tensor to_npu(const Tensor& r, bool poison, std::vector<Tensor>* outs) {
   if (outs) outs->push_back(a);
   return o;
 }
+void* current_stream() {
+  c10::impl::VirtualGuardImpl device(c10::DeviceType::PrivateUse1);
+  return device.getStreamNativeHandle(device.getStream(device.getDevice()));
+}
 void sim(const c10::OperatorHandle& op, Stack* stack) {
+  npu_stub_note(op.schema().name().c_str(), nullptr, current_stream());
   const auto& sc = op.schema(); const size_t na = sc.arguments().size();
   std::vector<IValue> orig(stack->end() - na, stack->end());
   stack->erase(stack->end() - na, stack->end());

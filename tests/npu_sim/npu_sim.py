@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 import torch_npu  # noqa: F401 - registers the device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COUNTS = ("executed", "recorded", "replayed", "updated", "live_graphs")
 
@@ -27,6 +33,49 @@ def stats() -> dict[str, int]:
     counts = (ctypes.c_long * len(COUNTS))()
     _library().npu_sim_stats(counts)
     return dict(zip(COUNTS, counts, strict=True))
+
+
+class Issued(NamedTuple):
+    """One thing that was issued to a stream.
+
+    `what` is an operator, or "record", "wait", "synchronize", "replay", "cube cores", "vector
+    cores"; `on` the number of the event, in order of their first appearance, or of cores.
+    """
+
+    what: str
+    on: int
+    stream: str
+
+
+@contextlib.contextmanager
+def issued(**streams: torch.Stream) -> Iterator[list[Issued]]:
+    """What is issued inside. Streams are called as in `streams`, or "" for the default one.
+
+    Others are numbered in order of their first appearance.
+    """
+    stub = ctypes.CDLL(str(Path(os.environ["NPU_STUB_LIB"]) / "libnpustub.so"))
+    stub.npu_stub_log_stop.restype = ctypes.c_char_p
+    names = {_handle(each): name for name, each in streams.items()}
+    names.setdefault(torch.npu.default_stream().npu_stream, "")
+    found: list[Issued] = []
+    events: dict[str, int] = {}
+    stub.npu_stub_log_start()
+    try:
+        yield found
+    finally:
+        for line in stub.npu_stub_log_stop().decode().splitlines():
+            what, on, stream = line.split("\t")
+            handle = 0 if stream == "(nil)" else int(stream, 16)
+            count = 0 if on == "(nil)" else int(on, 16)
+            if what in ("record", "wait"):
+                count = events.setdefault(on, len(events))
+            name = names.setdefault(handle, f"stream {len(names)}")
+            found.append(Issued(what.removeprefix("aten::"), count, name))
+
+
+def _handle(stream: torch.Stream) -> int:
+    parts = {name: getattr(stream, name) for name in ("stream_id", "device_index", "device_type")}
+    return int(torch.npu.Stream(**parts).npu_stream)
 
 
 def set_trace(text: str) -> None:

@@ -54,8 +54,9 @@ EXP aclError aclrtGetPrimaryCtxState(int32_t d, uint32_t *f, int32_t *a) { (void
 EXP aclError aclrtGetLogicDevIdByUserDevId(const int32_t u, int32_t *const l) { *l = u; return 0; }
 EXP aclError aclrtSynchronizeDevice(void) { npu_stub_n_sync++; return 0; }
 EXP aclError aclrtSynchronizeDeviceWithTimeout(int32_t t) { (void)t; npu_stub_n_sync++; return 0; }
-EXP aclError aclrtSynchronizeStream(aclrtStream s) { (void)s; npu_stub_n_sync++; return 0; }
-EXP aclError aclrtSynchronizeStreamWithTimeout(aclrtStream s, int32_t t) { (void)s; (void)t; npu_stub_n_sync++; return 0; }
+EXP void npu_stub_note(const char *what, const void *on, const void *stream);
+EXP aclError aclrtSynchronizeStream(aclrtStream s) { npu_stub_note("synchronize", NULL, s); npu_stub_n_sync++; return 0; }
+EXP aclError aclrtSynchronizeStreamWithTimeout(aclrtStream s, int32_t t) { (void)t; return aclrtSynchronizeStream(s); }
 EXP aclError aclrtDeviceCanAccessPeer(int32_t *c, int32_t a, int32_t b) { (void)a; (void)b; *c = 0; return 0; }
 EXP aclError aclGetDeviceCapability(uint32_t d, aclDeviceInfo i, int64_t *v) { (void)d; (void)i; *v = 24; return 0; }
 EXP aclError aclrtGetDeviceInfo(uint32_t d, aclrtDevAttr a, int64_t *v) { (void)d; (void)a; *v = 24; return 0; }
@@ -98,6 +99,12 @@ EXP aclError aclrtFreePhysical(aclrtDrvMemHandle h) { free(h); return 0; }
 EXP aclError aclrtMapMem(void *v, size_t n, size_t o, aclrtDrvMemHandle h, uint64_t f) { (void)v; (void)n; (void)o; (void)h; (void)f; return 0; }
 EXP aclError aclrtUnmapMem(void *v) { (void)v; return 0; }
 
+/* ---- what is issued to which stream, in order, while a test asks for it ---- */
+static char *g_log; static size_t g_log_size; static FILE *g_log_file;
+EXP void npu_stub_log_start(void) { free(g_log); g_log = NULL; g_log_file = open_memstream(&g_log, &g_log_size); }
+EXP const char *npu_stub_log_stop(void) { if (g_log_file) fclose(g_log_file); g_log_file = NULL; return g_log ? g_log : ""; }
+EXP void npu_stub_note(const char *what, const void *on, const void *stream) { if (g_log_file) fprintf(g_log_file, "%s\t%p\t%p\n", what, on, stream); }
+
 /* ---- streams and events ---- */
 typedef struct { int id; int capturing; void *ri; uint32_t lim[2]; } S;
 static int g_sid = 0;
@@ -111,13 +118,16 @@ EXP aclError aclrtDestroyStreamForce(aclrtStream s) { (void)s; return 0; }
 EXP aclError aclrtStreamGetId(aclrtStream s, int32_t *i) { *i = S_(s)->id; return 0; }
 EXP aclError aclrtStreamQuery(aclrtStream s, aclrtStreamStatus *st) { (void)s; *st = ACL_STREAM_STATUS_COMPLETE; return 0; }
 EXP aclError aclrtGetStreamResLimit(aclrtStream s, aclrtDevResLimitType t, uint32_t *v) { *v = S_(s)->lim[t == ACL_RT_DEV_RES_VECTOR_CORE]; return 0; }
-EXP aclError aclrtSetStreamResLimit(aclrtStream s, aclrtDevResLimitType t, uint32_t v) { S_(s)->lim[t == ACL_RT_DEV_RES_VECTOR_CORE] = v; return 0; }
+EXP aclError aclrtSetStreamResLimit(aclrtStream s, aclrtDevResLimitType t, uint32_t v) { npu_stub_note(t == ACL_RT_DEV_RES_VECTOR_CORE ? "vector cores" : "cube cores", (void *)(size_t)v, s); S_(s)->lim[t == ACL_RT_DEV_RES_VECTOR_CORE] = v; return 0; }
 EXP aclError aclrtGetDeviceResLimit(int32_t d, aclrtDevResLimitType t, uint32_t *v) { (void)d; *v = t == ACL_RT_DEV_RES_VECTOR_CORE ? 48 : 24; return 0; }
 EXP aclError aclrtGetResInCurrentThread(aclrtDevResLimitType t, uint32_t *v) { *v = t == ACL_RT_DEV_RES_VECTOR_CORE ? 48 : 24; return 0; }
-static aclError mkevent(aclrtEvent *e) { *e = malloc(16); npu_stub_n_event++; return 0; }
+static aclError mkevent(aclrtEvent *e) { size_t *x = malloc(16); *x = (size_t)++npu_stub_n_event; *e = x; return 0; }
 EXP aclError aclrtCreateEvent(aclrtEvent *e) { return mkevent(e); }
 EXP aclError aclrtCreateEventWithFlag(aclrtEvent *e, uint32_t f) { (void)f; return mkevent(e); }
 EXP aclError aclrtCreateEventExWithFlag(aclrtEvent *e, uint32_t f) { (void)f; return mkevent(e); }
+EXP aclError aclrtRecordEvent(aclrtEvent e, aclrtStream s) { npu_stub_note("record", *(void **)e, s); return 0; }
+EXP aclError aclrtStreamWaitEvent(aclrtStream s, aclrtEvent e) { npu_stub_note("wait", *(void **)e, s); return 0; }
+EXP aclError aclrtStreamWaitEventWithTimeout(aclrtStream s, aclrtEvent e, int32_t t) { (void)t; return aclrtStreamWaitEvent(s, e); }
 EXP aclError aclrtDestroyEvent(aclrtEvent e) { free(e); return 0; }
 EXP aclError aclrtQueryEventStatus(aclrtEvent e, aclrtEventRecordedStatus *s) { (void)e; *s = ACL_EVENT_RECORDED_STATUS_COMPLETE; return 0; }
 EXP aclError aclrtQueryEventWaitStatus(aclrtEvent e, aclrtEventWaitStatus *s) { (void)e; *s = ACL_EVENT_WAIT_STATUS_COMPLETE; return 0; }
@@ -135,7 +145,7 @@ EXP aclError aclmdlRICaptureTaskGrpBegin(aclrtStream s) { (void)s; npu_stub_n_tg
 EXP aclError aclmdlRICaptureTaskGrpEnd(aclrtStream s, aclrtTaskGrp *h) { (void)s; npu_stub_n_tgrp_end++; *h = (aclrtTaskGrp)npu_stub_active_grp; npu_stub_active_grp = NULL; return 0; }
 EXP aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream s, aclrtTaskGrp h) { (void)s; npu_stub_update_grp = (void *)h; npu_stub_n_tupd_begin++; return 0; }
 EXP aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream s) { (void)s; npu_stub_n_tupd_end++; npu_stub_update_grp = NULL; return 0; }
-EXP aclError aclmdlRIExecuteAsync(aclmdlRI r, aclrtStream s) { (void)s; npu_stub_n_execute++; tr("execute ri %p", (void *)r); if (npu_stub_on_execute) npu_stub_on_execute((void *)r); return 0; }
+EXP aclError aclmdlRIExecuteAsync(aclmdlRI r, aclrtStream s) { npu_stub_note("replay", (void *)r, s); npu_stub_n_execute++; tr("execute ri %p", (void *)r); if (npu_stub_on_execute) npu_stub_on_execute((void *)r); return 0; }
 EXP aclError aclmdlRIDestroy(aclmdlRI r) { npu_stub_n_ri_destroy++; if (npu_stub_on_destroy) npu_stub_on_destroy((void *)r); tr("RIDestroy %p", (void *)r); return 0; }
 EXP aclError aclmdlRIGetId(aclmdlRI r, uint32_t *i) { (void)r; *i = 1; return 0; }
 /* the trace of a graph: no kernels run here, so it is the one that a test has set */

@@ -137,7 +137,7 @@ SOURCES = {
     "SubclassAttrListSource": Decision(REFUSED, "tensor subclasses"),
     "DataclassFieldsSource": Decision(REFUSED, "the fields of a class that is made anew"),
     "BackwardStateSource": Decision(REFUSED, "training only"),
-    "CurrentStreamSource": Decision(REFUSED, "streams of a device"),
+    "CurrentStreamSource": Decision(REFUSED, "but for its type, which follows from the device"),
     "RandomValueSource": Decision(REFUSED, "random numbers"),
     "ConstantSource": Decision(REFUSED, "what is assumed to be constant"),
     "SyntheticLocalSource": Decision(REFUSED, "a local that Dynamo made up"),

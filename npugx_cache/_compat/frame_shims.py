@@ -1,0 +1,100 @@
+"""What a stored caller frame calls instead of Dynamo. Checked on torch 2.11 and 2.13."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def _set_attribute_past_descriptors(target: Any, name: str, value: object) -> None:
+    object.__getattribute__(target, "__dict__")[name] = value
+
+
+def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
+    del object.__getattribute__(target, "__dict__")[name]
+
+
+def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
+    """The i-th of the items that the iterator of a tuple has left, without advancing it."""
+    if type(iterator) is not type(iter(())):
+        raise TypeError(f"a {type(iterator).__name__} in the place of a tuple's iterator")
+    state: Any = iterator.__reduce__()
+    _, (items,), start = state
+    return items[start + index]
+
+
+class Made(NamedTuple):
+    """A stream or an event that the traced function makes.
+
+    The frame would make a new one at each call; the program keeps the first one it is handed.
+    """
+
+    make: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class _Handed(threading.local):
+    objects: tuple[Any, ...] = ()
+
+
+_handed = _Handed()
+
+
+def _hand_over(*objects: Any) -> None:
+    _handed.objects = objects
+
+
+def handed_over() -> Mapping[int, Any]:
+    """What the frame that this thread is in hands to its program: streams and events by label.
+
+    A frame does so right before it calls its program; asked once, nothing is left.
+    """
+    objects, _handed.objects = _handed.objects, ()
+    return dict(enumerate(objects))
+
+
+def handed_over_by_dynamo() -> Mapping[int, Any]:
+    """The same for a program that a frame of Dynamo's own calls."""
+    module: Any = sys.modules["torch._dynamo.graph_bytecode_inputs"]
+    references = dict(module.index_to_external_object_weakref)
+    return {label: reference() for label, reference in references.items()}
+
+
+FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
+    "torch._dynamo.utils": types.SimpleNamespace(
+        call_size=torch.Tensor.size,
+        call_stride=torch.Tensor.stride,
+        call_storage_offset=torch.Tensor.storage_offset,
+        dict_getitem=dict.__getitem__,
+        list_getitem=list.__getitem__,
+        dict_keys_getitem=lambda mapping, n: next(islice(dict.keys(mapping), n, None)),
+        make_cell=types.CellType,
+        object_new=object.__new__,
+        iter_next=next,
+        get_current_stream=torch.accelerator.current_stream,
+        build_stream=lambda args, kwargs: Made(torch.Stream, args, kwargs),
+        build_event=lambda args, kwargs: Made(torch.Event, args, kwargs),
+        tuple_iterator_getitem=tuple_iterator_getitem,
+        object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
+        object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
+    ),
+    # Where there is an accelerator, every frame registers its current stream, and what other
+    # streams and events there are, for operators of the namespace "streams" to find.
+    "torch._dynamo.graph_bytecode_inputs": types.SimpleNamespace(
+        store_user_object_weakrefs=_hand_over,
+        stash_graph_created_object=lambda made: made,
+    ),
+}
+"""What a stored caller frame gets in the place of a Dynamo module, by module name.
+
+Each name does what Dynamo's function of that name does; a frame that needs any other is not stored.
+"""

@@ -1,0 +1,91 @@
+"""How Dynamo's graphs speak of streams. Checked on torch 2.13; loads the compiler.
+
+Dynamo numbers the streams and events that a function touches and notes on each node which stream
+it was issued to. Number 0 is the stream that is current at the call. A block on a stream leaves
+nothing else in a graph: whoever runs the graph must switch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import fx
+
+_ENTRY = 0
+
+
+@contextlib.contextmanager
+def current_kept() -> Iterator[None]:
+    """Put the current stream back afterwards, whatever a step of a graph has made of it."""
+    if not torch.accelerator.is_available():
+        yield
+        return
+    before = torch.accelerator.current_stream()
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
+
+
+def make_switches_explicit(graph: fx.Graph) -> None:
+    """Insert a `streams::fork` wherever a node belongs to another stream than the one before it.
+
+    Then the order of the graph alone says what is issued where, for passes and for programs. A
+    device without streams has nothing to switch.
+    """
+    if not torch.accelerator.is_available():
+        return
+    current = _ENTRY
+    for node in list(graph.nodes):
+        label = current if _is_of_no_stream(node) else _label(node)
+        if node.op == "output":
+            label = _ENTRY
+        if label != current:
+            _switch(node, current, label)
+            current = label
+
+
+def _is_of_no_stream(node: fx.Node) -> bool:
+    """Inputs; and operators on streams, which say themselves which of them they mean."""
+    return node.op != "call_function" or getattr(node.target, "namespace", "") == "streams"
+
+
+def _label(node: fx.Node) -> int:
+    annotation: dict[str, Any] = node.meta.get("custom") or {}
+    return int(annotation.get("stream", _ENTRY))
+
+
+def _switch(node: fx.Node, current: int, label: int) -> None:
+    with node.graph.inserting_before(node):
+        switch = node.graph.call_function(torch.ops.streams.fork.default, (current, label))
+    switch.meta["stack_trace"] = node.meta.get("stack_trace")
+
+
+def unpaired_switch(graph: fx.Graph) -> Any:
+    """A call of Dynamo's graph that changes the stream other than for a block, or None.
+
+    torch_npu's blocks are three such calls, `current_stream`, `set_stream` and `set_stream` back;
+    annotations say the same.
+    """
+    for node in graph.nodes:
+        if node.op != "call_function" or "setstream" not in _name(node.target):
+            continue
+        given = node.args[0] if node.args else None
+        goes_back = getattr(given, "op", "") == "call_function" and _asks(given)
+        if not goes_back and not _asks(node.prev):
+            return node
+    return None
+
+
+def _asks(node: Any) -> bool:
+    return _name(node.target) == "currentstream"
+
+
+def _name(target: object) -> str:
+    return str(getattr(target, "__name__", "")).replace("_", "").lower()

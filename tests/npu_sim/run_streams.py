@@ -1,0 +1,64 @@
+"""Run each stream program eagerly and cached, and print results and what was issued, as JSON.
+
+python run_streams.py EAGER|CAPTURED [NAME ...]
+"""
+
+import json
+import logging
+import sys
+
+import npu_sim
+import torch
+
+sys.path.insert(0, __file__.rpartition("/")[0])
+
+from stream_programs import PROGRAMS
+
+from npugx_cache import cache_compile
+
+COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy")
+
+
+def called(function, arguments, streams):
+    """What three calls return, leave in their argument, and issue."""
+    results, orders = [], []
+    for seed in range(3):
+        x = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).npu()
+        with torch.no_grad(), npu_sim.issued(**streams) as issued:
+            returned = function(x, *arguments)
+        results.append([part.cpu().tolist() for part in (*_parts(returned), x)])
+        # An operator may write over a value that dies with it.
+        orders.append([[each.what.rstrip("_"), each.on, each.stream] for each in issued])
+    return results, orders
+
+
+def _parts(returned):
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def main(way, *wanted):
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    before = {name for name in COMPILERS if name in sys.modules}
+    rows = {}
+    for name, (function, arguments, streams) in PROGRAMS.items():
+        if wanted and name not in wanted:
+            continue
+        cached = cache_compile(function, options={"force_eager": way == "EAGER"})
+        (theirs, order), (ours, issued) = (
+            called(each, arguments, streams) for each in (function, cached)
+        )
+        info = cached.cache_info()
+        rows[name] = {
+            "equal": theirs == ours,
+            "eager": order,
+            "issued": issued,
+            "hits": info.hits,
+            "misses": info.misses,
+            "bypasses": info.bypasses,
+        }
+    loaded = [name for name in COMPILERS if name in sys.modules and name not in before]
+    print(json.dumps({"rows": rows, "loaded": loaded}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
