@@ -57,6 +57,8 @@ def exact(value):
         return dict, [(exact(k), exact(v)) for k, v in value.items()]
     if isinstance(value, (set, frozenset)):
         return type(value), {repr(exact(item)) for item in value}
+    if isinstance(value, range):  # all empty ranges are equal
+        return range, (value.start, value.stop, value.step)
     return type(value), value
 
 
