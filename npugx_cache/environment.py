@@ -136,8 +136,10 @@ def _process_factors() -> tuple[Factor, ...]:
 
 def _device(kind: str) -> Iterator[Factor]:
     if kind == "cuda":
+        from npugx_cache._compat import cuda
+
         name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-        yield Factor("cuda", f"{torch.version.cuda} {runtime.cuda_driver()}")
+        yield Factor("cuda", f"{torch.version.cuda} {cuda.driver_version()}")
         yield Factor("cuda.device", f"{name} {capability}")
     elif kind == "npu":
         torch_npu = sys.modules.get("torch_npu")

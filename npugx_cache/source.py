@@ -83,12 +83,12 @@ def group_fact(name: str) -> SourceFact:
 
 
 def _group_ranks(_: str, name: str) -> str:
-    from npugx_cache._compat.runtime import find_process_group, process_group_facts
+    from npugx_cache._compat import process_groups
 
-    group = find_process_group(name)
+    group = process_groups.find(name)
     if group is None:
         raise NotPortable(f"there is no process group {name!r}")
-    return f"ranks {process_group_facts(group)[-1]}"
+    return f"ranks {process_groups.facts_of(group)[-1]}"
 
 
 def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:

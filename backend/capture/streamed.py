@@ -23,6 +23,8 @@ class StreamedDevice:
     """A device under torch's stream and graph interface. `api` is `torch.cuda` or `torch.npu`."""
 
     warm_up_calls = 0
+    error_mode = "global"
+    """What other threads may do meanwhile, where the option does not say."""
 
     def __init__(self, kind: str, index: int, api: Any) -> None:
         self.kind, self.index, self._api = kind, index, api
@@ -49,6 +51,13 @@ class StreamedDevice:
     def new_graph(self) -> Any:
         raise NotImplementedError
 
+    def abandon(self, graph: Any, pool: Any) -> None:
+        """End a capture that has failed, also one that the device has called off already."""
+        del pool
+        for end in (graph.capture_end, graph.reset):
+            with contextlib.suppress(Exception):
+                end()
+
     def finish(self, graph: Any, options: Options) -> None:
         """What is done with a graph after its capture, before its first replay."""
 
@@ -64,25 +73,26 @@ class StreamedDevice:
     ) -> Captured:
         del written, constants
         self.synchronize()
+        # While a capture lasts nothing is given back to the device, however short memory is.
+        self._api.empty_cache()
         reserved = self._api.memory_reserved(self.index)
-        graph = self.new_graph()
+        graph, mode = self.new_graph(), options.capture_error_mode or self.error_mode
         with self.capture_stream():
-            graph.capture_begin(pool=pool, capture_error_mode=options.capture_error_mode)
             try:
+                graph.capture_begin(pool=pool, capture_error_mode=mode)
                 returned = program(*inputs)
+                graph.capture_end()
             except BaseException:
-                # Ends the capture as well when the device has called it off already.
-                for end in (graph.capture_end, graph.reset):
-                    with contextlib.suppress(Exception):
-                        end()
+                self.abandon(graph, pool)
                 raise
-            graph.capture_end()
         try:
             self.finish(graph, options)
         except BaseException:
             graph.reset()
             raise
-        return Captured(graph, returned, self._api.memory_reserved(self.index) - reserved)
+        # What another thread gives back meanwhile may be more than what the capture took.
+        taken = max(0, self._api.memory_reserved(self.index) - reserved)
+        return Captured(graph, returned, taken)
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:

@@ -70,6 +70,11 @@ def _is_settings(value: Any) -> bool:
 
 
 BOOLEAN = Range("bool", "valid values are True and False", lambda value: isinstance(value, bool))
+CAPTURE_MODE = Range(
+    "str or None",
+    "valid values are 'global', 'thread_local', 'relaxed' and None",
+    lambda value: value in ("global", "thread_local", "relaxed", None),
+)
 POOL = Range(
     "tuple[int, int] or None",
     "valid values are None and a pool handle: two ints of which exactly one is 0",

@@ -93,11 +93,13 @@ class Options:
     unsafe_skip_npugraph_capture_validation: bool = switch(
         False, "Leaves out all checks whether a captured graph is still valid."
     )
-    capture_error_mode: str = option(
-        "global",
-        ranges.choice("global", "thread_local", "relaxed"),
-        "What other threads may do on the device while a graph is captured.",
-        off="global",
+    capture_error_mode: str | None = option(
+        None,
+        ranges.CAPTURE_MODE,
+        """What other threads may do on the device while a graph is captured. None: "global" on an
+        NPU, "thread_local" on a GPU, where NCCL's thread does what "global" forbids.""",
+        off=None,
+        vendor_default="'global'",
         **GPUS,
     )
     reuse_graph_pool_in_same_fx: bool = switch(

@@ -55,33 +55,6 @@ def schema_text(operator: Any) -> str:
     return str(operator._schema)
 
 
-def find_process_group(name: str) -> Any:
-    """The process group of a name, None where there is no such group."""
-    distributed: Any = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return None
-    try:
-        return distributed.distributed_c10d._resolve_process_group(name)
-    except (RuntimeError, ValueError, KeyError):
-        return None
-
-
-def is_process_group(value: object) -> bool:
-    distributed: Any = torch.distributed
-    return bool(distributed.is_available()) and isinstance(value, distributed.ProcessGroup)
-
-
-def process_group_facts(group: Any) -> tuple[str, str, str, list[int]]:
-    """Name, description, backends and ranks of a process group: all that a trace can ask it for.
-
-    But for the rank of this process in it, which follows from its ranks and the rank among all.
-    """
-    known: Any = torch.distributed.distributed_c10d._world
-    # A group that was not made by `new_group` is in none of these tables.
-    ranks = [*known.pg_group_ranks.get(group, range(group.size()))]
-    return group.group_name, group.group_desc, known.pg_backend_config.get(group, ""), ranks
-
-
 def argument_defaults(operator: Any) -> dict[str, object]:
     """The arguments of an operator in order, with their defaults (None where there is none)."""
     return {argument.name: argument.default_value for argument in operator._schema.arguments}
@@ -218,11 +191,6 @@ def _is_changed(module: Any, name: str, entry: Any) -> bool:
     if type(override) is object or entry.alias is not None:  # not set at all: nearly every one
         return False
     return not module._is_default(name) and bool(override != entry.default)
-
-
-def cuda_driver() -> str:
-    extension: Any = torch._C  # a CPU build has no such function, and no CUDA tensor to call it
-    return str(extension._cuda_getDriverVersion())
 
 
 copy_each = torch._foreach_copy_

@@ -71,11 +71,11 @@ _GROUP = "process group"
 
 
 def _group_identity(value: object) -> Plain | None:
-    from npugx_cache._compat import runtime
+    from npugx_cache._compat import process_groups
 
-    return (
-        [_GROUP, *runtime.process_group_facts(value)] if runtime.is_process_group(value) else None
-    )
+    if not process_groups.is_group(value):
+        return None
+    return [_GROUP, *process_groups.facts_of(value)]
 
 
 def _method_identity(value: types.MethodType, depth: int) -> Plain:
@@ -219,9 +219,9 @@ def resolve_op(namespace: str, name: str, overload: str) -> Any:
 
 
 def _group_of_name(name: str) -> Any:
-    from npugx_cache._compat import runtime
+    from npugx_cache._compat import process_groups
 
-    group = runtime.find_process_group(name)
+    group = process_groups.find(name)
     if group is None:
         raise NotPortable(f"there is no process group {name!r}")
     return group

@@ -9,7 +9,7 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from npugx_cache import location
-from npugx_cache._compat import runtime, tracing
+from npugx_cache._compat import process_groups, tracing
 from npugx_cache.guards import Kind, Step, shapes
 from npugx_cache.guards.check import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity
@@ -185,7 +185,7 @@ def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 
     For a process group neither is enough: a trace folds its size and its ranks.
     """
-    if not runtime.is_process_group(value):
+    if not process_groups.is_group(value):
         raise NotPortable(f"a {type(value).__qualname__}, which Dynamo does not look into")
     _identity(builder, node, value, None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import runtime, tracing
+from npugx_cache._compat import process_groups, runtime, tracing
 from npugx_cache.guards import Check, GuardTree, Kind, Node, Step, TensorFact
 from npugx_cache.guards.sources import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity
@@ -148,7 +148,7 @@ class TreeBuilder:
             self._tensor_nodes.append(node)
 
     def has_process_group(self) -> bool:
-        return any(map(runtime.is_process_group, self._values))
+        return any(map(process_groups.is_group, self._values))
 
     def functions(self) -> Iterator[types.FunctionType]:
         yield from (value for value in self._values if type(value) is types.FunctionType)

@@ -103,6 +103,20 @@ def test_calls_on_several_streams():
     assert len(run.captures.graphs) == 1
 
 
+def test_a_capture_that_can_not_begin_leaves_the_device_as_it_was(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("no capture now")
+
+    run = compiled(double, on_npu(7, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.npu.NPUGraph, "capture_begin", refuse)
+        called(run, double, 2, 2)
+        assert len(run.captures.graphs) == 0
+    assert not torch.npu.is_current_stream_capturing()
+    called(run, double, 2, 3, 3)
+    assert len(run.captures.graphs) == 2
+
+
 def test_within_a_capture_of_somebody_else_nothing_is_captured():
     run = compiled(double, on_npu(7, 2))
     x, outer = on_npu(3, 2), torch.npu.NPUGraph()

@@ -32,7 +32,7 @@ def f(x):
         ({"use_graph_pool": (0, 0)}, "a pool handle: two ints of which exactly one is 0"),
         ({"use_graph_pool": (3, 4)}, "a pool handle: two ints of which exactly one is 0"),
         ({"use_graph_pool": (False, 1)}, "a pool handle: two ints of which exactly one is 0"),
-        ({"capture_error_mode": "none"}, "valid values are 'global', 'thread_local', 'relaxed'"),
+        ({"capture_error_mode": "none"}, "'global', 'thread_local', 'relaxed' and None"),
         ({"data_dump_stage": 1}, "valid values are 'original', 'optimized'"),
         ({"data_dump_dir": "/no/such/folder"}, "expected the path of an existing folder"),
         ({"post_grad_custom_pre_pass": "f"}, "valid values are None and a function"),
