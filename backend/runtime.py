@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache._compat import runtime
+from npugx_cache._compat.direct import call_of
 from npugx_cache._compat.frame_shims import handed_over
 from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
 from npugx_cache.backend.program import STREAMS
@@ -91,7 +92,7 @@ def _target(target: Operator) -> Any:
     if target.namespace == "npugx_cache":
         import_module("npugx_cache.backend.operators")  # registers them
     if target.namespace:
-        return resolve_op(*target)
+        return call_of(resolve_op(*target))
     module, _, name = target.name.partition(".")
     return getattr(_MODULES[module], name)
 
