@@ -5,20 +5,27 @@ Made with `torch.library.Library`, which loads no compiler. Importing this regis
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
 from npugx_cache.events import logger
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 NAMESPACE = "npugx_cache"
 
 _library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 _library.define("dump(Tensor value, str node, str folder) -> ()")
+_library.define("limit_cores(int cube, int vector) -> ()")
+_library.define("restore_cores() -> ()")
 
 _counts: defaultdict[tuple[str, str], Any] = defaultdict(itertools.count)
 
@@ -47,3 +54,62 @@ def _rank_folder() -> str:
 
 dump = torch.ops.npugx_cache.dump.default
 fx.node.has_side_effect(dump)  # no results: dead-code elimination would take it
+
+
+class Limited(NamedTuple):
+    """A stream whose cores were limited, and how many it could use before."""
+
+    stream: Any
+    cube: int
+    vector: int
+
+
+def limit(cube: int, vector: int, stream: Any = None) -> Limited:
+    """Limit the cores of a stream, by default the current one."""
+    npu: Any = vars(torch)["npu"]
+    stream = npu.current_stream() if stream is None else stream
+    before = npu.get_stream_limit(stream)
+    npu.set_stream_limit(stream, cube, vector)
+    return Limited(stream, before["cube_core_num"], before["vector_core_num"])
+
+
+def unlimit(limited: Limited) -> None:
+    vars(torch)["npu"].set_stream_limit(limited.stream, limited.cube, limited.vector)
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.open: list[Limited] = []
+
+
+_scopes = _Scopes()
+
+
+@torch.library.impl(_library, "limit_cores", "CompositeExplicitAutograd")
+def _limit_cores(cube: int, vector: int) -> None:
+    _scopes.open.append(limit(cube, vector))
+
+
+@torch.library.impl(_library, "restore_cores", "CompositeExplicitAutograd")
+def _restore_cores() -> None:
+    unlimit(_scopes.open.pop())
+
+
+def _nothing(*_: int) -> None:
+    """A trace limits nothing."""
+
+
+for _name in ("limit_cores", "restore_cores"):
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _nothing, lib=_library)
+    fx.node.has_side_effect(getattr(torch.ops.npugx_cache, _name).default)
+
+
+@contextlib.contextmanager
+def scopes_closed() -> Iterator[None]:
+    """Take back, at the end, what is still limited because an operator inside has raised."""
+    before = len(_scopes.open)
+    try:
+        yield
+    finally:
+        while len(_scopes.open) > before:
+            unlimit(_scopes.open.pop())

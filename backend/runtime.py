@@ -63,6 +63,8 @@ def bind(
     function: Callable[..., Any] = namespace[FUNCTION]
     if streams is not None:
         function = streams.around(function)
+    if ("npugx_cache", "limit_cores") in (target[:2] for _, target in operators):
+        function = _with_scopes_closed(function)
     return without_autocast(function) if disable_autocast else function
 
 
@@ -95,6 +97,16 @@ def _target(target: Operator) -> Any:
         return call_of(resolve_op(*target))
     module, _, name = target.name.partition(".")
     return getattr(_MODULES[module], name)
+
+
+def _with_scopes_closed(function: Callable[..., Any]) -> Callable[..., Any]:
+    scopes_closed = import_module("npugx_cache.backend.operators").scopes_closed
+
+    def run(*inputs: Any) -> Any:
+        with scopes_closed():
+            return function(*inputs)
+
+    return run
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

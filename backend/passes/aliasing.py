@@ -25,9 +25,10 @@ from torch.fx.node import map_arg
 
 from npugx_cache._compat import lowering, schemas
 from npugx_cache.backend.passes import effects, layout
+from npugx_cache.backend.passes.ordering import Ordering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import fx
 
@@ -55,6 +56,7 @@ class Aliasing:
         self._returned: Places = _NOWHERE
         self._absolute: set[int] = set()
         self._segments: list[int] = []
+        self._ordering = Ordering()
         for node in nodes:
             self._add(node)
 
@@ -100,18 +102,35 @@ class Aliasing:
         return bool(places & self._returned)
 
     def one_stream(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether calls belong to one stream and one scope, with no event between them."""
         return len({self._segments[self.position[node]] for node in nodes}) <= 1
 
     def one_segment(self, places: Places, node: fx.Node) -> bool:
-        """Whether all calls that touch the places are issued to the stream of `node`.
+        """Whether all calls that touch the places are together with `node`.
 
-        Memory that is handed from one stream to another is ordered by events that a rewrite would
-        not see.
+        What others do to memory from outside, between two events, a rewrite can't see.
         """
         segment = self._segments[self.position[node]]
-        positions = (at for place in places for at in self._touches[place])
-        roots = (self.position[self.roots[place]] for place in places if place in self.roots)
-        return all(self._segments[at] == segment for at in (*positions, *roots))
+        return all(self._segments[at] == segment for at in self._known_touches(places))
+
+    def ordered_before(self, places: Places, node: fx.Node) -> bool:
+        """Whether `node` may write to the graph's own memory as far as other streams go.
+
+        All that touches it must be over by then, and the memory be from the allocator's pool for
+        the stream of `node`: whoever gets the result knows of no other.
+        """
+        at = self.position[node]
+        label = self._ordering.label(at)
+        made = (self.position[self.roots[place]] for place in places)
+        return all(self._ordering.label(each) == label for each in made) and all(
+            self._ordering.before(each, at) for each in self._known_touches(places) if each < at
+        )
+
+    def _known_touches(self, places: Places) -> Iterator[int]:
+        for place in places:
+            yield from self._touches[place]
+            if place in self.roots:
+                yield self.position[self.roots[place]]
 
     def may_move(self, place: int) -> bool:
         """Whether no call asks where in its storage a value lies: for inputs nobody knows."""
@@ -158,6 +177,7 @@ class Aliasing:
         at = self.position[node]
         previous = self._segments[-1] if self._segments else 0
         self._segments.append(previous + effects.switches_stream(node))
+        self._ordering.add(node)
         if node.op == "output":
             self._returned = self._union(node.all_input_nodes)
             self._record(self._touches, self._returned, at)

@@ -17,7 +17,10 @@ from torch.fx.node import map_arg
 from npugx_cache._compat import schemas
 
 _SWITCHING = frozenset({"streams", "npugraph_ex"})
-"""Namespaces of operators that change the stream of the calls after them."""
+"""Namespaces of operators that change the stream of the calls after them, or order streams."""
+
+_SCOPES = frozenset({"npugx_cache::limit_cores", "npugx_cache::restore_cores"})
+"""Operators that begin or end a scope."""
 
 _UNDECLARED = frozenset(
     {
@@ -111,7 +114,7 @@ def may_hold_tensors(node: fx.Node) -> bool:
 
 def switches_stream(node: fx.Node) -> bool:
     schema = schemas.schema_of(node.target)
-    return schema is not None and schema.namespace in _SWITCHING
+    return schema is not None and (schema.namespace in _SWITCHING or schema.name in _SCOPES)
 
 
 def asks_for_position(node: fx.Node) -> bool:

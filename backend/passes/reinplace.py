@@ -47,5 +47,5 @@ def _may_overwrite(aliasing: Aliasing, node: fx.Node, source: fx.Node) -> bool:
         and aliasing.fills_its_memory(source)
         and aliasing.last_touch(places) <= aliasing.position[node]
         and not aliasing.passed_twice(node, source)
-        and aliasing.one_segment(places, node)
+        and aliasing.ordered_before(places, node)
     )

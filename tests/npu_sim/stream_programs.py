@@ -7,6 +7,8 @@ import npu_sim
 import torch
 from torch import nn
 
+from npugx_cache.backend import scope
+
 npu_sim.install()
 
 SIDE = torch.npu.Stream()
@@ -146,6 +148,30 @@ def a_write_to_an_argument(x):
         x.mul_(2)
     torch.npu.current_stream().wait_stream(SIDE)
     return x.add_(1)
+
+
+@program()
+def limited_cores(x):
+    y = x * 2
+    with scope.limit_core_num(4, 8):
+        z = y.sin()
+        with scope.limit_core_num(2, 2):
+            z = z.cos()
+        w = z * y
+    return w + 1
+
+
+@program()
+def limited_cores_of_a_stream(x):
+    SIDE.wait_stream(torch.npu.current_stream())
+    with scope.limit_core_num(4, 8, SIDE):
+        y = x * 2
+        with torch.npu.stream(SIDE):
+            z = x * 3
+    with torch.npu.stream(SIDE), scope.limit_core_num(3, 6):
+        z = z.exp()
+    torch.npu.current_stream().wait_stream(SIDE)
+    return y + z
 
 
 class Overlapped(nn.Module):
