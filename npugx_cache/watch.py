@@ -8,9 +8,11 @@ refuses the specialisation; the next lookup checks the facts themselves and says
 from __future__ import annotations
 
 import sys
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
-from npugx_cache.guards.names import ABSENT, PinnedNames, looked_up
+from npugx_cache.guards.names import ABSENT, looked_up
+from npugx_cache.guards.seal import SealedNames
 from npugx_cache.source import (
     FUNCTION,
     GROUP,
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from npugx_cache.guards.names import Row
 
 
+_CODE = attrgetter("__code__")
+
+
 class Watch:
     """What a set of source facts was found by. Raises `NotPortable` if a fact can't be found."""
 
@@ -41,12 +46,14 @@ class Watch:
                 for function in function_chain(look_up(fact.module, fact.name)):
                     functions[id(function)] = function, function.__code__
         self._groups = tuple(fact for fact in facts if fact.kind == GROUP)
-        self._names, self._functions = PinnedNames(found_by), tuple(functions.values())
+        self._names = SealedNames(found_by)
+        self._functions = tuple(function for function, _ in functions.values())
+        self._codes = tuple(code for _, code in functions.values())
 
     def unchanged(self) -> bool:
         return (
             self._names.unchanged()
-            and all(function.__code__ is code for function, code in self._functions)
+            and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._groups or hold(self._groups))
         )
 

@@ -21,6 +21,7 @@ from npugx_cache.portable import NotPortable, decode, encode, identity
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from npugx_cache.guards.residue import Test
     from npugx_cache.portable import Plain
 
 Rows = tuple[tuple[int, Any], ...]
@@ -82,7 +83,7 @@ class Guards:
         # check is made in vain, pays for it ever more rarely.
         if self._accepted > 1 and self._accepted.bit_count() == 1:
             try:
-                self._native = NativeCheck(self.tree, values, scope, self._holds)
+                self._native = NativeCheck(self.tree, values, scope, self._test_of)
             except Exception as reason:  # noqa: BLE001 - the full check works without it
                 logger.debug("guards stay in Python for now: %r", reason)
 
@@ -99,8 +100,11 @@ class Guards:
             if fast is not None:
                 if not fast(self, rows, values):
                     return False
-            elif not all(self._holds(kind, values[node], arg) for node, arg in rows):
-                return False
+                continue
+            test = self._test_of(kind)
+            for node, arg in rows:
+                if not test(values[node], arg):
+                    return False
         return True
 
     def _types_match(self, rows: Rows, values: list[Any]) -> bool:
@@ -139,11 +143,15 @@ class Guards:
             self._known[ident] = live
         return same
 
+    def _type_is(self, value: Any, ident: Any) -> bool:
+        return self._is(type(value), ident)
+
     def _tensor_matches(self, value: Any, index: int) -> bool:
         fact = self._tensors[index]
         live = type(value)
         return (
-            (live is self._known[fact.type] or self._is(live, fact.type))
+            isinstance(value, torch.Tensor)
+            and (live is self._known[fact.type] or self._is(live, fact.type))
             and value.dtype is fact.dtype
             and value.device == fact.device
             and value.requires_grad is fact.requires_grad
@@ -153,13 +161,11 @@ class Guards:
         )
 
     def _holds(self, kind: Kind, value: Any, arg: Plain) -> bool:
-        if kind == Kind.TYPE:
-            return self._is(type(value), arg)
-        if kind == Kind.IDENTITY:
-            return self._is(value, arg)
-        if kind == Kind.TENSOR:
-            return isinstance(value, torch.Tensor) and self._tensor_matches(value, arg)
-        return _SIMPLE[kind](value, arg)
+        return self._test_of(kind)(value, arg)
+
+    def _test_of(self, kind: Kind) -> Test:
+        """What tells whether a value passes a check of this kind with its argument."""
+        return _SIMPLE.get(kind) or _WITH_MEMO[kind].__get__(self)
 
     def _failures(self, scope: Scope) -> Iterator[str]:
         words = Wording(self.tree)
@@ -217,7 +223,7 @@ def _equals(value: object, arg: Plain) -> bool:
     return bool(encode(value) == arg)
 
 
-_SIMPLE: dict[Kind, Callable[[Any, Plain], bool]] = {
+_SIMPLE: dict[Kind, Test] = {
     Kind.EQUALS: _equals,
     Kind.LENGTH: lambda value, arg: len(value) == arg,
     Kind.ABSENT_ATTR: lambda value, arg: arg not in value.__dict__,
@@ -225,10 +231,17 @@ _SIMPLE: dict[Kind, Callable[[Any, Plain], bool]] = {
     Kind.LACKS_ATTR: lambda value, arg: not hasattr(value, arg),
     Kind.CONTAINS: lambda value, arg: decode(arg) in value,
     Kind.NOT_CONTAINS: lambda value, arg: decode(arg) not in value,
-    Kind.KEYS: lambda value, arg: _encoded_keys(value, list) == arg,
+    Kind.KEYS: lambda value, arg: _are_names(value, arg) or _encoded_keys(value, list) == arg,
     Kind.KEY_SET: lambda value, arg: _encoded_keys(value, set) == arg,
     Kind.NOT_NONE: lambda value, _: value is not None,
     Kind.ITERATOR: lambda value, arg: iterator_state(value) == arg,
+}
+
+
+_WITH_MEMO: dict[Kind, Any] = {
+    Kind.TYPE: Guards._type_is,  # noqa: SLF001
+    Kind.IDENTITY: Guards._is,  # noqa: SLF001
+    Kind.TENSOR: Guards._tensor_matches,  # noqa: SLF001
 }
 
 
@@ -249,6 +262,15 @@ def iterator_state(value: Any) -> Plain:
 
 def _keys(value: Any) -> list[Any]:
     return list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
+
+
+def _are_names(value: Any, arg: Any) -> bool:
+    """Whether the keys are all str and those of `arg`, in order: nothing has to be encoded."""
+    keys = _keys(value)
+    return bool(keys == arg[1]) and _ONLY_STR.issuperset(map(type, keys))
+
+
+_ONLY_STR = frozenset({str})
 
 
 def _encoded_keys(value: Any, kind: type[list[Any] | set[Any]]) -> Plain:

@@ -14,14 +14,15 @@ import torch
 
 from npugx_cache._compat import guard_managers, runtime
 from npugx_cache.guards.managers import DICTS, REASON, SEQUENCES, LeftToPython, Managers
-from npugx_cache.guards.names import PinnedNames
 from npugx_cache.guards.residue import Left, Residue
+from npugx_cache.guards.seal import SealedNames
 from npugx_cache.guards.tree import Check, GuardTree, Kind
 from npugx_cache.portable import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from npugx_cache.guards.residue import Test
     from npugx_cache.guards.sources import Scope
     from npugx_cache.portable import Plain
 
@@ -50,15 +51,15 @@ class NativeCheck:
         tree: GuardTree,
         values: Sequence[Any],
         scope: Scope,
-        holds: Callable[[Kind, Any, Plain], bool],
+        test_of: Callable[[Kind], Test],
     ) -> None:
         with guard_managers.building() as manager_type:
             managers = Managers(tree, values, scope, manager_type)
             left = _Guards(tree, managers).add_all()
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep = managers.keep
-        self._names = PinnedNames(managers.shadows)
-        self._residue = Residue(tree, left, holds)
+        self._names = SealedNames(managers.shadows)
+        self._residue = Residue(tree, left, test_of)
         self._state = runtime.SameState()
 
     def accept(self, scope: Scope) -> bool:
@@ -127,24 +128,30 @@ class _Guards:
         if isinstance(value, types.FunctionType):
             if not _is_pinnable(value):
                 raise LeftToPython("a function with mutable defaults or free variables")
-            self._function(manager, value, str(node))
+            self._function(manager, value, str(node), set())
         elif _is_fixed(value):
             self._managers.guard_identity(manager, value)
         else:
             raise LeftToPython("identity")
 
-    def _function(self, manager: Manager, function: types.FunctionType, source: str) -> None:
+    def _function(
+        self, manager: Manager, function: types.FunctionType, source: str, seen: set[int]
+    ) -> None:
         """A function and all that its identity is made of: it can be edited in place."""
         managers = self._managers
         managers.guard_identity(manager, function)
+        if id(function) in seen:  # it is among what it carries itself; its parts are guarded there
+            return
+        seen.add(id(function))
         for name in _FUNCTION_PARTS:
             part, place = getattr(function, name), f"{source}.{name}"
             holder = managers.attribute(manager, name, part, place)
             managers.guard_identity(holder, part)
             for index, element in enumerate(part if type(part) is tuple else ()):
-                self._carried(managers.element(holder, index, element, f"{place}.{index}"), element)
+                child = managers.element(holder, index, element, f"{place}.{index}")
+                self._carried(child, element, seen)
 
-    def _carried(self, manager: Manager, value: Any) -> None:
+    def _carried(self, manager: Manager, value: Any, seen: set[int]) -> None:
         """What a function carries along: functions may change in place, cells be filled anew."""
         if isinstance(value, types.CellType):
             place = f"{manager.get_source()}.contents"
@@ -153,12 +160,12 @@ class _Guards:
             self._managers.guard_identity(manager, content)
             value = content
         if isinstance(value, types.FunctionType):
-            self._function(manager, value, manager.get_source())
+            self._function(manager, value, manager.get_source(), seen)
 
     def _equals(self, node: int, value: Any, _: Plain) -> None:
         if value is None or type(value) in (bool, torch.dtype, types.CodeType):
             self._managers.guard_identity(self._managers.of(node), value)
-        elif type(value) in (str, int) or _is_plain_float(value):
+        elif type(value) in (str, int, torch.device) or _is_plain_float(value):
             self._managers.pin_type(node)
             self._managers.of(node).add_equals_match_guard(value, REASON, None)
         else:
@@ -209,6 +216,12 @@ class _Guards:
         self._managers.pin_type(node)
         self._managers.of(node).add_dict_contains_guard(expected, decode(key), REASON, None)
 
+    def _keys(self, node: int, value: Any, arg: Any) -> None:
+        if type(value) not in DICTS or arg[1]:
+            raise LeftToPython("keys in order")
+        self._managers.pin_type(node)
+        self._managers.of(node).add_dict_length_check_guard(0, REASON, None)
+
     def _not_none(self, node: int, _value: Any, _: Plain) -> None:
         self._managers.of(node).add_not_none_guard(REASON, None)
 
@@ -223,6 +236,8 @@ _LEAVES: dict[Kind, Callable[[_Guards, int, Any, Plain], None]] = {
     Kind.HAS_ATTR: _Guards._has,  # noqa: SLF001
     Kind.CONTAINS: _Guards._contains,  # noqa: SLF001
     Kind.NOT_CONTAINS: _Guards._lacks,  # noqa: SLF001
+    Kind.KEYS: _Guards._keys,  # noqa: SLF001
+    Kind.KEY_SET: _Guards._keys,  # noqa: SLF001
     Kind.NOT_NONE: _Guards._not_none,  # noqa: SLF001
 }
 """The other kinds are left to Python. LACKS_ATTR too: C++ takes any exception for an absence."""
@@ -242,15 +257,17 @@ def _is_fixed(value: object) -> bool:
     return isinstance(value, (type, types.ModuleType)) or type(value) in _SCALARS
 
 
-def _is_pinnable(value: object, depth: int = 0) -> bool:
+def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
     """Whether a function carries nothing along but fixed values and such functions."""
     if not isinstance(value, types.FunctionType):
         return _is_fixed(value)
-    if depth > _NESTED_FUNCTIONS or value.__kwdefaults__:
+    if any(value is each for each in above):  # a wrapper that calls itself by its name
+        return True
+    if len(above) > _NESTED_FUNCTIONS or value.__kwdefaults__:
         return False
     try:
         contents = [cell.cell_contents for cell in value.__closure__ or ()]
     except ValueError:  # a cell that is not filled yet
         return False
     carried = (*(value.__defaults__ or ()), *contents)
-    return all(_is_pinnable(each, depth + 1) for each in carried)
+    return all(_is_pinnable(each, (*above, value)) for each in carried)

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.guards import shapes
 from npugx_cache.guards.sources import evaluate, plan
+from npugx_cache.guards.tree import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.guards.sources import Scope
-    from npugx_cache.guards.tree import Check, GuardTree, Kind
+    from npugx_cache.guards.tree import Check, GuardTree
     from npugx_cache.portable import Plain
+
+    Test = Callable[[Any, Plain], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,31 +32,48 @@ class Left:
 class Residue:
     """Reads only the nodes that its conditions need."""
 
-    def __init__(
-        self, tree: GuardTree, left: Left, holds: Callable[[Kind, Any, Plain], bool]
-    ) -> None:
+    def __init__(self, tree: GuardTree, left: Left, test_of: Callable[[Kind], Test]) -> None:
         needed = tree.with_ancestors(_nodes(left))
         place = {node: position for position, node in enumerate(needed)}
         place[-1] = -1
         steps = plan(tree)
         self._plan = tuple((place[p], step, arg) for p, step, arg in (steps[n] for n in needed))
-        self._checks = tuple((place[node], kind, arg) for node, kind, arg in left.checks)
+        checks = _without_implied(left.checks)
+        self._checks = tuple((place[node], test_of(kind), arg) for node, kind, arg in checks)
         self._aliases = tuple((place[a], place[b]) for a, b in left.aliases)
         self._different = tuple(tuple(place[node] for node in group) for group in left.different)
+        self._related = bool(left.aliases or left.different or left.shapes)
         self._shapes = tuple(shapes.moved(condition, place) for condition in left.shapes)
-        self._holds = holds
 
     def accept(self, scope: Scope) -> bool:
         """May raise anything that user code raises."""
         if not self._plan:
             return True
         values = evaluate(self._plan, scope)
+        for node, test, arg in self._checks:
+            if not test(values[node], arg):
+                return False
+        return not self._related or self._relations_hold(values)
+
+    def _relations_hold(self, values: list[Any]) -> bool:
         return (
-            all(self._holds(kind, values[node], arg) for node, kind, arg in self._checks)
-            and all(values[a] is values[b] for a, b in self._aliases)
+            all(values[a] is values[b] for a, b in self._aliases)
             and all(len({id(values[n]) for n in group}) == len(group) for group in self._different)
             and all(shapes.holds(condition, values) for condition in self._shapes)
         )
+
+
+def _without_implied(checks: tuple[Check, ...]) -> list[Check]:
+    """Without those of the keys in any order, where they are checked in order as well."""
+    ordered = {check.node: check.arg for check in checks if check.kind == Kind.KEYS}
+
+    def implied(check: Check) -> bool:
+        if check.kind != Kind.KEY_SET or check.node not in ordered:
+            return False
+        (_, keys), (_, inside) = ordered[check.node], check.arg
+        return {*map(type, keys)} <= {str} and sorted(keys, key=repr) == inside
+
+    return [check for check in checks if not implied(check)]
 
 
 def _nodes(left: Left) -> set[int]:
