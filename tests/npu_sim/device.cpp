@@ -18,12 +18,17 @@ typedef void (*npu_stub_hook)(void*);
 extern npu_stub_hook npu_stub_on_execute, npu_stub_on_destroy;
 extern void (*npu_stub_on_memcpy)(void*, const void*, unsigned long);
 void npu_stub_note(const char* what, const void* on, const void* stream);
+extern void (*npu_stub_on_value)(void*, uint64_t, int);
+extern long npu_stub_waiting;
 }
 using c10::IValue; using c10::Stack; using at::Tensor;
 namespace {
 long n_exec = 0, n_rec = 0, n_replayed = 0, n_updated = 0;
-struct Rec { c10::OperatorHandle op; Stack args; std::vector<Tensor> outs; void* grp; void* d; const void* s; unsigned long n; };
+enum Kind { CALL, COPY, WAIT, WRITE };
+struct Rec { c10::OperatorHandle op; Stack args; std::vector<Tensor> outs; void* grp; void* d; const void* s; unsigned long n; Kind kind = CALL; };
 std::unordered_map<void*, std::vector<Rec>> graphs;
+struct Suspended { void* ri; size_t at; };
+std::vector<Suspended> suspended;             // graphs that wait for a value, in the order of their replays
 c10::optional<c10::OperatorHandle> dummy;
 
 bool is_npu(const Tensor& t) { return t.defined() && t.device().type() == c10::DeviceType::PrivateUse1; }
@@ -64,17 +69,15 @@ void sim(const c10::OperatorHandle& op, Stack* stack) {
   bool any = false; Stack cs; cs.reserve(na);
   for (auto& v : orig) cs.push_back(conv(v, any));
   void* ri = npu_stub_active_ri; void* upd = npu_stub_update_grp;
-  if (upd) {                                        // task update: replace the arguments of the group's record(s)
-    for (auto& g : graphs) for (auto& r : g.second) if (r.grp == upd && r.op.operator_name() == op.operator_name()) { r.args = cs; n_updated++; }
-  }
   const bool dry = ri || upd;
+  const bool out_list = na && sc.arguments()[na - 1].name() == "out" && orig[na - 1].isTensorList();   // written and returned, says no annotation
   if (dry && (sc.name() == "aten::_local_scalar_dense")) TORCH_CHECK(false, "npu sim: host read of a device value during capture");
   Stack run;
   bool all_alias = !sc.returns().empty();
   for (auto& r : sc.returns()) if (!(r.alias_info() && r.alias_info()->isWrite())) all_alias = false;
   if (dry) {                                        // shapes only: nothing is executed on the captured memory
     for (size_t i = 0; i < na; i++) {
-      auto ai = sc.arguments()[i].alias_info(); bool w = ai && ai->isWrite();
+      auto ai = sc.arguments()[i].alias_info(); bool w = (ai && ai->isWrite()) || (out_list && i == na - 1);
       auto safe = [&](const Tensor& t) { return !t.defined() ? t : at::isIntegralType(t.scalar_type(), false) ? at::zeros_like(t) : w ? t.clone() : t; };   // index 0 is always valid
       if (cs[i].isTensor()) run.push_back(safe(cs[i].toTensor()));
       else if (cs[i].isTensorList()) { c10::List<Tensor> l; for (Tensor t : cs[i].toTensorList()) l.push_back(safe(t)); run.push_back(l); }
@@ -84,11 +87,16 @@ void sim(const c10::OperatorHandle& op, Stack* stack) {
   } else run = cs;
   if (dry && all_alias) { run.resize(sc.returns().size()); for (size_t i = 0; i < run.size(); i++) for (size_t j = 0; j < na; j++) { auto aa = sc.arguments()[j].alias_info(); if (aa && aa->beforeSets() == sc.returns()[i].alias_info()->beforeSets()) { run[i] = orig[j]; break; } } }
   else { call_cpu(op, &run); n_exec++; }
+  // after the kernel has accepted them
+  if (upd) {                                        // task update: replace the arguments of the group's record(s)
+    for (auto& g : graphs) for (auto& r : g.second) if (r.grp == upd && r.op.operator_name() == op.operator_name()) { r.args = cs; n_updated++; }
+  }
   Rec rec{op, ri ? cs : Stack(), {}, npu_stub_active_grp, nullptr, nullptr, 0};
   auto* outs = ri ? &rec.outs : nullptr;
   for (size_t i = 0; i < sc.returns().size(); i++) {
     auto ra = sc.returns()[i].alias_info();
-    if (ra && ra->isWrite()) {
+    if (out_list) { stack->push_back(orig[na - 1].toTensorList().get(i)); if (outs) outs->push_back(Tensor()); }
+    else if (ra && ra->isWrite()) {
       for (size_t j = 0; j < na; j++) { auto aa = sc.arguments()[j].alias_info(); if (aa && aa->beforeSets() == ra->beforeSets()) {
         if (run[i].isTensor() && is_npu(orig[j].toTensor()) && orig[j].toTensor().sizes() != run[i].toTensor().sizes()) {   // out= resize
           Tensor t = orig[j].toTensor(); t.resize_(run[i].toTensor().sizes()); cpu_alias(t).copy_(run[i].toTensor()); }
@@ -100,11 +108,17 @@ void sim(const c10::OperatorHandle& op, Stack* stack) {
   }
   if (ri) { graphs[ri].push_back(std::move(rec)); n_rec++; }
 }
-void on_execute(void* ri) {
+void run_from(void* ri, size_t at) {
   at::AutoDispatchBelowADInplaceOrView guard;
   auto it = graphs.find(ri); if (it == graphs.end()) return;
-  for (auto& r : it->second) {
-    if (r.n) { std::memmove(r.d, r.s, r.n); continue; }
+  for (; at < it->second.size(); at++) {
+    auto& r = it->second[at];
+    if (r.kind == COPY) { std::memmove(r.d, r.s, r.n); continue; }
+    if (r.kind == WRITE) { *(uint64_t*)r.d = r.n; continue; }
+    if (r.kind == WAIT) {
+      if (*(uint64_t*)r.d == r.n) continue;
+      suspended.push_back({ri, at}); npu_stub_waiting++; return;
+    }
     Stack s = r.args; call_cpu(r.op, &s); n_replayed++;
     size_t k = 0;
     for (auto& v : s) {
@@ -113,10 +127,21 @@ void on_execute(void* ri) {
     }
   }
 }
+void on_execute(void* ri) { run_from(ri, 0); }
+void on_value(void* address, uint64_t value, int waits) {
+  if (npu_stub_active_ri) {
+    static auto h = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
+    graphs[npu_stub_active_ri].push_back(Rec{h, {}, {}, nullptr, address, nullptr, value, waits ? WAIT : WRITE}); return;
+  }
+  if (waits) return;                            // streams are synchronous
+  *(uint64_t*)address = value;
+  auto waiting = std::move(suspended); suspended.clear();
+  for (auto& w : waiting) { npu_stub_waiting--; run_from(w.ri, w.at); }
+}
 void on_destroy(void* ri) { graphs.erase(ri); }
 void on_memcpy(void* d, const void* s, unsigned long n) {
   static auto h = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
-  graphs[npu_stub_active_ri].push_back(Rec{h, {}, {}, nullptr, d, s, n});
+  graphs[npu_stub_active_ri].push_back(Rec{h, {}, {}, nullptr, d, s, n, COPY});
 }
 Tensor to_copy(const Tensor& self, std::optional<at::ScalarType> dt, std::optional<at::Layout> ly, std::optional<at::Device> dv, std::optional<bool> pin, bool nb, std::optional<at::MemoryFormat> mf) {
   auto d = dv.value_or(self.device()); auto o = self.options().dtype(dt.value_or(self.scalar_type())).device(d).pinned_memory(false);
@@ -125,8 +150,14 @@ Tensor to_copy(const Tensor& self, std::optional<at::ScalarType> dt, std::option
   r.copy_(self); return r;
 }
 std::unique_ptr<torch::Library> lib, alib;
+std::vector<std::unique_ptr<torch::Library>> routed;
 int64_t sdp_choice(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>, bool) { return 0; }  // math
 } // namespace
+// Run another operator's kernel for the CPU on the device too, recorded and updated like ATen's.
+extern "C" __attribute__((visibility("default"))) void npu_sim_route(const char* space, const char* name) {
+  routed.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, space, std::make_optional(c10::DispatchKey::PrivateUse1), __FILE__, __LINE__));
+  routed.back()->impl(name, torch::CppFunction::makeFromBoxedFunction<&sim>());
+}
 extern "C" __attribute__((visibility("default"))) void npu_sim_stats(long* o) { o[0] = n_exec; o[1] = n_rec; o[2] = n_replayed; o[3] = n_updated; o[4] = (long)graphs.size(); }
 extern "C" __attribute__((visibility("default"))) int npu_sim_install(int verbose) {
   static const std::set<std::string> keep = {"empty", "empty_strided", "as_strided", "as_strided_", "view", "resize_", "resize_as_", "set_", "_copy_from", "_copy_from_and_resize",
@@ -150,7 +181,7 @@ extern "C" __attribute__((visibility("default"))) int npu_sim_install(int verbos
   // torch_npu has its own attention kernel here (FlashAttentionScore of the operator library, absent): pass through to ours
   alib = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", std::make_optional(c10::DispatchKey::AutogradPrivateUse1), __FILE__, __LINE__);
   alib->impl("scaled_dot_product_attention", torch::CppFunction::makeFallthrough());
-  npu_stub_on_execute = on_execute; npu_stub_on_destroy = on_destroy; npu_stub_on_memcpy = on_memcpy;
+  npu_stub_on_execute = on_execute; npu_stub_on_destroy = on_destroy; npu_stub_on_memcpy = on_memcpy; npu_stub_on_value = on_value;
   if (verbose) fprintf(stderr, "npu_sim: %d ATen kernels redirected to CPU\n", n);
   return n;
 }

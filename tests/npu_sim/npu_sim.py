@@ -7,13 +7,13 @@ import ctypes
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch_npu  # noqa: F401 - registers the device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 COUNTS = ("executed", "recorded", "replayed", "updated", "live_graphs")
 
@@ -39,7 +39,8 @@ class Issued(NamedTuple):
     """One thing that was issued to a stream.
 
     `what` is an operator, or "record", "wait", "synchronize", "replay", "cube cores", "vector
-    cores"; `on` the number of the event, in order of their first appearance, or of cores.
+    cores", "group begin", "group end", "update begin", "update end", "external wait", "external
+    reset", "external record"; `on` the number of the event, in order of their first appearance, or of cores.
     """
 
     what: str
@@ -53,7 +54,7 @@ def issued(**streams: torch.Stream) -> Iterator[list[Issued]]:
 
     Others are numbered in order of their first appearance.
     """
-    stub = ctypes.CDLL(str(Path(os.environ["NPU_STUB_LIB"]) / "libnpustub.so"))
+    stub = _stub()
     stub.npu_stub_log_stop.restype = ctypes.c_char_p
     names = {_handle(each): name for name, each in streams.items()}
     names.setdefault(torch.npu.default_stream().npu_stream, "")
@@ -78,9 +79,32 @@ def _handle(stream: torch.Stream) -> int:
     return int(torch.npu.Stream(**parts).npu_stream)
 
 
+def route(namespace: str, name: str, function: Callable[..., Any]) -> None:
+    """Give an operator of torch_npu's, "op" or "op.overload", a function as its kernel.
+
+    It computes on CPU tensors, and is recorded, replayed and updated like torch's own operators.
+    """
+    library = torch.library.Library(namespace, "IMPL")
+    library.impl(name, function, "CPU")
+    _libraries.append(library)
+    _library().npu_sim_route(namespace.encode(), name.encode())
+
+
+_libraries: list[torch.library.Library] = []
+
+
+def waiting() -> int:
+    """How many replays wait for a value that nobody has written."""
+    return ctypes.c_long.in_dll(_stub(), "npu_stub_waiting").value
+
+
+def _stub() -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(os.environ["NPU_STUB_LIB"]) / "libnpustub.so"))
+
+
 def set_trace(text: str) -> None:
     """What `NPUGraph.debug_dump` writes from now on: there are no kernels here to be traced."""
-    stub = ctypes.CDLL(str(Path(os.environ["NPU_STUB_LIB"]) / "libnpustub.so"))
+    stub = _stub()
     _traces.append(text.encode())  # the library keeps the address
     ctypes.c_char_p.in_dll(stub, "npu_stub_graph_json").value = _traces[-1]
 

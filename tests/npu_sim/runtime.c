@@ -36,6 +36,11 @@ EXP npu_stub_hook npu_stub_on_destroy;
 EXP __thread void *npu_stub_active_ri, *npu_stub_active_grp, *npu_stub_update_grp;
 EXP void (*npu_stub_on_memcpy)(void *dst, const void *src, unsigned long n);
 
+/* graphs that wait for a value nobody has written: a synchronisation would hang, so it fails */
+EXP long npu_stub_waiting;
+EXP void (*npu_stub_on_value)(void *address, uint64_t value, int waits);
+static aclError synchronised(void) { npu_stub_n_sync++; return npu_stub_waiting ? 507046 : 0; }
+
 /* ---- lifecycle ---- */
 EXP aclError aclInit(const char *p) { tr("aclInit %s", p ? p : "(null)"); return 0; }
 EXP aclError aclFinalize() { return 0; }
@@ -52,10 +57,10 @@ EXP aclError aclrtGetCurrentContext(aclrtContext *c) { *c = t_ctx ? t_ctx : (voi
 EXP aclError aclrtSetCurrentContext(aclrtContext c) { t_ctx = c; return 0; }
 EXP aclError aclrtGetPrimaryCtxState(int32_t d, uint32_t *f, int32_t *a) { (void)d; if (f) *f = 0; if (a) *a = 1; return 0; }
 EXP aclError aclrtGetLogicDevIdByUserDevId(const int32_t u, int32_t *const l) { *l = u; return 0; }
-EXP aclError aclrtSynchronizeDevice(void) { npu_stub_n_sync++; return 0; }
-EXP aclError aclrtSynchronizeDeviceWithTimeout(int32_t t) { (void)t; npu_stub_n_sync++; return 0; }
 EXP void npu_stub_note(const char *what, const void *on, const void *stream);
-EXP aclError aclrtSynchronizeStream(aclrtStream s) { npu_stub_note("synchronize", NULL, s); npu_stub_n_sync++; return 0; }
+EXP aclError aclrtSynchronizeDevice(void) { return synchronised(); }
+EXP aclError aclrtSynchronizeDeviceWithTimeout(int32_t t) { (void)t; return synchronised(); }
+EXP aclError aclrtSynchronizeStream(aclrtStream s) { npu_stub_note("synchronize", NULL, s); return synchronised(); }
 EXP aclError aclrtSynchronizeStreamWithTimeout(aclrtStream s, int32_t t) { (void)t; return aclrtSynchronizeStream(s); }
 EXP aclError aclrtDeviceCanAccessPeer(int32_t *c, int32_t a, int32_t b) { (void)a; (void)b; *c = 0; return 0; }
 EXP aclError aclGetDeviceCapability(uint32_t d, aclDeviceInfo i, int64_t *v) { (void)d; (void)i; *v = 24; return 0; }
@@ -121,6 +126,9 @@ EXP aclError aclrtGetStreamResLimit(aclrtStream s, aclrtDevResLimitType t, uint3
 EXP aclError aclrtSetStreamResLimit(aclrtStream s, aclrtDevResLimitType t, uint32_t v) { npu_stub_note(t == ACL_RT_DEV_RES_VECTOR_CORE ? "vector cores" : "cube cores", (void *)(size_t)v, s); S_(s)->lim[t == ACL_RT_DEV_RES_VECTOR_CORE] = v; return 0; }
 EXP aclError aclrtGetDeviceResLimit(int32_t d, aclrtDevResLimitType t, uint32_t *v) { (void)d; *v = t == ACL_RT_DEV_RES_VECTOR_CORE ? 48 : 24; return 0; }
 EXP aclError aclrtGetResInCurrentThread(aclrtDevResLimitType t, uint32_t *v) { *v = t == ACL_RT_DEV_RES_VECTOR_CORE ? 48 : 24; return 0; }
+/* what an ExternalEvent is made of: a word in memory that a graph waits for, and clears */
+EXP aclError aclrtValueWait(void *a, uint64_t v, uint32_t f, aclrtStream s) { (void)f; npu_stub_note("external wait", NULL, s); if (npu_stub_on_value) npu_stub_on_value(a, v, 1); return 0; }
+EXP aclError aclrtValueWrite(void *a, uint64_t v, uint32_t f, aclrtStream s) { (void)f; npu_stub_note(v ? "external record" : "external reset", NULL, s); if (npu_stub_on_value) npu_stub_on_value(a, v, 0); return 0; }
 static aclError mkevent(aclrtEvent *e) { size_t *x = malloc(16); *x = (size_t)++npu_stub_n_event; *e = x; return 0; }
 EXP aclError aclrtCreateEvent(aclrtEvent *e) { return mkevent(e); }
 EXP aclError aclrtCreateEventWithFlag(aclrtEvent *e, uint32_t f) { (void)f; return mkevent(e); }
@@ -141,10 +149,10 @@ EXP aclError aclmdlRICaptureEnd(aclrtStream s, aclmdlRI *r) {
 EXP aclError aclmdlRICaptureGetInfo(aclrtStream s, aclmdlRICaptureStatus *st, aclmdlRI *r) {
     S *x = S_(s); if (st) *st = x->capturing ? ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE : ACL_MODEL_RI_CAPTURE_STATUS_NONE; if (r) *r = x->capturing ? (aclmdlRI)x->ri : NULL; return 0; }
 EXP aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode *m) { (void)m; return 0; }
-EXP aclError aclmdlRICaptureTaskGrpBegin(aclrtStream s) { (void)s; npu_stub_n_tgrp_begin++; npu_stub_active_grp = malloc(8); return 0; }
-EXP aclError aclmdlRICaptureTaskGrpEnd(aclrtStream s, aclrtTaskGrp *h) { (void)s; npu_stub_n_tgrp_end++; *h = (aclrtTaskGrp)npu_stub_active_grp; npu_stub_active_grp = NULL; return 0; }
-EXP aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream s, aclrtTaskGrp h) { (void)s; npu_stub_update_grp = (void *)h; npu_stub_n_tupd_begin++; return 0; }
-EXP aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream s) { (void)s; npu_stub_n_tupd_end++; npu_stub_update_grp = NULL; return 0; }
+EXP aclError aclmdlRICaptureTaskGrpBegin(aclrtStream s) { npu_stub_note("group begin", NULL, s); npu_stub_n_tgrp_begin++; npu_stub_active_grp = malloc(8); return 0; }
+EXP aclError aclmdlRICaptureTaskGrpEnd(aclrtStream s, aclrtTaskGrp *h) { npu_stub_note("group end", NULL, s); npu_stub_n_tgrp_end++; *h = (aclrtTaskGrp)npu_stub_active_grp; npu_stub_active_grp = NULL; return 0; }
+EXP aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream s, aclrtTaskGrp h) { npu_stub_note("update begin", NULL, s); npu_stub_update_grp = (void *)h; npu_stub_n_tupd_begin++; return 0; }
+EXP aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream s) { npu_stub_note("update end", NULL, s); npu_stub_n_tupd_end++; npu_stub_update_grp = NULL; return 0; }
 EXP aclError aclmdlRIExecuteAsync(aclmdlRI r, aclrtStream s) { npu_stub_note("replay", (void *)r, s); npu_stub_n_execute++; tr("execute ri %p", (void *)r); if (npu_stub_on_execute) npu_stub_on_execute((void *)r); return 0; }
 EXP aclError aclmdlRIDestroy(aclmdlRI r) { npu_stub_n_ri_destroy++; if (npu_stub_on_destroy) npu_stub_on_destroy((void *)r); tr("RIDestroy %p", (void *)r); return 0; }
 EXP aclError aclmdlRIGetId(aclmdlRI r, uint32_t *i) { (void)r; *i = 1; return 0; }
