@@ -11,6 +11,7 @@ from torch import fx
 
 from npugx_cache._compat import lowering, schemas
 from npugx_cache.backend.capture.layout import Layout, Role
+from npugx_cache.backend.lengths import lengths_of
 from npugx_cache.backend.passes import effects
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 
@@ -42,16 +43,24 @@ def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Lay
     if unknown:
         roles = tuple(Role.UNUSED for _ in inputs)
         return Layout(device="", roles=roles, refusal=f"nothing is known of {unknown[0]}'s value")
-    devices = sorted(set(_devices(graph_module)))
+    lengths = lengths_of(graph)
+    devices = sorted(set(_devices(graph_module, lengths)))
     written = _inputs_of(graph, _writes)
     placed = _inputs_of(graph, _looks_at_place)
     values = [node.meta["val"] for node in inputs]
     return Layout(
         device=devices[0] if len(devices) == 1 else "",
-        roles=tuple(_role(node, i in static, written, placed) for i, node in enumerate(inputs)),
+        roles=tuple(
+            _length_role(node) if node in lengths else _role(node, i in static, written, placed)
+            for i, node in enumerate(inputs)
+        ),
         shaped=tuple(i for i, value in enumerate(values) if _is_shaped(value)),
         refusal=_refusal(graph_module, devices),
     )
+
+
+def _length_role(node: fx.Node) -> Role:
+    return Role.LENGTHS if isinstance(node.meta["val"], torch.Tensor) else Role.LENGTH
 
 
 def _role(node: fx.Node, parameter: bool, written: set[fx.Node], placed: set[fx.Node]) -> Role:
@@ -104,10 +113,10 @@ def _has_no_value(node: fx.Node) -> bool:
     return node.op == "placeholder" and "val" not in node.meta
 
 
-def _devices(graph_module: fx.GraphModule) -> Iterator[str]:
+def _devices(graph_module: fx.GraphModule, lengths: Collection[fx.Node]) -> Iterator[str]:
     for node in graph_module.graph.nodes:
         value = node.meta.get("val")
-        if _is_value(node) or _is_transferred(node):
+        if node in lengths or _is_value(node) or _is_transferred(node):
             continue
         if node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(graph_module)

@@ -15,6 +15,7 @@ from npugx_cache._compat.direct import call_of
 from npugx_cache._compat.frame_shims import handed_over
 from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
 from npugx_cache.backend.program import STREAMS
+from npugx_cache.backend.updatable import UPDATABLE, key
 from npugx_cache.portable import resolve_op
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def _target(target: Operator) -> Any:
     if target.namespace == "npugx_cache":
         import_module("npugx_cache.backend.operators")  # registers them
     if target.namespace:
-        return call_of(resolve_op(*target))
+        names = UPDATABLE.get(key(*target))
+        operator = resolve_op(*target)
+        return call_of(operator) if names is None else _updatable(operator, names)
     module, _, name = target.name.partition(".")
     return getattr(_MODULES[module], name)
 
@@ -107,6 +110,12 @@ def _with_scopes_closed(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*inputs)
 
     return run
+
+
+def _updatable(operator: Any, names: Sequence[str]) -> Any:
+    from npugx_cache.backend.capture.tasks import UpdatableCall
+
+    return UpdatableCall(operator, names)
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

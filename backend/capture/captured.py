@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.keys import Key
     from npugx_cache.backend.capture.outputs import Outputs
     from npugx_cache.backend.capture.planned import Planned
+    from npugx_cache.backend.capture.tasks import Recorder
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +42,7 @@ class CapturedGraph:
     transfers: buffers for inputs on the CPU; written: positions of inputs it writes to; places: the
     memory it uses where it is; kept: tensors it uses whatever becomes of the caller's; lent: memory
     of results that callers are given without a copy; exposed: positions of inputs that are copied
-    though the caller sees them.
+    though the caller sees them; tasks: what is given anew at each replay, if anything is.
     """
 
     key: Key
@@ -55,6 +56,7 @@ class CapturedGraph:
     places: tuple[StorageReference, ...]
     kept: tuple[torch.Tensor, ...]
     tally: Tally
+    tasks: Recorder | None = None
     lent: Spans = field(init=False)
     exposed: tuple[int, ...] = field(init=False)
 
@@ -68,6 +70,8 @@ class CapturedGraph:
         fill(self.buffers, inputs)
         transfer(self.transfers, inputs)
         self.graph.replay()
+        if self.tasks is not None:
+            self.tasks.replayed(inputs)
         self.tally.replays += 1
         write_back([buffer for buffer in self.buffers if buffer.back], inputs)
         if self.written:

@@ -66,6 +66,9 @@ class CpuDevice:
     def follow(self, stream: None) -> None:
         return stream
 
+    def updates(self) -> None:
+        return None
+
     def new_pool(self) -> None:
         return None
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.capture.tasks import Updates
     from npugx_cache.backend.options import Options
 
 capturing = threading.RLock()
@@ -58,6 +59,9 @@ class Device(Protocol):
 
     def follow(self, stream: Any) -> Any:
         """Make the current stream wait for another one; return the current stream."""
+
+    def updates(self) -> Updates | None:
+        """What a new graph's calls are updated with; None where captured calls stay as they are."""
 
     def new_pool(self) -> Any:
         """A memory pool for graphs that are replayed one after the other."""

@@ -60,6 +60,8 @@ class Keys:
         self.copied = layout.positions(Role.TENSOR) if options.clone_input else ()
         self._numbers = layout.positions(Role.NUMBER)
         self.values = layout.positions(Role.VALUE)
+        self.lengths = layout.positions(Role.LENGTH)
+        self.tables = layout.positions(Role.LENGTHS)
         self.hosted = layout.positions(Role.HOST)
         self._shaped = layout.shaped
         self._fixed = layout.positions(*fixed)

@@ -24,6 +24,8 @@ class Role(enum.IntEnum):
     VALUE: a number in a tensor on the CPU, as Dynamo passes on a float that changes; as NUMBER.
     HOST: a tensor on the CPU that the program does nothing with but copy it to its device; copied
     there before each replay, into a buffer of the graph.
+    LENGTH: a number that only calls which can be updated take; they are given it at each replay.
+    LENGTHS: a tensor on the CPU, as LENGTH.
     """
 
     NUMBER = 0
@@ -34,6 +36,8 @@ class Role(enum.IntEnum):
     UNUSED = 5
     VALUE = 6
     HOST = 7
+    LENGTH = 8
+    LENGTHS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class Layout:
 
     def unguarded(self) -> Layout:
         """The layout for calls whose tensors nobody compares with those of the trace."""
-        kinds = (Role.TENSOR, Role.PARAMETER, Role.PLACED, Role.WRITTEN, Role.HOST)
+        kinds = (Role.TENSOR, Role.PARAMETER, Role.PLACED, Role.WRITTEN, Role.HOST, Role.LENGTHS)
         tensors = self.positions(*kinds)
         return replace(self, shaped=tensors)
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture import deadlock
+from npugx_cache.backend.capture.npu_tasks import NpuUpdates
 from npugx_cache.backend.capture.streamed import StreamedDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from npugx_cache.backend.capture.tasks import Updates
     from npugx_cache.backend.options import Options
 
 logger = logging.getLogger("npugx_cache")
@@ -30,6 +32,9 @@ class NpuDevice(StreamedDevice):
 
     def state(self) -> tuple[int, int]:
         return self._limits(self._api.current_stream())
+
+    def updates(self) -> Updates:
+        return NpuUpdates(self.index, self._api, self.state)
 
     def new_graph(self) -> Any:
         return self._api.NPUGraph()

@@ -22,11 +22,18 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.layout import Layout
 
 Spec = tuple[Any, ...]
-"""One input: ("number", n), ("named", name), or (kind, dtype, size, stride[, n]), where kind is
-"tensor" on the graph's device, "host" or "value" on the CPU, and "unused"."""
+"""One input: ("number", n), ("named", name), ("length", n) for a number that may be another one at
+each replay, or (kind, dtype, size, stride[, n]), where kind is "tensor" on the graph's device,
+"host" or "value" on the CPU, and "unused"."""
 
 _NUMBERS = (bool, int, float)
-_KINDS = ("number", "named", "tensor", "host", "value", "unused")
+_KINDS = ("number", "length", "named", "tensor", "host", "value", "unused")
+_KIND_OF = {
+    Role.HOST: "host",
+    Role.LENGTHS: "host",
+    Role.VALUE: "value",
+    Role.UNUSED: "unused",
+}
 
 
 class Planned(NamedTuple):
@@ -39,7 +46,8 @@ class Planned(NamedTuple):
     @property
     def identity(self) -> str:
         """The same for equal ones, in any process."""
-        packed = msgpack.packb([self.inputs, self.inference, self.obstacle])
+        inputs = [("length",) if spec[0] == "length" else spec for spec in self.inputs]
+        packed = msgpack.packb([inputs, self.inference, self.obstacle])
         return hashlib.sha256(packed).hexdigest()[:32]
 
     @property
@@ -80,17 +88,17 @@ def describe(layout: Layout, keys: Keys, key: Key, inputs: Sequence[Any], names:
             obstacle = obstacle or f"it {done} {_shown(spec)}, input {position}, a caller's own"
         if position in adrift:
             obstacle = obstacle or f"{_shown(spec)}, input {position}, is elsewhere at each call"
-        if spec[0] == "number" and not _is_plain(spec[1]):
+        if spec[0] in ("number", "length") and not _is_plain(spec[1]):
             obstacle = obstacle or f"input {position} is a {type(value).__name__}"
-            spec = ("number", 0)
+            spec = (spec[0], 0)
         specs.append(spec)
     return Planned(tuple(specs), torch.is_inference_mode_enabled(), obstacle)
 
 
 def _spec(role: Role, value: Any) -> Spec:
     if not isinstance(value, torch.Tensor):
-        return ("number", value)
-    kind = {Role.HOST: "host", Role.VALUE: "value", Role.UNUSED: "unused"}.get(role, "tensor")
+        return ("length" if role == Role.LENGTH else "number", value)
+    kind = _KIND_OF.get(role, "tensor")
     dtype = str(value.dtype).removeprefix("torch.")
     spec = (kind, dtype, tuple(map(int, value.shape)), tuple(map(int, value.stride())))
     return (*spec, value.item()) if kind == "value" else spec
@@ -103,6 +111,8 @@ def _is_plain(value: object) -> bool:
 def _shown(spec: Spec) -> str:
     if spec[0] in ("number", "named"):
         return str(spec[1])
+    if spec[0] == "length":
+        return "any length"
     return f"{spec[1]}{list(spec[2])}" + (f"={spec[4]}" if spec[0] == "value" else "")
 
 
@@ -120,7 +130,7 @@ def inputs_of(planned: Planned, layout: Layout, names: Names) -> list[Any] | str
 
 
 def _made(spec: Spec, device: str, names: Names) -> Any:
-    if spec[0] == "number":
+    if spec[0] in ("number", "length"):
         return spec[1]
     if spec[0] == "named":
         tensor = names.tensor(spec[1])
@@ -146,6 +156,8 @@ def checked(spec: Any) -> Spec:
     match spec:
         case ["number", bool() | int() | float() as number]:
             return ("number", number)
+        case ["length", int() as number]:
+            return ("length", number)
         case ["named", str(name)]:
             return ("named", name)
         case ["tensor" | "host" | "unused" as kind, str(dtype), list(size), list(stride)]:

@@ -21,6 +21,7 @@ from npugx_cache.backend.capture.captured import CapturedGraph, Tally
 from npugx_cache.backend.capture.device import capturing
 from npugx_cache.backend.capture.keys import Keys
 from npugx_cache.backend.capture.outputs import Outputs
+from npugx_cache.backend.capture.tasks import Length, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,7 +144,9 @@ class Runner:
                 # The key holds the number; the CPU reads it again at each replay.
                 given[position] = inputs[position].clone()
             pool = self._pool_of_graph()
-            captured = self._on_device(given, pool)
+            tasks = self._recorder(given)
+            with tasks.recording() if tasks is not None else contextlib.nullcontext():
+                captured = self._on_device(given, pool)
             try:
                 outputs = Outputs(captured.returned, given, self._constants, clone=clone)
             except Exception:
@@ -163,12 +166,23 @@ class Runner:
             written=keys.written,
             places=tuple(runtime.StorageReference(t) for t in places if t.numel()),
             kept=tuple(given[i].detach() for i in (*keys.kept, *keys.values)),
+            tasks=tasks,
             tally=Tally(
                 planned.describe(self._layout, self._keys, key, inputs, names),
                 nbytes=own + sum(buffer.nbytes() for buffer in (*buffers, *transfers)),
                 seconds=time.perf_counter() - started,
             ),
         )
+
+    def _recorder(self, given: list[Any]) -> Recorder | None:
+        """What notes the calls that are given lengths anew at each replay; marks those inputs."""
+        lengths, tables = self._keys.lengths, self._keys.tables
+        updates = self._device.updates() if lengths or tables else None
+        if updates is None:
+            return None
+        for position in lengths:
+            given[position] = Length.of_input(position, int(given[position]))
+        return Recorder(updates, {position: given[position] for position in tables})
 
     def _buffers(self, key: Key, inputs: Sequence[Any]) -> tuple[Buffer, ...]:
         written = {*self._keys.written}

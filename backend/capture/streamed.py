@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.capture.tasks import Updates
     from npugx_cache.backend.options import Options
 
 _capture_streams: dict[tuple[str, int], Any] = {}
@@ -44,6 +45,9 @@ class StreamedDevice:
         if stream is not None and stream != now:
             now.wait_stream(stream)
         return now
+
+    def updates(self) -> Updates | None:
+        return None
 
     def new_pool(self) -> Any:
         return self._api.graph_pool_handle()

@@ -21,6 +21,7 @@ from npugx_cache.backend.passes.npu_fusions import fuse_for_npu
 from npugx_cache.backend.passes.pattern_fusion import fuse_patterns
 from npugx_cache.backend.passes.reinplace import reinplace
 from npugx_cache.backend.passes.self_copy import remove_self_copies
+from npugx_cache.backend.passes.workspaces import give_workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,7 @@ def _optimising(options: Options, distinct_inputs: bool) -> Iterator[tuple[str, 
     if options.input_inplace_pass:
         yield "input_inplace_pass", partial(reinplace_inputs, distinct_inputs=distinct_inputs)
     yield "remove_self_copies", remove_self_copies
+    yield "workspaces", give_workspaces
 
 
 def _custom(options: Options, wanted: str) -> Iterator[tuple[str, Pass]]:

@@ -1,0 +1,92 @@
+"""Task groups of the NPU: how a captured call gets new arguments.
+
+In the graph, each task waits for an event outside of it and resets that for the next replay. The
+graph is started first. Then, on a stream of their own, the tasks are given their arguments and
+their events are recorded, one after the other, while the graph runs up to where it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache._compat import npu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+_updating = threading.Lock()
+"""Held while tasks are updated: all graphs share one stream for that, and an NPU has few."""
+
+_streams: dict[int, Any] = {}
+
+
+class Group(NamedTuple):
+    """One task: its handle, the event its graph waits for, and its stream's core limits."""
+
+    handle: Any
+    event: Any
+    limits: tuple[int, int]
+
+
+class NpuUpdates:
+    """See `tasks.Updates`. `limits` returns the core limits of the current stream."""
+
+    def __init__(self, index: int, api: Any, limits: Callable[[], tuple[int, int]]) -> None:
+        self._index, self._api, self._limits = index, api, limits
+        self._groups: list[Group] = []
+        self._event: Any = None
+        self._done = api.Event()
+
+    def begin(self) -> None:
+        stream = self._api.current_stream()
+        self._event = self._api.ExternalEvent()
+        self._event.wait(stream)
+        self._event.reset(stream)
+        self._api.graph_task_group_begin(stream)
+
+    def end(self) -> None:
+        handle = self._api.graph_task_group_end(self._api.current_stream())
+        self._groups.append(Group(handle, self._event, self._limits()))
+
+    def run(self, calls: Sequence[Callable[[], Any]]) -> None:
+        replaying = self._api.current_stream()
+        failed: list[BaseException] = []
+        with _updating:
+            stream = self._stream_beside(replaying)
+            before = self._limits_of(stream)
+            with self._api.stream(stream):
+                stream.wait_event(self._done)
+                for group, call in zip(self._groups, calls, strict=True):
+                    try:
+                        self._update(stream, group, call)
+                    except BaseException as error:  # noqa: BLE001 - the graph waits: raised below
+                        failed.append(error)
+                    group.event.record(stream)
+            self._api.set_stream_limit(stream, *before)
+        self._done.record(replaying)  # the next updates come after this replay
+        if failed:
+            raise failed[0]
+
+    def borrowed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return npu.unowned(tensor)
+
+    def _update(self, stream: Any, group: Group, call: Callable[[], Any]) -> None:
+        self._api.set_stream_limit(stream, *group.limits)
+        self._api.graph_task_update_begin(stream, group.handle)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._api.graph_task_update_end, stream)
+            call()
+
+    def _stream_beside(self, replaying: Any) -> Any:
+        """The stream for updates; never the one that waits for them."""
+        if _streams.get(self._index) in (None, replaying):
+            _streams[self._index] = self._api.Stream(priority=-1)
+        return _streams[self._index]
+
+    def _limits_of(self, stream: Any) -> tuple[int, int]:
+        limits = self._api.get_stream_limit(stream)
+        return limits["cube_core_num"], limits["vector_core_num"]
