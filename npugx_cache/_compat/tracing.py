@@ -20,7 +20,7 @@ from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from npugx_cache._compat import lowering
+from npugx_cache._compat import lowering, older
 from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, lower
 from npugx_cache._compat.runtime import operator_name
 
@@ -53,6 +53,7 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
         # Off by default in torch because the steps are unrolled where no fused kernel exists; the
         # alternative here is no graph at all, and a compile happens once.
         "allow_rnn": True,
+        **older.SETTINGS,
     }
     if dynamic is True:
         changes["assume_static_by_default"] = False
@@ -178,6 +179,13 @@ def guard_row(guard: Guard) -> GuardRow:
         # Before torch 2.12 the source of such a guard is the attribute, whether it exists or not.
         return GuardRow("HASATTR", source.base, {"attr": source.member})
     return GuardRow(create.__name__, source, parameters)
+
+
+def is_on_mode_stack(source: Any) -> bool:
+    """Whether a source is a torch-function mode that is active, or something of one."""
+    while hasattr(source, "base"):
+        source = source.base
+    return isinstance(source, sources.TorchFunctionModeStackSource)
 
 
 def source_name(source: Any) -> str:

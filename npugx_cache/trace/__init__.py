@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location, source
-from npugx_cache._compat import opaque, size_memory, streams, tracing
+from npugx_cache._compat import older, opaque, size_memory, streams, tracing
 from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
@@ -32,6 +32,7 @@ from npugx_cache.trace.surroundings import (
     add_hidden_names,
     attribute_lookups,
     refuse_hashes,
+    starred_assignment,
 )
 from npugx_cache.trace.tree_builder import TreeBuilder
 
@@ -135,6 +136,8 @@ def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
         for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
             what = f"{name} is not looked into: what it reads has no guards"
             return location.reason(what, location.of_text(stack), change)
+    if reason := starred_assignment(output.graph_capture_output.traced_code):
+        return reason
     return _about_streams(output.backend_input.graph_module) if output.backend_input else None
 
 
@@ -226,6 +229,9 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise _Untraceable(location.reason(what, location.of_text(stack), change))
+    if layer := older.wrong_lstm(output.backend_input.graph_module, graph):
+        what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
+        raise _Untraceable(location.reason(what, location.of_text(layer.stack_trace), change))
     return graph
 
 

@@ -45,7 +45,9 @@ def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered:
     for guard in guards:
         kind, source, parameters = tracing.guard_row(guard)
         try:
-            if kind in STATE_KINDS or builder.in_compiler(source):
+            # On the stack of modes is a default device, which is state, or the call is refused.
+            is_state = kind in STATE_KINDS or tracing.is_on_mode_stack(source)
+            if is_state or builder.in_compiler(source):
                 continue
             if kind == "TYPE_MATCH" and tracing.is_current_stream(source):
                 continue  # there is one on every device, and a program takes the one of its call

@@ -13,12 +13,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
+from npugx_cache._compat import older
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.answers import ANSWERS, recorded
 from npugx_cache.guards.sources import environment_variable
 from npugx_cache.portable import NotPortable, encode
 from npugx_cache.source import is_covered_module
-from npugx_cache.trace.source_facts import is_covered
+from npugx_cache.trace.source_facts import is_covered, owners_of
 
 if TYPE_CHECKING:
     import types
@@ -58,6 +59,19 @@ def add_answers(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
     for name in sorted(names & ANSWERS.keys()):
         node = builder.step(-1, Step.ANSWER, name)
         builder.check(node, Kind.EQUALS, recorded(name))
+
+
+def starred_assignment(codes: Iterable[types.CodeType]) -> str | None:
+    """Why code that is not torch's is not traced by a torch that gets such assignments wrong."""
+    lines = {code: line for code in codes if (line := older.starred_assignment(code)) is not None}
+    owners = owners_of(lines) if lines else {}
+    for code, line in lines.items():
+        if not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)]):
+            text = linecache.getline(code.co_filename, line).strip()
+            what = "this torch takes the rest in `first, *rest = ...` for a tuple"
+            place = location.Place(code.co_filename, line, code.co_name, text)
+            return location.reason(what, place, "take a slice")
+    return None
 
 
 def refuse_hashes(codes: Iterable[types.CodeType], owners: Owners) -> None:

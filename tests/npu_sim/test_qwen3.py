@@ -22,6 +22,8 @@ ON_CPU = ["default", "remove_noop_ops", "inplace_pass", "post_grad_custom_pre_pa
 ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize"]
 EVERY = [*EVERYWHERE, *NPU, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
 HERE = EVERY if ALL else (ON_NPU if DEVICE == "npu" else ON_CPU)
+SECONDS = 3000 if ALL else 500
+pytestmark = pytest.mark.timeout(3 * SECONDS)  # the first test of a group runs it, twice
 GROUPS = [HERE[start : start + 4] for start in range(0, len(HERE), 4)]
 
 
@@ -37,9 +39,9 @@ def run_both(once):
     def make(surroundings, group):
         kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         dumps = surroundings.folder / "dumps"  # part of the key
-        dumps.mkdir()
+        dumps.mkdir(exist_ok=True)
         command = "-W", "ignore", SCRIPT, DEVICE, dumps, *group
-        return [surroundings.start(*command, **kept).result(timeout=500) for _ in range(2)]
+        return [surroundings.start(*command, **kept).result(timeout=SECONDS) for _ in range(2)]
 
     def run(name):
         (group,) = (group for group in GROUPS if name in group)

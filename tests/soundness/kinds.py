@@ -77,6 +77,15 @@ GUARDS = {
 }
 """By the name of the method of `torch._dynamo.guards.GuardBuilder`."""
 
+SINCE_2_13 = {
+    "CONSTANT_SUBCLASS_MATCH",
+    "COUNT_ITERATOR_MATCH",
+    "DICT_NOT_CONTAINS",
+    "FAKE_SCRIPT_TYPE_MATCH",
+    "SET_NOT_CONTAINS",
+}
+"""Kinds that torch 2.11 does not have. Its sources are the same."""
+
 LATER_GUARDS = {
     "COW_TENSOR_MATCH": "torch 2.14",
     "CURRENT_STREAM_MATCH": "torch 2.15",
@@ -122,7 +131,9 @@ SOURCES = {
     "SkipGuardSource": Decision(TRANSPARENT),
     "GlobalStateSource": Decision(STATE),
     "ShapeEnvSource": Decision(STATE),
-    "TorchFunctionModeStackSource": Decision(REFUSED, "torch-function modes are refused"),
+    "TorchFunctionModeStackSource": Decision(
+        STATE, "a default device is compared; other torch-function modes are refused"
+    ),
     "NumpyTensorSource": Decision(REFUSED, "an array's memory is shared with a tensor"),
     "NonSerializableSetGetItemSource": Decision(REFUSED, "a place in a set is none elsewhere"),
     "GlobalWeakRefSource": Decision(REFUSED, "optimisers only"),
