@@ -6,6 +6,9 @@ from collections import Counter
 
 import npu_sim
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from npugx_cache.backend.compile import compile_graph
 
 npu_sim.install()
 calls: Counter[str] = Counter()
@@ -54,3 +57,32 @@ def _paged(query, keys, values, kv_heads, heads, scale, table, lengths, out, *, 
 
 
 npu_sim.route("atb", "_npu_paged_attention", _paged)
+
+
+def inputs(rows=8, batch=2):
+    made = [torch.randn(batch, n, 4).npu() for n in (1, rows, rows)]
+    return tuple(made)
+
+
+def score(q, k, v, lengths):
+    return torch.ops.npu.npu_fused_infer_attention_score(
+        q, k, v, actual_seq_lengths_kv=lengths, scale=0.5, input_layout="BSH"
+    )[0]
+
+
+def score_v2(q, k, v, lengths):
+    return torch.ops.npu.npu_fused_infer_attention_score_v2(
+        q, k, v, actual_seq_kvlen=lengths, softmax_scale=0.5, input_layout="BSH"
+    )[0]
+
+
+def compiled(function, *examples, **options):
+    with torch.no_grad():
+        graph = make_fx(function, tracing_mode="symbolic")(*examples)
+    return compile_graph(graph, None, options)
+
+
+WAITING = ["external wait", "external reset"]
+CAPTURE = [*WAITING, "group begin", "group end"] * 2
+UPDATE = ["update begin", "update end", "external record"] * 2
+SEEN = {"replay", *CAPTURE, *UPDATE}

@@ -11,31 +11,12 @@ if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
 import attention
 import npu_sim
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
+from attention import CAPTURE, SEEN, UPDATE, compiled, inputs, score, score_v2
 
 from npugx_cache import cache_compile
 from npugx_cache.backend.capture import planned
-from npugx_cache.backend.compile import compile_graph
 
-npu = torch.ops.npu
 SCRIPT = Path(__file__).parent / "growing.py"
-
-
-def inputs(rows=8, batch=2):
-    made = [torch.randn(batch, n, 4).npu() for n in (1, rows, rows)]
-    return tuple(made)
-
-
-def score(q, k, v, lengths):
-    return npu.npu_fused_infer_attention_score(
-        q, k, v, actual_seq_lengths_kv=lengths, scale=0.5, input_layout="BSH"
-    )[0]
-
-
-def score_v2(q, k, v, lengths):
-    return npu.npu_fused_infer_attention_score_v2(
-        q, k, v, actual_seq_kvlen=lengths, softmax_scale=0.5, input_layout="BSH"
-    )[0]
 
 
 def step(attend):
@@ -84,12 +65,6 @@ def test_a_restarted_worker_captures_once_for_all_lengths(surroundings):
         assert "any length" in each["shapes"][0]
 
 
-def compiled(function, *examples, **options):
-    with torch.no_grad():
-        graph = make_fx(function, tracing_mode="symbolic")(*examples)
-    return compile_graph(graph, None, options)
-
-
 def test_a_plan_holds_for_all_lengths():
     run, other = (compiled(step(score), *inputs(5, 3), 3, 4) for _ in range(2))
     tensors = inputs()
@@ -105,12 +80,6 @@ def test_a_plan_holds_for_all_lengths():
     for given in (tensors, inputs(9)):
         torch.testing.assert_close(other(*given, 4, 2).cpu(), wanted(*given, 4, 2))
     assert [graph.replays for graph in other.captures.graphs.values()] == [2, 1]
-
-
-WAITING = ["external wait", "external reset"]
-CAPTURE = [*WAITING, "group begin", "group end"] * 2
-UPDATE = ["update begin", "update end", "external record"] * 2
-SEEN = {"replay", *CAPTURE, *UPDATE}
 
 
 def test_the_graph_is_started_and_then_updated_on_a_stream_of_its_own():
