@@ -8,6 +8,7 @@ Python itself is covered by the versions in the fingerprint.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from pathlib import Path
@@ -66,7 +67,7 @@ def to_plain(facts: Iterable[SourceFact]) -> list[Plain]:
 
 def from_plain(rows: Any) -> tuple[SourceFact, ...]:
     facts = tuple(map(SourceFact._make, rows))  # raises TypeError for another number of fields
-    if any(type(field) is not str for fact in facts for field in fact):
+    if not {str}.issuperset(map(type, itertools.chain.from_iterable(facts))):
         raise ValueError("a field of a source fact is no str")
     if unknown := {fact.kind for fact in facts} - _HASHES.keys():
         raise ValueError(f"unknown kinds of source facts: {sorted(unknown)}")

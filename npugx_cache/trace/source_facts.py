@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import types
@@ -121,10 +122,18 @@ def _classes_with(function: types.FunctionType) -> Iterator[type]:
 
 
 def _module_of_file(filename: str) -> str | None:
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) == filename:
-            return name
-    return None
+    return _modules_by_file(tuple(sys.modules)).get(filename)
+
+
+@functools.lru_cache(maxsize=1)
+def _modules_by_file(names: tuple[str, ...]) -> dict[str, str]:
+    """The first module of each file. A trace asks for many files, with thousands of modules."""
+    found: dict[str, str] = {}
+    for name in names:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(file, str):
+            found.setdefault(file, name)
+    return found
 
 
 def _contains(outer: types.CodeType, code: types.CodeType) -> bool:
