@@ -14,6 +14,7 @@ from npugx_cache.artifact import Artifact, Bindings, Conditions
 from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
+from npugx_cache.events import Progress
 from npugx_cache.portable import NotPortable
 from npugx_cache.readable import Readable, render
 from npugx_cache.source import group_fact, operator_fact
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.backend.library import Library
+    from npugx_cache.backend.options import Options
     from npugx_cache.backend.program import Program
     from npugx_cache.fingerprint import Factor
     from npugx_cache.guards.sources import Scope
@@ -60,7 +62,7 @@ def compile_call(
     from npugx_cache import trace
 
     with _one_at_a_time:
-        started = time.perf_counter()
+        started, progress = time.perf_counter(), Progress(recipe.title)
         traced = trace.trace(
             recipe.function,
             args,
@@ -70,16 +72,27 @@ def compile_call(
             dynamic=recipe.dynamic,
             known=known,
             decompositions=dict(recipe.decompositions),
-            optimise=partial(engines.load(recipe.backend).optimise, options=recipe.options),
+            optimise=partial(_optimise, engines.load(recipe.backend), recipe.options, progress),
         )
+        progress.done("guards and source facts")
         if not isinstance(traced, trace.Traced):
             return traced
         try:
             artifact = _artifact(recipe, traced, factors)
         except NotPortable as error:
             return traced.local_only(str(error))
+        progress.done("packing")
         seconds = time.perf_counter() - started
         return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
+
+
+def _optimise(
+    engine: engines.Engine, options: Options, progress: Progress, graph: fx.GraphModule
+) -> tuple[engines.PassReport, ...]:
+    progress.done("tracing and lowering")
+    reports = engine.optimise(graph, options=options)
+    progress.done("passes")
+    return reports
 
 
 _one_at_a_time = threading.RLock()
