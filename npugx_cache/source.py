@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.fingerprint import digest
-from npugx_cache.portable import NotPortable, Plain, code_hash, encode, identity, unwrap
+from npugx_cache.portable import (
+    NotPortable,
+    Plain,
+    code_hash,
+    contents,
+    encode,
+    function_chain,
+    identity,
+    look_up,
+    unwrap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -128,7 +138,7 @@ def reachable_functions(function: types.FunctionType) -> list[types.FunctionType
         modules = [value for value in values if isinstance(value, types.ModuleType)]
         modules = [module for module in modules if not is_covered_module(module.__name__)]
         waiting += [*values, *(vars(module).get(name) for module in modules for name in names)]
-        waiting += [_contents(cell) for cell in each.__closure__ or ()]
+        waiting += [contents(cell) for cell in each.__closure__ or ()]
     return sorted(found, key=lambda each: (each.__module__, each.__qualname__, _hash_of(each)))
 
 
@@ -155,46 +165,7 @@ def is_covered_module(name: str) -> bool:
     return name.partition(".")[0] in _COVERED
 
 
-# --- finding code again
-
-_MAX_CHAIN = 16
-
-
-def look_up(module: str, name: str) -> object:
-    found: Any = sys.modules.get(module)
-    if found is None:
-        raise NotPortable(f"module {module} is not imported in this process")
-    for part in name.split("."):
-        # Not getattr: a property or a staticmethod must be found as it stands in its class.
-        owners = getattr(found, "__mro__", (found,))
-        for owner in owners:
-            if part in vars(owner):
-                found = vars(owner)[part]
-                break
-        else:
-            raise NotPortable(f"{module}.{name} does not exist")
-    return found
-
-
-def function_chain(found: object) -> list[types.FunctionType]:
-    """The function behind an object and the functions that its decorators wrap."""
-    chain: list[types.FunctionType] = []
-    waiting = [found]
-    while waiting and len(chain) < _MAX_CHAIN:
-        function = unwrap(waiting.pop(0))
-        if not isinstance(function, types.FunctionType) or function in chain:
-            continue
-        chain.append(function)
-        waiting += [getattr(function, "__wrapped__", None)]
-        waiting += [_contents(cell) for cell in function.__closure__ or ()]
-    return chain
-
-
-def _contents(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+# --- hashes of code that was found again
 
 
 def function_hash(module: str, name: str) -> str:

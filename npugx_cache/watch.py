@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.guards.names import ABSENT, looked_up
 from npugx_cache.guards.seal import SealedNames
+from npugx_cache.portable import function_chain, look_up
 from npugx_cache.source import (
     FUNCTION,
     GROUP,
     LOOKUP,
     TENSOR_METHOD,
     SourceFact,
-    function_chain,
     hold,
-    look_up,
 )
 
 if TYPE_CHECKING:

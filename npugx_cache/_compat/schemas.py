@@ -61,6 +61,23 @@ def _schema(operator: Any) -> Schema:
     )
 
 
+def is_pure(target: Any) -> bool:
+    """Whether a node that calls it may change places with its neighbours."""
+    if is_operator(target):
+        seeded = torch.Tag.nondeterministic_seeded in target.tags
+        return not (target._schema.is_mutable or seeded)
+    return getattr(target, "__module__", "") in ("_operator", "math") or target in _SYMBOLIC
+
+
+def gives_new_memory(target: Any) -> bool:
+    """Whether no result of a pure operator is a view of an argument."""
+    schema = schema_of(target)
+    return schema is not None and not any(each.aliased for each in schema.returns)
+
+
+_SYMBOLIC = (torch.sym_int, torch.sym_float, torch.sym_max, torch.sym_min, torch.sym_not)
+
+
 def _argument(argument: Any) -> Argument:
     alias = argument.alias_info
     return Argument(

@@ -188,6 +188,26 @@ def is_on_mode_stack(source: Any) -> bool:
     return isinstance(source, sources.TorchFunctionModeStackSource)
 
 
+def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
+    """All that Dynamo demands before it builds guards of it, to compare two traces of one call."""
+    graph: Any = output.graph_capture_output.output_graph
+    rows = (guard_row(guard) for guard in graph.guards)
+    return (
+        {(row.kind, _uncounted(row.source.name), _uncounted(repr(row.parameters))) for row in rows},
+        {str(guard.expr) for guard in graph.shape_env.guards},
+        {_uncounted(source.name) for source in graph.guard_on_key_order},
+        {_uncounted(s.name): str(v) for s, v in graph.input_source_to_sizes_strides.items()},
+    )
+
+
+def _uncounted(text: str) -> str:
+    """Without what numbers the traces of one process, and where objects are that only hold others.
+
+    Sources of one call lead to the same objects, so their addresses say nothing more.
+    """
+    return re.sub(r" at 0x[0-9a-f]+|(?<=_c)\d+\b|(?<=__builtins_dict___)\d+", "", text)
+
+
 def source_name(source: Any) -> str:
     """What a source is called in the traced code, for people."""
     try:

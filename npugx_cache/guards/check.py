@@ -10,7 +10,7 @@ import torch
 
 from npugx_cache._compat import runtime
 from npugx_cache.events import logger
-from npugx_cache.guards import shapes
+from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.native import NativeCheck
 from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, plan
 from npugx_cache.guards.tensors import LiveTensorFact
@@ -128,7 +128,9 @@ class Guards:
         for group in (tree.distinct, tree.separate):
             if len({id(values[node]) for node in group}) != len(group):
                 return False
-        return all(shapes.holds(condition, values) for condition in tree.shapes)
+        return all(shapes.holds(condition, values) for condition in tree.shapes) and all(
+            orders.holds(condition, values) for condition in tree.orders
+        )
 
     def _is(self, live: object, ident: int) -> bool:
         """Whether a live object answers to a recorded identity."""
@@ -215,6 +217,8 @@ class Guards:
                 holds = False
             if not holds:
                 yield f"shape condition failed: {shapes.wording(condition, words.path)}"
+        # Nodes that don't exist are reported already.
+        yield from orders.failures(tree.orders, values, MISSING, words.path)
 
 
 def _equals(value: object, arg: Plain) -> bool:

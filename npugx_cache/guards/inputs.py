@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.guards import shapes
+from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.tree import GuardTree, Kind, Step
 
@@ -68,4 +68,9 @@ def _below(tree: GuardTree, names: frozenset[str]) -> GuardTree:
         distinct=tuple(place[node] for node in tree.distinct if node in place),
         separate=tuple(place[node] for node in tree.separate if node in place),
         shapes=tuple(shapes.moved(condition, place) for condition in tree.shapes),
+        orders=tuple(
+            orders.moved(condition, place)
+            for condition in tree.orders
+            if orders.nodes_in(condition) <= place.keys()
+        ),
     )

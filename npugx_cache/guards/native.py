@@ -90,6 +90,7 @@ class _Guards:
             aliases=tuple(aliases),
             different=tuple(different),
             shapes=self._tree.shapes,
+            orders=self._tree.orders,
         )
 
     def _add(self, check: Check) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.guards import shapes
+from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.sources import evaluate, plan
 from npugx_cache.guards.tree import Kind
 
@@ -27,6 +27,7 @@ class Left:
     aliases: tuple[tuple[int, int], ...]
     different: tuple[tuple[int, ...], ...]
     shapes: tuple[Plain, ...]
+    orders: tuple[Plain, ...]
 
 
 class Residue:
@@ -42,12 +43,13 @@ class Residue:
         self._checks = tuple((place[node], test_of(kind), arg) for node, kind, arg in checks)
         self._aliases = tuple((place[a], place[b]) for a, b in left.aliases)
         self._different = tuple(tuple(place[node] for node in group) for group in left.different)
-        self._related = bool(left.aliases or left.different or left.shapes)
+        self._related = bool(left.aliases or left.different or left.shapes or left.orders)
         self._shapes = tuple(shapes.moved(condition, place) for condition in left.shapes)
+        self._orders = tuple(orders.moved(condition, place) for condition in left.orders)
 
     def accept(self, scope: Scope) -> bool:
         """May raise anything that user code raises."""
-        if not self._plan:
+        if not self._plan and not self._orders:
             return True
         values = evaluate(self._plan, scope)
         for node, test, arg in self._checks:
@@ -60,6 +62,7 @@ class Residue:
             all(values[a] is values[b] for a, b in self._aliases)
             and all(len({id(values[n]) for n in group}) == len(group) for group in self._different)
             and all(shapes.holds(condition, values) for condition in self._shapes)
+            and all(orders.holds(condition, values) for condition in self._orders)
         )
 
 
@@ -79,4 +82,5 @@ def _without_implied(checks: tuple[Check, ...]) -> list[Check]:
 def _nodes(left: Left) -> set[int]:
     found = {check.node for check in left.checks}
     found.update(*left.aliases, *left.different)
-    return found.union(*map(shapes.nodes_in, left.shapes))
+    found = found.union(*map(shapes.nodes_in, left.shapes))
+    return found.union(*map(orders.nodes_in, left.orders))

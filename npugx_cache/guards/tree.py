@@ -115,7 +115,8 @@ class GuardTree:
     pairs of nodes that must be one object; `distinct` are nodes of tensors that must be different
     objects from each other, `separate` the same for lists, dicts and other mutable objects.
     `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET nodes and number nodes (see
-    `shapes.py`). `state` is the global torch state at the trace.
+    `shapes.py`), `orders` are sets with the order they must be walked in (`orders.py`). `state` is
+    the global torch state at the trace.
     """
 
     parents: tuple[int, ...]
@@ -128,6 +129,7 @@ class GuardTree:
     distinct: tuple[int, ...]
     separate: tuple[int, ...]
     shapes: tuple[Plain, ...]
+    orders: tuple[Plain, ...]
     state: Mapping[str, Plain]
     threads: int | None
     """Number of intra-op threads if the traced code asked for it, else None."""
@@ -161,6 +163,7 @@ class GuardTree:
             "distinct": list(self.distinct),
             "separate": list(self.separate),
             "shapes": list(self.shapes),
+            "orders": list(self.orders),
             "state": dict(self.state),
             "threads": self.threads,
         }
@@ -182,6 +185,7 @@ class GuardTree:
                 distinct=tuple(map(int, data["distinct"])),
                 separate=tuple(map(int, data["separate"])),
                 shapes=tuple(data["shapes"]),
+                orders=tuple(data["orders"]),
                 state=dict(data["state"]),
                 threads=data["threads"],
             )

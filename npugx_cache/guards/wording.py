@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.guards import shapes
+from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.tree import Check, GuardTree, Kind, Step, TensorFact
 from npugx_cache.portable import NotPortable, describe, encode
 
@@ -81,6 +81,8 @@ class Wording:
             yield f"all_distinct({', '.join(map(self.path, tree.separate))})"
         for condition in tree.shapes:
             yield shapes.wording(condition, self.path)
+        for condition in tree.orders:
+            yield orders.as_python(condition, self.path)
 
 
 _PATHS: dict[Step, Callable[[str, Any], str]] = {

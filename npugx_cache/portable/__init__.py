@@ -4,17 +4,29 @@
 modules, operators), by what another process can find again and never by an address.
 """
 
-from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op, unwrap
+from npugx_cache.portable.identity import (
+    code_hash,
+    contents,
+    function_chain,
+    identity,
+    look_up,
+    resolve,
+    resolve_op,
+    unwrap,
+)
 from npugx_cache.portable.values import NotPortable, Plain, decode, describe, encode
 
 __all__ = [
     "NotPortable",
     "Plain",
     "code_hash",
+    "contents",
     "decode",
     "describe",
     "encode",
+    "function_chain",
     "identity",
+    "look_up",
     "resolve",
     "resolve_op",
     "unwrap",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.portable.values import MAX_DEPTH, NotPortable, Plain, describe, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def identity(value: object, depth: int = 0) -> Plain:
@@ -123,16 +123,8 @@ def _function_identity(function: types.FunctionType, depth: int) -> Plain:
         code_hash(function.__code__),
         _captured(function.__defaults__ or (), depth),
         _captured((function.__kwdefaults__ or {}).values(), depth),
-        _captured(_cell_contents(function), depth),
+        _captured(map(contents, function.__closure__ or ()), depth),
     ]
-
-
-def _cell_contents(function: types.FunctionType) -> Iterator[object]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            yield None
 
 
 def _captured(values: Any, depth: int) -> list[Plain]:
@@ -274,3 +266,45 @@ def _constant(value: object) -> Plain:
         return encode(value)
     except NotPortable:  # a live object that a code generator put there
         return ["type", _type_name(type(value))]
+
+
+# --- code found again by name
+
+_MAX_CHAIN = 16
+
+
+def look_up(module: str, name: str) -> object:
+    found: Any = sys.modules.get(module)
+    if found is None:
+        raise NotPortable(f"module {module} is not imported in this process")
+    for part in name.split("."):
+        # Not getattr: a property or a staticmethod must be found as it stands in its class.
+        owners = getattr(found, "__mro__", (found,))
+        for owner in owners:
+            if part in vars(owner):
+                found = vars(owner)[part]
+                break
+        else:
+            raise NotPortable(f"{module}.{name} does not exist")
+    return found
+
+
+def function_chain(found: object) -> list[types.FunctionType]:
+    """The function behind an object and the functions that its decorators wrap."""
+    chain: list[types.FunctionType] = []
+    waiting = [found]
+    while waiting and len(chain) < _MAX_CHAIN:
+        function = unwrap(waiting.pop(0))
+        if not isinstance(function, types.FunctionType) or function in chain:
+            continue
+        chain.append(function)
+        waiting += [getattr(function, "__wrapped__", None)]
+        waiting += [contents(cell) for cell in function.__closure__ or ()]
+    return chain
+
+
+def contents(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache import location, source
-from npugx_cache._compat import older, opaque, size_memory, streams, tracing
+from npugx_cache._compat import older, tracing
 from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
-from npugx_cache.trace import reasons
+from npugx_cache.trace import capturing, reasons, same_call
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.roots import Roots
+from npugx_cache.trace.set_orders import add_orders, to_flip
 from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
 from npugx_cache.trace.surroundings import (
     add_answers,
@@ -32,7 +34,6 @@ from npugx_cache.trace.surroundings import (
     add_hidden_names,
     attribute_lookups,
     refuse_hashes,
-    starred_assignment,
 )
 from npugx_cache.trace.tree_builder import TreeBuilder
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from npugx_cache.guards import GuardTree
     from npugx_cache.guards.sources import Scope
     from npugx_cache.sizes import Known
+    from npugx_cache.trace.capturing import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,58 +108,26 @@ def trace(
     `torch.no_grad()`.
     """
     before = frozenset(function.__globals__)
-    sizes = _begin_with(function, known) if dynamic is None else []
-    try:
-        with opaque.folded_calls() as folded:
-            output = tracing.capture(function, args, kwargs, dynamic=dynamic)
-    except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
-        return Untraceable(reason=reasons.of_failure(error))
-    if reason := _opaque(output, folded):
-        return Untraceable(reason=reason)
-    after = size_memory.recorded(function) if dynamic is None else []
+    capture = partial(capturing.capture, function, args, kwargs, dynamic=dynamic, known=known)
+    captured = capture()
+    if isinstance(captured, str):
+        return Untraceable(reason=captured)
     roots = Roots(function.__globals__, before)
+    lower = partial(_lowered, decompositions=decompositions)
     try:
-        traced = _portable(output, function, scope, roots, state, decompositions, optimise)
-        return replace(traced, sizes=(sizes, after))
+        graph = lower(captured.output)
+        if (key := to_flip(captured.walks)) is not None:
+            again = capture(flipped=key)
+            captured, graph = same_call.either(key, captured, graph, again, lower)
+            roots = Roots(function.__globals__, before)
+        traced = _portable(captured, graph, function, scope, roots, state, optimise)
+        return replace(traced, sizes=captured.sizes)
     except NotPortable as error:
-        return _local_only(output, function, scope, roots, str(error))
+        return _local_only(captured, function, scope, roots, str(error))
     except _Untraceable as error:
         return Untraceable(reason=str(error))
     except tracing.ConstraintViolationError as error:
         return Untraceable(reason=reasons.of_violation(error))
-
-
-def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
-    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
-    change = "let it be traced, or make it a torch.library operator"
-    for name in folded:
-        return location.reason(f"{name}() is assumed to give a constant", None, change)
-    if output.backend_input is not None:
-        for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
-            what = f"{name} is not looked into: what it reads has no guards"
-            return location.reason(what, location.of_text(stack), change)
-    if reason := starred_assignment(output.graph_capture_output.traced_code):
-        return reason
-    return _about_streams(output.backend_input.graph_module) if output.backend_input else None
-
-
-def _about_streams(graph_module: torch.fx.GraphModule) -> str | None:
-    for name, stack in opaque.folded_queries(graph_module):
-        what, change = f"{name} is answered while tracing", "ask outside the cached function"
-        return location.reason(what, location.of_text(stack), change)
-    switch = streams.unpaired_switch(graph_module.graph)
-    if switch is not None:
-        what, change = "the current stream is set", 'use a block: "with torch.npu.stream(s):"'
-        return location.reason(what, location.of_text(switch.stack_trace), change)
-    return None
-
-
-def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
-    """What Dynamo then knows of sizes."""
-    if known.alone:
-        size_memory.forget(function)
-    size_memory.recall(function, known.rows)
-    return size_memory.recorded(function)
 
 
 class _Untraceable(Exception):
@@ -165,16 +135,16 @@ class _Untraceable(Exception):
 
 
 def _portable(
-    output: tracing.CaptureOutput,
+    capture: Capture,
+    graph: torch.fx.GraphModule | None,
     function: types.FunctionType,
     scope: Scope,
     roots: Roots,
     state: Mapping[str, Any],
-    decompositions: dict[Any, Any] | None,
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
 ) -> Traced:
+    output = capture.output
     captured = output.graph_capture_output
-    graph = _lowered(output, decompositions)
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
     builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
@@ -189,6 +159,7 @@ def _portable(
     code = [*captured.traced_code, *written_by_users(run)]
     owners = owners_of(code)
     refuse_hashes(captured.traced_code, owners)
+    add_orders(builder, capture.walks, owners)
     add_hidden_names(builder, captured.traced_code, owners)
     origins = list(_origins(output, builder))
     tree = builder.build(state, _threads(captured.traced_code, graph))
@@ -207,7 +178,7 @@ def _portable(
             *source.lookup_facts(attribute_lookups(builder, captured.traced_code)),
             *source.tensor_method_facts(tracing.tensor_methods(output)),
         ),
-        local_only=lambda reason: _local_only(output, function, scope, roots, reason),
+        local_only=lambda reason: _local_only(capture, function, scope, roots, reason),
     )
 
 
@@ -269,13 +240,16 @@ def _described(
 
 
 def _local_only(
-    output: tracing.CaptureOutput,
+    capture: Capture,
     function: types.FunctionType,
     scope: Scope,
     roots: Roots,
     reason: str,
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
+    output = capture.output
+    if capture.walks.may_differ_here():
+        return Untraceable(reason=reason)  # torch's guards don't look at the order of a set
     try:
         manager, _ = tracing.guards_of(output, function.__code__)
     except AssertionError as error:

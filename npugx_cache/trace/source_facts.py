@@ -8,16 +8,14 @@ import sys
 import types
 from typing import TYPE_CHECKING, TypeAlias
 
-from npugx_cache.portable import NotPortable
+from npugx_cache.portable import NotPortable, function_chain, look_up
 from npugx_cache.source import (
     FILE,
     FUNCTION,
     SourceFact,
     file_hash,
-    function_chain,
     function_hash,
     is_covered_module,
-    look_up,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
 
 
 def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> SourceFact:
-    for module, name in _names_of(code, functions):
+    for module, name in names_of(code, functions):
         try:
             chain = function_chain(look_up(module, name))
         except NotPortable:
@@ -95,7 +93,7 @@ def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> Sourc
     return fact
 
 
-def _names_of(
+def names_of(
     code: types.CodeType, functions: list[types.FunctionType]
 ) -> Iterator[tuple[str, str]]:
     """Names under which another process may find the code: its own, its class's, an outer's."""

@@ -43,6 +43,7 @@ class TreeBuilder:
         self._tensor_nodes: list[int] = []
         self._tensor_index: dict[TensorFact, int] = {}
         self.shapes: list[Plain] = []
+        self.orders: list[Plain] = []
         self.registries: set[int] = set()
         self._node_of: dict[tuple[int, Step, str], int] = {}
         self._node_of_source: dict[Any, int] = {}
@@ -184,6 +185,7 @@ class TreeBuilder:
             distinct=distinct,
             separate=separate,
             shapes=tuple(self.shapes),
+            orders=tuple(self.orders),
             state=state,
             threads=threads,
         )

@@ -162,6 +162,17 @@ class Box:
 BOX = Box()
 
 """,
+    "NAMES": """\
+NAMES = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota"]
+
+
+def walk(x, names):
+    for name in names:
+        x = x * 1.5 + len(name) + ord(name[0]) / 16
+    return x
+
+
+""",
 }
 """Source that many rows have in common."""
 
@@ -251,9 +262,9 @@ def _edit(line: str) -> tuple[str, str, str]:
     raise ValueError(line)
 
 
-def _load() -> dict[str, Row]:
+def _load(folder: str) -> dict[str, Row]:
     rows: dict[str, Row] = {}
-    for path in sorted((Path(__file__).parent / "rows").glob("*.txt")):
+    for path in sorted((Path(__file__).parent / folder).glob("*.txt")):
         for block in re.split(r"^### ", path.read_text(), flags=re.MULTILINE)[1:]:
             name, _, text = block.partition("\n")
             assert name not in rows, name
@@ -261,7 +272,9 @@ def _load() -> dict[str, Row]:
     return rows
 
 
-ROWS = _load()
+ROWS = _load("rows")
+ORDER = _load("order")
+"""Rows about the order of sets. What changes is the hash seed of the process."""
 COUNTS = Counter(row.category for row in ROWS.values())
 
 

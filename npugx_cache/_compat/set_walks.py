@@ -1,0 +1,273 @@
+"""Where Dynamo walks sets, or makes them. Checked on torch 2.13.
+
+torch versions before 2.13 have sets in another place; nothing is noted there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import codegen, polyfills, symbolic_convert
+from torch._dynamo.variables import builder, builtin, constant, lists, object_protocol
+
+from npugx_cache._compat.set_history import Leaf, Walks, is_plain
+from npugx_cache.guards import orders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_current: ContextVar[Walks | None] = ContextVar("npugx_walks", default=None)
+
+
+@contextlib.contextmanager
+def noted_walks(flipped: str | None = None) -> Iterator[Walks]:
+    """The walks over sets of the trace made inside."""
+    walks = Walks(flipped=flipped)
+    token = _current.set(walks)
+    try:
+        yield walks
+    finally:
+        _current.reset(token)
+
+
+def _replace(owner: Any, name: str, hook: Callable[[Walks, Callable[..., Any]], Any]) -> None:
+    """Let `hook(walks, original)` stand for a function while walks are noted."""
+    static = isinstance(vars(owner).get(name), staticmethod)
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        walks = _current.get()
+        if walks is None:
+            return original(*args, **kwargs)
+        return hook(walks, original)(*args, **kwargs)
+
+    setattr(owner, name, staticmethod(hooked) if static else hooked)
+
+
+def _pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with walks.pause():
+            return original(*args, **kwargs)
+
+    return call
+
+
+def _unless_key(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Without a key, equal elements alone change places."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if kwargs.get("key") else _pausing(walks, original))(*args, **kwargs)
+
+    return call
+
+
+def _walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, *args: Any, **kwargs: Any) -> Any:
+        walks.walked(variable)
+        return original(variable, *args, **kwargs)
+
+    return call
+
+
+def _iterating(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any) -> Any:
+        code = tx.f_code
+        # Dynamo's own union, intersection, ...: how their result was made is noted as a whole.
+        if code.co_filename != polyfills.__file__ or not code.co_qualname.startswith("set_"):
+            walks.walked(variable)
+        return original(variable, tx)
+
+    return call
+
+
+def _as_constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of Python's own is called with the set."""
+
+    def call(variable: Any) -> Any:
+        made = walks.walked(variable)
+        if made is None or made[0] == "without":
+            return original(variable)
+        walks.called = True
+        return orders.live(made, [leaf.value for leaf in walks.leaves])
+
+    return call
+
+
+def _extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
+        if name == "extend" and args:
+            walks.walked(args[0].realize())
+        return original(variable, tx, name, args, kwargs)
+
+    return call
+
+
+def _calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
+        if not is_plain(variable) or kwargs:
+            return original(variable, tx, name, args, kwargs)
+        if name == "pop" and variable.python_type() is set and variable.items and not args:
+            return walks.method(variable, name, args, lambda: walks.popped(variable, tx))
+        return walks.method(
+            variable, name, args, lambda: original(variable, tx, name, args, kwargs)
+        )
+
+    return call
+
+
+def _operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
+    def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(variable: Any, tx: Any, other: Any, reverse: bool = False) -> Any:
+            first, second = (other, variable) if reverse else (variable, other)
+            if not is_plain(first):
+                return original(variable, tx, other, reverse)
+            return walks.method(
+                first, name, [second], lambda: original(variable, tx, other, reverse)
+            )
+
+        return call
+
+    return hook
+
+
+def _changing(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
+    def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(variable: Any, tx: Any, other: Any) -> Any:
+            return walks.method(variable, name, [other], lambda: original(variable, tx, other))
+
+        return call
+
+    return hook
+
+
+def _made(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A set that traced code makes of elements, or an empty one."""
+
+    def call(variable: Any, items: Any, **kwargs: Any) -> None:
+        items = list(items)
+        original(variable, items, **kwargs)
+        if is_plain(variable) and variable.source is None:
+            copied = any(type(item).__name__ == "HashableTracker" for item in items)
+            walks.made(variable, None, None if copied else [])
+
+    return call
+
+
+def _cloned(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, **kwargs: Any) -> Any:
+        clone = original(variable, **kwargs)
+        walks.cloned(variable, clone)
+        return clone
+
+    return call
+
+
+def _copied(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any) -> Any:
+        return walks.method(variable, "copy", [], lambda: original(variable))
+
+    return call
+
+
+def _frozen(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or not is_plain(args[0].realize()):
+            return original(variable, tx, *args, **kwargs)
+        how = walks.how(args[0].realize())
+        result = _pausing(walks, original)(variable, tx, *args, **kwargs)
+        if result is not args[0].realize():
+            walks.made(result, None if how is None else ["call", "frozenset", how])
+        return result
+
+    return call
+
+
+def _wrapped(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A set that was there before the trace, or that a function of Python's own gave."""
+
+    def call(value: Any, **kwargs: Any) -> Any:
+        result = original(value, **kwargs)
+        if is_plain(result):
+            source = kwargs.get("source")
+            walks.made(result, None)
+            if source is not None:
+                walks.found(result, Leaf(value, source))
+        return result
+
+    return call
+
+
+def _constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(translator: Any, instruction: Any) -> Any:
+        result, code = original(translator, instruction), translator.f_code
+        if is_plain(result):
+            value = instruction.argval
+            places = [i for i, each in enumerate(code.co_consts) if each is value]
+            if places:
+                walks.found(result, Leaf(value, None, code, places[0]))
+        return result
+
+    return call
+
+
+def _forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def call(tx: Any, value: Any) -> Any:
+        result = handler(tx, value)
+        walks = _current.get()
+        if walks is not None and is_plain(result):
+            walks.made(result, None)
+        return result
+
+    return call
+
+
+def _install(sets: Any) -> None:
+    """Once for the process, not around each trace: other threads may be tracing."""
+    variable, frozen = sets.SetVariable, sets.FrozensetVariable
+    hooks: dict[str, Any] = {
+        "__init__": _made,
+        "clone": _cloned,
+        "unpack_var_sequence": _walking,
+        "tp_iter_impl": _iterating,
+        "nb_or_impl": _operating("__or__"),
+        "nb_and_impl": _operating("__and__"),
+        "nb_xor_impl": _operating("__xor__"),
+        "nb_subtract_impl": _operating("__sub__"),
+        "nb_inplace_or_impl": _changing("__ior__"),
+        "nb_inplace_subtract_impl": _changing("__isub__"),
+        **dict.fromkeys(("is_python_constant", "_fast_set_method", "is_python_equal"), _pausing),
+        **dict.fromkeys(("hash_impl", "get_real_python_backed_value"), _pausing),
+    }
+    for name, hook in hooks.items():
+        _replace(variable, name, hook)
+    for name in ("hash_impl", "is_python_equal"):
+        _replace(frozen, name, _pausing)
+    for cls in (variable, frozen):
+        _replace(cls, "call_method", _calling)
+        _replace(cls, "repr_impl", _walking)
+        _replace(cls, "as_python_constant", _as_constant)
+    _replace(sets, "set_copy", _copied)
+    _replace(codegen.PyCodegen, "__call__", _pausing)
+    for module in (symbolic_convert, builtin, object_protocol):
+        _replace(module, "generic_bool", _pausing)
+    _replace(lists.CommonListMethodsVariable, "call_method", _extending)
+    _replace(builtin.BuiltinVariable, "call_frozenset", _frozen)
+    _replace(builtin.BuiltinVariable, "call_sorted", _unless_key)
+    _replace(builtin.BuiltinVariable, "call_min", _unless_key)
+    _replace(builtin.BuiltinVariable, "call_max", _unless_key)
+    _replace(constant.ConstantVariable, "create", _wrapped)
+    _replace(symbolic_convert.InstructionTranslatorBase, "_load_const", _constant)
+    handlers = vars(builder.SourcelessBuilder)["_type_handlers"]
+    handlers |= {kind: _forgetting(handlers[kind]) for kind in (set, frozenset) if kind in handlers}
+
+
+try:
+    from torch._dynamo.variables import sets as _sets
+except ImportError:
+    pass
+else:
+    _install(_sets)

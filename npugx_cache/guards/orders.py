@@ -1,0 +1,186 @@
+"""In which order a set is walked: how it came about, as data, and the order a trace relied on.
+
+A set's order follows from the hashes of its elements, those of strings differ between processes,
+and from what was done to it. So sets that traced code made are made again, in the same way:
+["node", n] is the value of a node of the guard tree, ["constant", module, name, code hash, index] a
+constant of a function's code, ["filled", type, elements] a set to which they were added in turn,
+["list", elements] an argument that is no set, ["without", set, elements] one after removals, and
+["call", method, operand, ...].
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.portable import (
+    NotPortable,
+    code_hash,
+    decode,
+    describe,
+    encode,
+    function_chain,
+    look_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from npugx_cache.portable import Plain
+
+OPERATIONS = frozenset(
+    {
+        *("union", "intersection", "difference", "symmetric_difference", "copy"),
+        *("__or__", "__and__", "__sub__", "__xor__"),
+    }
+)
+"""Methods that return a new set."""
+
+MADE = {"set": set, "frozenset": frozenset}
+_LEAVES = ("constant", "filled", "list")
+
+
+def order(made: Plain, values: Sequence[Any]) -> list[Plain]:
+    """The elements in the order in which this process walks them; raises anything."""
+    if made[0] == "without":
+        return [each for each in order(made[1], values) if each not in made[2]]
+    return [encode(each) for each in live(made, values)]
+
+
+def holds(condition: Plain, values: Sequence[Any]) -> bool:
+    made, expected = condition
+    return bool(order(made, values) == expected)
+
+
+def live(made: Plain, values: Sequence[Any]) -> Any:
+    """The set itself; one after removals can't be made again."""
+    match made:
+        case ["node", node]:
+            return values[node]
+        case ["constant", module, name, code, index]:
+            return constant(module, name, code, index)
+        case ["filled", kind, elements]:
+            return MADE[kind](map(decode, elements))
+        case ["list", elements]:
+            return list(map(decode, elements))
+        case ["call", "update", base, other] if base[0] != "node":
+            changed = live(base, values)  # an object of our own: the user's sets stay as they are
+            changed.update(live(other, values))
+            return changed
+        case ["call", name, base, *others]:
+            operands = [live(each, values) for each in (base, *others)]
+            if name in MADE:
+                return MADE[name](*operands)
+            if name in OPERATIONS:
+                return getattr(operands[0], name)(*operands[1:])
+    raise NotPortable(f"no way to make a set: {str(made)[:60]}")
+
+
+@functools.lru_cache(maxsize=1024)
+def constant(module: str, name: str, code: str, index: int) -> frozenset[Any]:
+    """A constant of the code with this hash, in or behind the function of that name."""
+    for function in function_chain(look_up(module, name)):
+        for each in _all_code(function.__code__):
+            if code_hash(each) == code and type(each.co_consts[index]) is frozenset:
+                found: frozenset[Any] = each.co_consts[index]
+                return found
+    raise NotPortable(f"{module}.{name} has no such constant")
+
+
+def _all_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _all_code(constant)
+
+
+def is_same_everywhere(made: Plain) -> bool:
+    """Whether every process walks the set in the same order: no hash in it differs."""
+    if made[0] in ("filled", "list"):
+        return all(map(_hash_is_fixed, made[-1]))
+    if made[0] == "call":
+        return all(map(is_same_everywhere, made[2:]))
+    return made[0] == "without" and is_same_everywhere(made[1])
+
+
+def _hash_is_fixed(element: Plain) -> bool:
+    if isinstance(element, list):
+        if element[0] == "tuple":
+            return all(map(_hash_is_fixed, element[1]))
+        return element[0] in ("int", "bool") or (element[0] == "float" and element[1] != "nan")
+    return isinstance(element, int)
+
+
+def replaced(made: Plain, leaf: Callable[[int], Plain]) -> Plain:
+    """With what `leaf` gives in the place of each node."""
+    match made:
+        case ["node", node]:
+            return leaf(node)
+        case ["call", name, *operands]:
+            return ["call", name, *(replaced(each, leaf) for each in operands)]
+        case ["without", base, elements]:
+            return ["without", replaced(base, leaf), elements]
+    return made
+
+
+def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
+    """The condition for another numbering of nodes."""
+    made, expected = condition
+    return [replaced(made, lambda node: ["node", place[node]]), expected]
+
+
+def nodes_in(condition: Plain) -> set[int]:
+    """The nodes whose values a condition is about."""
+    found: set[int] = set()
+
+    def leaf(node: int) -> Plain:
+        found.add(node)
+        return ["node", node]
+
+    replaced(condition[0], leaf)
+    return found
+
+
+def wording(made: Plain, name: Callable[[int], str]) -> str:
+    """A set as Python would make it; `name` gives the text of a node."""
+    match made:
+        case ["node", node]:
+            return name(node)
+        case ["constant", module, function, _, index]:
+            return f"{module}.{function}.__code__.co_consts[{index}]"
+        case ["filled", kind, elements]:
+            return f"{kind}({describe(['list', elements])})"
+        case ["call", operation, base, *others]:
+            parts = [wording(each, name) for each in (base, *others)]
+            if operation in MADE:
+                return f"{operation}({parts[0]})"
+            return f"{parts[0]}.{operation}({', '.join(parts[1:])})"
+        case ["without", base, elements]:
+            return f"{wording(base, name)} without {describe(['list', elements])}"
+    return describe(made)
+
+
+def as_python(condition: Plain, name: Callable[[int], str]) -> str:
+    made, expected = condition
+    return f"list({wording(made, name)}) == {describe(['list', expected])}"
+
+
+def failures(
+    conditions: Sequence[Plain], values: Sequence[Any], missing: object, name: Callable[[int], str]
+) -> Iterator[str]:
+    """Why conditions don't hold; nothing of those on nodes whose value is `missing`."""
+    for condition in conditions:
+        if any(values[node] is missing for node in nodes_in(condition)):
+            continue
+        made, expected = condition
+        try:
+            found = order(made, values)
+        except Exception as error:  # noqa: BLE001 - user code raises anything
+            now = f"can't be told: {error}"
+        else:
+            if found == expected:
+                continue
+            now = f"is {describe(['list', found])}"
+        was = describe(["list", expected])
+        yield f"{wording(made, name)}: the order of the set was {was}, {now}"

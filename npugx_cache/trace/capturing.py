@@ -1,0 +1,83 @@
+"""One call through Dynamo: its graph, and what it says that its guards don't."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import location
+from npugx_cache._compat import opaque, set_walks, size_memory, streams, tracing
+from npugx_cache.trace import reasons
+from npugx_cache.trace.surroundings import starred_assignment
+
+if TYPE_CHECKING:
+    import types
+
+    import torch
+
+    from npugx_cache._compat.set_history import Walks
+    from npugx_cache.sizes import Known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """`sizes` is what Dynamo knew of sizes before and after (`_compat.size_memory`)."""
+
+    output: tracing.CaptureOutput
+    walks: Walks
+    sizes: tuple[list[Any], list[Any]]
+
+
+def capture(
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool | None,
+    known: Known,
+    flipped: str | None = None,
+) -> Capture | str:
+    """Or why it can't be traced as one graph. `flipped`: as in `set_history.Walks`."""
+    sizes = _begin_with(function, known) if dynamic is None else []
+    try:
+        with opaque.folded_calls() as folded, set_walks.noted_walks(flipped) as walks:
+            output = tracing.capture(function, args, kwargs, dynamic=dynamic)
+    except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
+        return reasons.of_failure(error)
+    if reason := _opaque(output, folded):
+        return reason
+    after = size_memory.recorded(function) if dynamic is None else []
+    return Capture(output=output, walks=walks, sizes=(sizes, after))
+
+
+def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
+    """What Dynamo then knows of sizes."""
+    if known.alone:
+        size_memory.forget(function)
+    size_memory.recall(function, known.rows)
+    return size_memory.recorded(function)
+
+
+def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
+    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
+    change = "let it be traced, or make it a torch.library operator"
+    for name in folded:
+        return location.reason(f"{name}() is assumed to give a constant", None, change)
+    if output.backend_input is not None:
+        for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
+            what = f"{name} is not looked into: what it reads has no guards"
+            return location.reason(what, location.of_text(stack), change)
+    if reason := starred_assignment(output.graph_capture_output.traced_code):
+        return reason
+    return _about_streams(output.backend_input.graph_module) if output.backend_input else None
+
+
+def _about_streams(graph_module: torch.fx.GraphModule) -> str | None:
+    for name, stack in opaque.folded_queries(graph_module):
+        what, change = f"{name} is answered while tracing", "ask outside the cached function"
+        return location.reason(what, location.of_text(stack), change)
+    switch = streams.unpaired_switch(graph_module.graph)
+    if switch is not None:
+        what, change = "the current stream is set", 'use a block: "with torch.npu.stream(s):"'
+        return location.reason(what, location.of_text(switch.stack_trace), change)
+    return None
