@@ -52,6 +52,14 @@ def test_growing_lengths_are_one_capture(attend, tmp_path):
     assert (info.hits, info.misses, [each.replays for each in info.graphs]) == (1, 0, [2])
 
 
+def test_capture_alone_updates_too(tmp_path):
+    cached = cache_compile(step(score), backend="npugraphs", dynamic=True, cache_dir=tmp_path)
+    tensors = inputs()
+    for lengths in [(2, 3), (3, 4), (6, 7)]:
+        torch.testing.assert_close(cached(*tensors, *lengths).cpu(), wanted(*tensors, *lengths))
+    assert [each.replays for each in cached.cache_info().graphs] == [3]
+
+
 def test_a_restarted_worker_captures_once_for_all_lengths(surroundings):
     kept = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD", "LD_LIBRARY_PATH", "NPU_STUB_LIB")
     environment = {name: os.environ[name] for name in (*kept, "TASK_QUEUE_ENABLE")}
