@@ -15,6 +15,7 @@ from torch import fx
 from npugx_cache._compat import lowering, schemas
 from npugx_cache.backend.passes import layout
 from npugx_cache.backend.passes.aliasing import known
+from npugx_cache.events import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,13 +50,16 @@ class Calls:
         self._place = place
         self.made: list[fx.Node] = []
 
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, target: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> fx.Node:
+        """Raises what the operator says of the arguments; LookupError for one that is not there."""
+        if target is None:
+            raise LookupError("this torch_npu has no such operator")
         with self._place.graph.inserting_before(self._place):
             node = self._place.graph.call_function(target, args, kwargs)
+        self.made.append(node)
         lowering.trace_value(node)
         if self._place.stack_trace:
             node.meta["stack_trace"] = self._place.stack_trace
-        self.made.append(node)
         return node
 
 
@@ -75,7 +79,12 @@ def substitute(
     if place is None:
         return False
     calls = Calls(place)
-    pairs = build(calls)
+    try:
+        pairs = build(calls)
+    except Exception as error:  # noqa: BLE001 - whatever torch_npu has against these arguments
+        logger.debug("%s stays as it is: %s", match.calls[0], error)
+        _erase(calls.made)
+        return False
     if not all(_is_like(old, new, strides=strides) for old, new in pairs.items()):
         _erase(calls.made)
         return False

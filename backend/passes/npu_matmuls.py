@@ -120,7 +120,8 @@ def _fuse(graph: fx.Graph, product: Product) -> bool:
     )
 
     def build(calls: Calls) -> Mapping[fx.Node, fx.Node]:
-        fused = torch.ops.npu.npu_transpose_batchmatmul.default
+        packet = getattr(torch.ops.npu, "npu_transpose_batchmatmul", None)
+        fused = getattr(packet, "default", None)
         return {product.result: calls.call(fused, left, right, perm_x1=order)}
 
     return substitute(graph, match, build, strides=False)

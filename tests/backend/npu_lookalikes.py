@@ -62,6 +62,26 @@ def npu_scatter_nd_update_(x, indices, updates):
     return x
 
 
+@operator(
+    "npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-6)"
+    " -> (Tensor, Tensor, Tensor)",
+    lambda x1, x2, gamma, *_: (torch.empty_like(x1), x1.new_empty((len(x1), 1)), x1 + x2),
+)
+def npu_add_rms_norm(x1, x2, gamma, epsilon=1e-6):
+    x = x1 + x2
+    rstd = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
+    return x * rstd * gamma, rstd, x
+
+
+@operator(
+    "npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None) -> (Tensor, Tensor)",
+    lambda x, **_: (torch.empty_like(x, dtype=torch.int8), x.new_empty(x.shape[:-1])),
+)
+def npu_dynamic_quant(x, *, smooth_scales=None):
+    scale = x.abs().amax(-1) / 127
+    return (x / scale.unsqueeze(-1)).round().to(torch.int8), scale
+
+
 @operator("npu_scatter_nd_update(Tensor input, Tensor indices, Tensor updates) -> Tensor", like(0))
 def npu_scatter_nd_update(x, indices, updates):
     return npu_scatter_nd_update_(x.clone(), indices, updates)

@@ -32,6 +32,11 @@ def kept(x, k, v):
     return a, k2, v2
 
 
+def quantised(x1, x2, gamma):
+    y, _, x = ops.npu_add_rms_norm(x1, x2, gamma)
+    return (*ops.npu_dynamic_quant(y), x)
+
+
 def optimised(function, *inputs):
     graph = lower(function, inputs, None)
     engines.load("npugraph_ex").optimise(graph, options.Options(), distinct_inputs=True)
@@ -47,5 +52,6 @@ if __name__ == "__main__":
         "rows": optimised(rows, torch.zeros(2, 2, 2), torch.tensor([[1]]), torch.ones(1, 2)),
         "step": optimised(step, *three),
         "kept": optimised(kept, *three),
+        "quantised": optimised(quantised, torch.ones(2, 3), torch.ones(2, 3), torch.ones(3)),
     }
     print(json.dumps(seen))

@@ -168,3 +168,5 @@ def test_functional_and_scattering_operators_of_an_npu_write_in_place(surroundin
         "npu.npu_rope_cache.default",
         "<built-in function getitem>",
     ]
+    # There is no fused operator here.
+    assert "npu.npu_dynamic_quant.default" in seen["quantised"]
