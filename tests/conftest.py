@@ -104,6 +104,16 @@ class Surroundings:
         return entries
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_cuda = [item for item in items if item.get_closest_marker("cuda")]
+    if on_cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in on_cuda:
+                item.add_marker(pytest.mark.skip(reason="needs a GPU: no CUDA device is here"))
+
+
 @pytest.fixture
 def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
     made = Surroundings(tmp_path)

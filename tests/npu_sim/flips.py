@@ -61,7 +61,7 @@ ELSEWHERE = {"data_dump_dir": "part of every dump"}
 
 def flips(device: str, folder: str) -> list[Flip]:
     """`folder` is where dumps go. A CPU captures with the backend that does nothing else."""
-    replaying = "npugraph_ex" if device == "npu" else "npugraphs"
+    replaying = "npugraphs" if device == "cpu" else "npugraph_ex"
     made = [Flip(name, options) for name, options in PASSES.items()]
     made += [Flip(name, options, replaying) for name, options in REPLAY.items()]
     for name, options in UNCAPTURED.items():

@@ -21,7 +21,8 @@ ALL = "NPUGX_TEST_ALL_OPTIONS" in os.environ
 ON_CPU = ["default", "remove_noop_ops", "inplace_pass", "post_grad_custom_pre_pass", "force_eager"]
 ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize"]
 EVERY = [*EVERYWHERE, *NPU, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
-HERE = EVERY if ALL else (ON_NPU if DEVICE == "npu" else ON_CPU)
+SOME = {"cpu": ON_CPU, "cuda": [*ON_CPU, *REPLAY], "npu": ON_NPU}
+HERE = EVERY if ALL else [*dict.fromkeys(SOME[DEVICE])]
 SECONDS = 3000 if ALL else 500
 pytestmark = pytest.mark.timeout(3 * SECONDS)  # the first test of a group runs it, twice
 GROUPS = [HERE[start : start + 4] for start in range(0, len(HERE), 4)]
@@ -60,7 +61,7 @@ def test_qwen3_cold_and_restarted(run_both, name, loop):
     assert warm["digest"] == cold["digest"]
     assert (warm["misses"], warm["bypasses"], cold["bypasses"]) == (0, 0, 0)
     assert warm["graphs"] == cold["graphs"]
-    captures = DEVICE == "npu" or name in REPLAY
+    captures = DEVICE != "cpu" or name in REPLAY
     captured = captures and name not in UNCAPTURED and name not in MERGED
     assert (warm["replays"] > 0) == captured
 
