@@ -94,14 +94,13 @@ def summary() -> str:
     return f"py{platform.python_version()} torch{torch.__version__} {platform.machine()}"
 
 
-_CUDA: Any = torch.backends.cuda
 _MHA: Any = torch.backends.mha
 _SWITCHES = {
-    "float32_matmul_precision": torch.get_float32_matmul_precision,
-    "sdp.flash": _CUDA.flash_sdp_enabled,
-    "sdp.mem_efficient": _CUDA.mem_efficient_sdp_enabled,
-    "sdp.math": _CUDA.math_sdp_enabled,
-    "sdp.cudnn": _CUDA.cudnn_sdp_enabled,
+    "float32_matmul_precision": runtime.float32_matmul_precision,
+    "sdp.flash": runtime.flash_sdp_enabled,
+    "sdp.mem_efficient": runtime.mem_efficient_sdp_enabled,
+    "sdp.math": runtime.math_sdp_enabled,
+    "sdp.cudnn": runtime.cudnn_sdp_enabled,
     "mha.fastpath": _MHA.get_fastpath_enabled,
     "mkldnn": runtime.mkldnn_enabled,
     "cudnn": runtime.cudnn_enabled,

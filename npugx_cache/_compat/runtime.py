@@ -21,6 +21,12 @@ from torch.utils import _device
 TESTED_TORCH = ((2, 11), (2, 14))
 """Half-open range of torch versions the package works with; outside it nothing is cached."""
 
+# What functions of `torch.backends` return, without a Python function in between: at every call.
+float32_matmul_precision = torch._C._get_float32_matmul_precision
+flash_sdp_enabled = torch._C._get_flash_sdp_enabled
+mem_efficient_sdp_enabled = torch._C._get_mem_efficient_sdp_enabled
+math_sdp_enabled = torch._C._get_math_sdp_enabled
+cudnn_sdp_enabled = torch._C._get_cudnn_sdp_enabled
 mkldnn_enabled = torch._C._get_mkldnn_enabled
 cudnn_enabled = torch._C._get_cudnn_enabled
 
