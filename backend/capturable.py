@@ -157,6 +157,11 @@ def _reshapes(node: fx.Node) -> Iterable[fx.Node]:
     return _writes(node) if torch.Tag.inplace_view in getattr(node.target, "tags", ()) else ()
 
 
+def _marks_stream(node: fx.Node) -> Iterable[fx.Node]:
+    schema = schemas.schema_of(node.target)
+    return node.all_input_nodes if schema and schema.name == f"{STREAMS}::record_stream" else ()
+
+
 def _looks_at_place(node: fx.Node) -> Iterable[fx.Node]:
     schema = schemas.schema_of(node.target)
     return node.all_input_nodes if schema and schema.name in _LOOKS_AT_PLACE else ()
@@ -195,6 +200,8 @@ def _refusal(graph_module: fx.GraphModule, devices: list[str]) -> str:
             return reason
     if reshaped := _inputs_of(graph, _reshapes):
         return f"it changes the sizes of {min(n.name for n in reshaped)} in place"
+    if freed := _inputs_of(graph, _marks_stream):
+        return f"it calls record_stream on {min(n.name for n in freed)}, which it does not own"
     if constants := {n.name for n in _inputs_of(graph, _writes) if n.op == "get_attr"}:
         return f"it writes to {min(constants)}, a tensor of its own"
     return ""
@@ -209,8 +216,9 @@ def _reason(node: fx.Node) -> str:
             return f"its input {node.name} is lazily conjugated or negated"
     if getattr(node.target, "namespace", "") == COLLECTIVES and _is_on_cpu(value):
         return f"it calls {node.target}, which a CPU would run once more while it captures"
-    if getattr(node.target, "namespace", "") == STREAMS:
-        return "it uses streams other than the current one, or events"
+    schema = schemas.schema_of(node.target) if node.op == "call_function" else None
+    if schema is not None and schema.name.startswith(f"{STREAMS}::synchronize_"):
+        return f"{node.target} makes the host wait"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:

@@ -33,6 +33,10 @@ _MODULES: dict[str, Any] = {
 }
 
 
+_STREAMS = "npugx_streams"
+"""Attribute of a bound program with stream labels."""
+
+
 def compiled(program: Program) -> types.CodeType:
     """The code object of the program's text, as a module."""
     return compile(source_text(program), "<npugx_cache program>", "exec", dont_inherit=True)
@@ -66,13 +70,23 @@ def bind(
         function = streams.around(function)
     if ("npugx_cache", "limit_cores") in (target[:2] for _, target in operators):
         function = _with_scopes_closed(function)
-    return without_autocast(function) if disable_autocast else function
+    if disable_autocast:
+        function = without_autocast(function)
+    if streams is not None:
+        setattr(function, _STREAMS, streams)
+    return function
 
 
 def _streams(hand_over: Callable[[], Mapping[int, Any]]) -> Streams:
-    from npugx_cache.backend.streams import Streams  # few programs have any
+    from npugx_cache.backend.streams import Seen, Streams  # few programs have any
 
-    return Streams(hand_over)
+    return Streams(Seen(), hand_over)
+
+
+def streams_of(program: Callable[..., Any]) -> Streams | None:
+    """What the stream labels of a bound program stand for, if it has any."""
+    streams: Streams | None = getattr(program, _STREAMS, None)
+    return streams
 
 
 def bind_program(

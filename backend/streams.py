@@ -8,7 +8,9 @@ streams and events that the function makes itself are made once per program and 
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +20,19 @@ from npugx_cache.backend.program import STREAM_OPERATORS
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
 ENTRY = 0
 """The label of the stream that is current when a program is called."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a program did to events when it was captured, the same in every thread: labels."""
+
+    awaited: set[int] = field(default_factory=set)
+    """Events that it waits for before it records them, if it does at all."""
+    recorded: set[int] = field(default_factory=set)
 
 
 class Streams(threading.local):
@@ -29,32 +40,54 @@ class Streams(threading.local):
 
     `hand_over` gives the objects of a call by label. Threads share none of what is made here: a
     wait for an event means its latest record, which must not be another call's.
+
+    A captured graph runs on the stream it is replayed on, wherever its parts were captured. So the
+    streams and events of its caller are left out of the capture: before a replay the current stream
+    waits for them, and afterwards they wait for it. More is ordered than in eager, never less.
     """
 
-    def __init__(self, hand_over: Callable[[], Mapping[int, Any]] = handed_over) -> None:
+    def __init__(
+        self, seen: Seen, hand_over: Callable[[], Mapping[int, Any]] = handed_over
+    ) -> None:
         self._hand_over = hand_over
+        self._seen = seen
+        self._recorded: set[int] = set()
         self._made: dict[int, Any] = {}
         self._live: dict[int, Any] = {}
+        self._is_called = self._is_capturing = False
 
     def around(self, program: Callable[..., Any]) -> Callable[..., Any]:
         """The program with its labels bound at each call, and the current stream put back."""
 
         def run(*inputs: Any) -> Any:
-            outer, entry = self._live, _of_its_device(torch.accelerator.current_stream())
-            given = self._hand_over()
-            self._live = {label: self._alive(label, value) for label, value in given.items()}
-            self._live[ENTRY] = entry
-            try:
+            if self._is_capturing:
                 return program(*inputs)
-            finally:
-                torch.accelerator.set_stream(entry)
-                self._live = outer
+            with contextlib.nullcontext() if self._is_called else self.call():
+                entry = self._live[ENTRY]
+                self._is_called = False  # what is called from inside is another call
+                try:
+                    return program(*inputs)
+                finally:
+                    torch.accelerator.set_stream(entry)
 
         return run
 
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """Bind the labels for one call of the program, however it is run."""
+        outer = self._live, self._is_called
+        given = self._hand_over()
+        self._live = {label: self._alive(label, value) for label, value in given.items()}
+        self._live[ENTRY] = _of_its_device(torch.accelerator.current_stream())
+        self._is_called = True
+        try:
+            yield
+        finally:
+            self._live, self._is_called = outer
+
     def _alive(self, label: int, value: Any) -> Any:
         if not isinstance(value, Made):
-            return value
+            return _of_its_device(value)
         if label not in self._made:
             self._made[label] = _of_its_device(value.make(*value.args, **value.kwargs))
         return self._made[label]
@@ -66,6 +99,85 @@ class Streams(threading.local):
         function: Callable[..., None] = getattr(self, name)
         return function
 
+    # --- captured graphs, for a call that is being made
+
+    def pattern(self, state_of: Callable[[Any], Hashable]) -> Hashable:
+        """Which labels stand for the same object, and the state of each stream, at this call."""
+        sides = {label: state_of(self._live[label]) for label in self._sides()}
+        return tuple((self._first(label), sides.get(label)) for label in sorted(self._live))
+
+    def capturing(self, program: Callable[..., Any]) -> Callable[..., Any]:
+        """The program as it is captured on the current stream, with stand-ins for its labels."""
+
+        def run(*inputs: Any) -> Any:
+            called, stream = self._live, _of_its_device(torch.accelerator.current_stream())
+            sides = [called[label] for label in self._sides()]
+            stand_ins = self._stand_ins(stream)
+            for side in sides:
+                side.wait_stream(stream)
+            self._live, self._is_capturing, self._recorded = stand_ins, True, set()
+            try:
+                returned = program(*inputs)
+                for side in sides:
+                    stream.wait_stream(side)
+            finally:
+                torch.accelerator.set_stream(stream)
+                self._live, self._is_capturing = called, False
+            return returned
+
+        return run
+
+    def _stand_ins(self, stream: Any) -> dict[int, Any]:
+        """For a capture: its stream for the current one, events of its own for the caller's."""
+        stand_ins: dict[int, Any] = {}
+        for label in sorted(self._live):
+            first = self._first(label)
+            if label == ENTRY:
+                stand_ins[label] = stream
+            elif first != label:
+                stand_ins[label] = stand_ins[first]
+            else:
+                live = self._live[label]
+                stand_ins[label] = live if isinstance(live, torch.Stream) else type(live)()
+        return stand_ins
+
+    @contextlib.contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Inside, the captured program is replayed on the current stream."""
+        entry = self._live[ENTRY]
+        for label in self._sides():
+            entry.wait_stream(self._live[label])
+        for label in sorted(self._seen.awaited):
+            self._live[label].wait(entry)
+        yield
+        for label in self._sides():
+            self._live[label].wait_stream(entry)
+        for label in sorted(self._seen.recorded):
+            self._live[label].record(entry)
+
+    def _sides(self) -> list[int]:
+        """One label of each stream other than the current one."""
+        return [
+            label
+            for label in sorted(self._live)
+            if label != ENTRY and self._is_stream(label) and self._first(label) == label
+        ]
+
+    def _first(self, label: int) -> int:
+        """The first label that stands for the same object."""
+        return next(other for other in sorted(self._live) if self._same(other, label))
+
+    def _is_stream(self, label: int) -> bool:
+        """Whether a label stands for a stream of the device."""
+        live, entry = self._live[label], self._live[ENTRY]
+        return isinstance(live, torch.Stream) and live.device.type == entry.device.type
+
+    def _same(self, first: int, second: int) -> bool:
+        one, other = self._live[first], self._live[second]
+        if isinstance(one, torch.Stream) and isinstance(other, torch.Stream):
+            return one.device == other.device and one.stream_id == other.stream_id
+        return one is other
+
     # --- operators, by the names and arguments they have in torch
 
     def fork(self, _: int, to: int) -> None:
@@ -74,16 +186,23 @@ class Streams(threading.local):
             torch.accelerator.set_stream(stream)
 
     def record_event(self, event: int, stream: int) -> None:
+        if self._is_capturing:
+            self._seen.recorded.add(event)
+            self._recorded.add(id(self._live[event]))
         self._live[event].record(self._live[stream])
 
     def wait_event(self, event: int, stream: int) -> None:
-        self._live[event].wait(self._live[stream])
+        if self._is_capturing and id(self._live[event]) not in self._recorded:
+            self._seen.awaited.add(event)
+        else:
+            self._live[event].wait(self._live[stream])
 
     def wait_stream(self, waiting: int, awaited: int) -> None:
         self._live[waiting].wait_stream(self._live[awaited])
 
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
-        tensor.record_stream(self._live[stream])
+        if not self._is_capturing:  # the memory belongs to the graph, and stays
+            tensor.record_stream(self._live[stream])
 
     def synchronize_event(self, event: int) -> None:
         self._live[event].synchronize()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.backend import runtime
 from npugx_cache.backend.capture.captures import Captures
 from npugx_cache.backend.capture.layout import Layout, Role
 
@@ -63,4 +64,9 @@ def _captured(
     if device is None:
         captures.refused(layout.refusal or f"this version can't capture on {layout.device}")
         return program
-    return Runner(program, layout, constants, captures, device)
+    streams = runtime.streams_of(program)
+    if streams is None:
+        return Runner(program, layout, constants, captures, device)
+    from npugx_cache.backend.capture.sides import SideStreamsRunner
+
+    return SideStreamsRunner(program, layout, constants, captures, device, streams)

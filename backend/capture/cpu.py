@@ -63,6 +63,9 @@ class CpuDevice:
     def state(self) -> None:
         return None
 
+    def state_of(self, stream: Any) -> None:
+        del stream
+
     def follow(self, stream: None) -> None:
         return stream
 

@@ -57,6 +57,9 @@ class Device(Protocol):
     def state(self) -> Hashable:
         """What else of the current stream a captured graph depends on."""
 
+    def state_of(self, stream: Any) -> Hashable:
+        """The same of another stream that a graph uses."""
+
     def follow(self, stream: Any) -> Any:
         """Make the current stream wait for another one; return the current stream."""
 

@@ -30,8 +30,9 @@ class NpuDevice(StreamedDevice):
     def __init__(self, kind: str, index: int) -> None:
         super().__init__(kind, index, vars(torch)["npu"])
 
-    def state(self) -> tuple[int, int]:
-        return self._limits(self._api.current_stream())
+    def state_of(self, stream: Any) -> tuple[int, int]:
+        limits = self._api.get_stream_limit(stream)
+        return limits["cube_core_num"], limits["vector_core_num"]
 
     def updates(self) -> Updates:
         return NpuUpdates(self.index, self._api, self.state)
@@ -67,9 +68,9 @@ class NpuDevice(StreamedDevice):
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
-        wanted = self.state()
+        wanted = self.state_of(self._api.current_stream())
         with super().capture_stream() as stream:
-            before = self._limits(stream)
+            before = self.state_of(stream)
             if before == wanted:
                 yield stream
                 return
@@ -78,10 +79,6 @@ class NpuDevice(StreamedDevice):
                 yield stream
             finally:
                 self._api.set_stream_limit(stream, *before)
-
-    def _limits(self, stream: Any) -> tuple[int, int]:
-        limits = self._api.get_stream_limit(stream)
-        return limits["cube_core_num"], limits["vector_core_num"]
 
 
 def _plain(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:

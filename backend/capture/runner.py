@@ -24,7 +24,7 @@ from npugx_cache.backend.capture.outputs import Outputs
 from npugx_cache.backend.capture.tasks import Length, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from npugx_cache.backend.capture.captures import Captures
     from npugx_cache.backend.capture.device import Captured, Device
@@ -74,7 +74,7 @@ class Runner:
             raise
 
     def _graph_for(self, inputs: Sequence[Any]) -> CapturedGraph | None:
-        captures, state = self.captures, self._device.state()
+        captures, state = self.captures, self._state()
         key = self._keys.of(inputs, state)
         graph = captures.graphs.use(key)
         if graph is not None and not captures.options.force_recapture:
@@ -115,7 +115,7 @@ class Runner:
             return "it writes to tensors, so it can't be run for practice before it is captured"
         mode = torch.inference_mode(mode=wanted.inference)
         with torch.no_grad(), mode, device.current(), captures.lock:
-            key = self._keys.of(made, device.state())
+            key = self._keys.of(made, self._state())
             if key in captures.graphs:
                 return ""
             if device.is_capturing() or len(captures.graphs) >= captures.graphs.limit:
@@ -205,13 +205,20 @@ class Runner:
 
     def _on_device(self, inputs: Sequence[Any], pool: Any) -> Captured:
         return self._device.capture(
-            self._program,
+            self._to_capture(),
             inputs,
             written=self._keys.written,
             constants=self._constants,
             pool=pool,
             options=self.captures.options,
         )
+
+    def _to_capture(self) -> Callable[..., Any]:
+        return self._program
+
+    def _state(self) -> Hashable:
+        """What else than its inputs a graph of this call depends on."""
+        return self._device.state()
 
     def _pool_of_graph(self) -> Any:
         options = self.captures.options

@@ -38,6 +38,10 @@ class StreamedDevice:
         return bool(self._api.is_current_stream_capturing())
 
     def state(self) -> Hashable:
+        return self.state_of(self._api.current_stream())
+
+    def state_of(self, stream: Any) -> Hashable:
+        del stream
         return None
 
     def follow(self, stream: Any) -> Any:

@@ -181,11 +181,11 @@ def test_a_value_that_two_streams_use_lives_until_the_program_ends():
 
 
 def test_a_program_that_names_an_unknown_operator_on_streams_is_refused():
-    from npugx_cache.backend.streams import Streams
+    from npugx_cache.backend.streams import Seen, Streams
     from npugx_cache.portable import NotPortable
 
     with pytest.raises(NotPortable, match="streams::around is not known"):
-        Streams().operator("around")
+        Streams(Seen()).operator("around")
 
 
 def test_core_limits_are_for_an_npu_and_checked_elsewhere_too():

@@ -52,6 +52,7 @@ def main(way, *wanted):
             "equal": theirs == ours,
             "eager": order,
             "issued": issued,
+            "replays": sum(graph.replays for graph in info.graphs),
             "hits": info.hits,
             "misses": info.misses,
             "bypasses": info.bypasses,

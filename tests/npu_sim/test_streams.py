@@ -8,23 +8,48 @@ import pytest
 if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
     pytest.skip("needs the simulated NPU: tests/npu_sim/run", allow_module_level=True)
 
+import npu_sim
 import stream_programs
+import torch
+
+from npugx_cache import cache_compile
 
 NAMES = tuple(stream_programs.PROGRAMS)
 SCRIPT = Path(__file__).parent / "run_streams.py"
 PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 
 
-@pytest.fixture
-def runs(once):
-    """Every program uncaptured, cold and restarted."""
+BETWEEN = ("record", "wait", "replay", "synchronize")
+COPIES = ("copy", "_foreach_copy", "_copy_from", "clone")
 
+
+def cold_and_restarted(once, way):
     def make(surroundings):
         kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        command = "-W", "ignore", SCRIPT, "EAGER"
+        command = "-W", "ignore", SCRIPT, way
         return [surroundings.start(*command, **kept).result() for _ in range(2)]
 
-    return once("streams", make)
+    return once(f"streams_{way}", make)
+
+
+@pytest.fixture
+def runs(once):
+    """Every program uncaptured."""
+    return cold_and_restarted(once, "EAGER")
+
+
+@pytest.fixture
+def captured_runs(once):
+    return cold_and_restarted(once, "CAPTURED")
+
+
+def kernels(issued):
+    """What runs on a device, in order, and the same by stream, whatever streams are called."""
+    every = [each for each in issued if each[0] not in (*BETWEEN, *COPIES)]
+    by_stream = {}
+    for what, on, stream in every:
+        by_stream.setdefault(stream, []).append((what, on))
+    return [what for what, _, _ in every], sorted(by_stream.values())
 
 
 @pytest.mark.parametrize("phase", ["cold", "restarted"])
@@ -47,3 +72,71 @@ def test_the_programs_do_issue_to_several_streams(runs):
 
 def test_a_restart_loads_no_compiler(runs):
     assert runs[1]["loaded"] == []
+
+
+@pytest.mark.parametrize("phase", ["cold", "restarted"])
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"waiting_of_the_host"}))
+def test_a_capture_takes_the_work_of_all_streams_in_and_replays_it(captured_runs, name, phase):
+    row = captured_runs[phase == "restarted"]["rows"][name]
+    assert row["equal"]
+    assert row["replays"] == 3
+    first, *later = row["issued"]
+    assert kernels(first) == kernels(row["eager"][0])
+    # What is written to has to be in its place, so each of those tensors has a graph of its own.
+    for call in later if name != "a_write_to_an_argument" else ():
+        assert kernels(call) == ([], [])
+        assert [each[0] for each in call].count("replay") == 1
+
+
+def test_a_program_that_makes_the_host_wait_is_not_captured(captured_runs):
+    for run in captured_runs:
+        row = run["rows"]["waiting_of_the_host"]
+        assert row["equal"]
+        assert (row["replays"], row["issued"]) == (0, row["eager"])
+
+
+def test_a_replay_waits_for_the_streams_of_its_caller_and_they_for_it(captured_runs):
+    waits = [
+        [what, stream] if what == "wait" else what
+        for what, _, stream in captured_runs[1]["rows"]["an_argument"]["issued"][2]
+        if what in ("wait", "replay")
+    ]
+    assert waits == [["wait", ""], "replay", ["wait", "side"]]
+
+
+def test_events_of_the_caller_are_recorded_after_a_replay(captured_runs):
+    issued = captured_runs[1]["rows"]["events_between_streams"]["issued"][2]
+    after = issued[[what for what, _, _ in issued].index("replay") :]
+    # One for the stream that waits for the replay, then the caller's two.
+    assert len([each for each in after if each[0] == "record"]) == 3
+
+
+def waits_for_what_the_caller_recorded(x, stream, event):
+    stream.wait_event(event)
+    with torch.npu.stream(stream):
+        y = x * 2
+    torch.npu.current_stream().wait_stream(stream)
+    return y
+
+
+def test_labels_that_stand_for_one_stream_are_another_graph(tmp_path):
+    cached = cache_compile(waits_for_what_the_caller_recorded, cache_dir=tmp_path)
+    x, side, event = torch.ones(3).npu(), torch.npu.Stream(), torch.npu.Event()
+    event.record()
+    for stream in (side, torch.npu.current_stream(), torch.npu.Stream(), side):
+        with npu_sim.issued(side=side) as issued:
+            assert torch.equal(cached(x, stream, event), x * 2)
+    # Another stream in the same part needs no other graph.
+    assert sorted(graph.replays for graph in cached.cache_info().graphs) == [1, 3]
+    assert (cached.cache_info().misses, cached.cache_info().bypasses) == (1, 0)
+    before = [each.what for each in issued[: [each.what for each in issued].index("replay")]]
+    assert before.count("wait") == 2  # for the stream, and for the event recorded outside
+
+
+def test_other_core_limits_of_a_side_stream_are_another_graph(tmp_path):
+    cached = cache_compile(waits_for_what_the_caller_recorded, cache_dir=tmp_path)
+    x, side, event = torch.ones(3).npu(), torch.npu.Stream(), torch.npu.Event()
+    assert torch.equal(cached(x, side, event), x * 2)
+    torch.npu.set_stream_limit(side, 2, 4)
+    assert torch.equal(cached(x, side, event), x * 2)
+    assert [graph.replays for graph in cached.cache_info().graphs] == [1, 1]
