@@ -1,6 +1,6 @@
 // A simulated NPU for torch_npu over the stub runtime: "device memory" is host memory, so every ATen kernel registered for
 // PrivateUse1 is replaced by one that runs the CPU kernel on CPU aliases of the same addresses.
-// Capture: kernels called while aclmdlRICaptureBegin..End is open are RECORDED (raw addresses, no ownership), not executed:
+// Capture: kernels called while aclmdlRICaptureBegin..End is open, on a stream that takes part, are RECORDED (raw addresses, no ownership), not executed:
 // functional outputs are filled with 0xFF bytes, mutated arguments keep their old contents.  aclmdlRIExecuteAsync runs the record.
 // graph_task_update_begin/end replaces the arguments of the recorded ops of that task group.
 #include <ATen/ATen.h>
@@ -20,6 +20,7 @@ extern void (*npu_stub_on_memcpy)(void*, const void*, unsigned long);
 void npu_stub_note(const char* what, const void* on, const void* stream);
 extern void (*npu_stub_on_value)(void*, uint64_t, int);
 extern long npu_stub_waiting;
+void* npu_stub_issue(const void* stream);
 }
 using c10::IValue; using c10::Stack; using at::Tensor;
 namespace {
@@ -62,13 +63,14 @@ void* current_stream() {
   return device.getStreamNativeHandle(device.getStream(device.getDevice()));
 }
 void sim(const c10::OperatorHandle& op, Stack* stack) {
-  npu_stub_note(op.schema().name().c_str(), nullptr, current_stream());
+  void* const stream = current_stream();
+  npu_stub_note(op.schema().name().c_str(), nullptr, stream);
   const auto& sc = op.schema(); const size_t na = sc.arguments().size();
   std::vector<IValue> orig(stack->end() - na, stack->end());
   stack->erase(stack->end() - na, stack->end());
   bool any = false; Stack cs; cs.reserve(na);
   for (auto& v : orig) cs.push_back(conv(v, any));
-  void* ri = npu_stub_active_ri; void* upd = npu_stub_update_grp;
+  void* ri = npu_stub_issue(stream); void* upd = npu_stub_update_grp;
   const bool dry = ri || upd;
   const bool out_list = na && sc.arguments()[na - 1].name() == "out" && orig[na - 1].isTensorList();   // written and returned, says no annotation
   if (dry && (sc.name() == "aten::_local_scalar_dense")) TORCH_CHECK(false, "npu sim: host read of a device value during capture");

@@ -35,6 +35,7 @@ EXP npu_stub_hook npu_stub_on_destroy;
 /* state the simulator (npu_sim.cpp) reads: capture under way, open task group, task group being updated, memcpy hook */
 EXP __thread void *npu_stub_active_ri, *npu_stub_active_grp, *npu_stub_update_grp;
 EXP void (*npu_stub_on_memcpy)(void *dst, const void *src, unsigned long n);
+EXP void *npu_stub_issue(const void *s);
 
 /* graphs that wait for a value nobody has written: a synchronisation would hang, so it fails */
 EXP long npu_stub_waiting;
@@ -92,7 +93,7 @@ EXP aclError aclrtMallocHost(void **p, size_t n) { return amalloc(p, n); }
 EXP aclError aclrtMallocHostWithCfg(void **p, uint64_t n, aclrtMallocConfig *c) { (void)c; return amalloc(p, n); }
 EXP aclError aclrtFreeHost(void *p) { free(p); return 0; }
 EXP aclError aclrtMemcpy(void *d, size_t m, const void *s, size_t n, aclrtMemcpyKind k) { (void)m; (void)k; npu_stub_n_memcpy++; memmove(d, s, n); return 0; }
-EXP aclError aclrtMemcpyAsync(void *d, size_t m, const void *s, size_t n, aclrtMemcpyKind k, aclrtStream st) { (void)m; (void)k; (void)st; npu_stub_n_memcpy++; if (npu_stub_active_ri && npu_stub_on_memcpy) npu_stub_on_memcpy(d, s, n); else memmove(d, s, n); return 0; }
+EXP aclError aclrtMemcpyAsync(void *d, size_t m, const void *s, size_t n, aclrtMemcpyKind k, aclrtStream st) { (void)m; (void)k; npu_stub_n_memcpy++; if (npu_stub_issue(st) && npu_stub_on_memcpy) npu_stub_on_memcpy(d, s, n); else memmove(d, s, n); return 0; }
 EXP aclError aclrtMemset(void *d, size_t m, int32_t v, size_t n) { (void)m; memset(d, v, n); return 0; }
 EXP aclError aclrtMemsetAsync(void *d, size_t m, int32_t v, size_t n, aclrtStream s) { (void)m; (void)s; memset(d, v, n); return 0; }
 EXP aclError aclrtGetMemInfo(aclrtMemAttr a, size_t *f, size_t *t) { (void)a; *t = (size_t)8 << 30; *f = *t - g_used; return 0; }
@@ -111,11 +112,18 @@ EXP const char *npu_stub_log_stop(void) { if (g_log_file) fclose(g_log_file); g_
 EXP void npu_stub_note(const char *what, const void *on, const void *stream) { if (g_log_file) fprintf(g_log_file, "%s\t%p\t%p\n", what, on, stream); }
 
 /* ---- streams and events ---- */
-typedef struct { int id; int capturing; void *ri; uint32_t lim[2]; } S;
+/* A stream takes part in a capture from the moment it waits for an event of a stream that does. What is issued to any other
+ * stream runs at once. `done` counts what is known to be over, by stream: at the end of a capture the stream that began it
+ * must know of all work of the others. */
+#define MOST_STREAMS 256
+typedef struct { int id; int capturing; void *ri; uint32_t lim[2]; unsigned done[MOST_STREAMS]; } S;
+typedef struct { size_t id; int recorded; void *ri; unsigned done[MOST_STREAMS]; } E;
+static S *g_streams[MOST_STREAMS];
+static void learn(unsigned *known, const unsigned *other) { for (int i = 0; i < MOST_STREAMS; i++) if (other[i] > known[i]) known[i] = other[i]; }
 static int g_sid = 0;
-static S g_null = {0, 0, 0, {24, 48}};
+static S g_null = {0, 0, 0, {24, 48}, {0}};
 static S *S_(aclrtStream s) { return s ? (S *)s : &g_null; }
-static aclError mkstream(aclrtStream *s) { S *x = calloc(1, sizeof *x); x->id = ++g_sid; x->lim[0] = 24; x->lim[1] = 48; npu_stub_n_stream++; *s = (aclrtStream)x; return 0; }
+static aclError mkstream(aclrtStream *s) { S *x = calloc(1, sizeof *x); x->id = ++g_sid; if (x->id < MOST_STREAMS) g_streams[x->id] = x; x->lim[0] = 24; x->lim[1] = 48; npu_stub_n_stream++; *s = (aclrtStream)x; return 0; }
 EXP aclError aclrtCreateStream(aclrtStream *s) { return mkstream(s); }
 EXP aclError aclrtCreateStreamWithConfig(aclrtStream *s, uint32_t p, uint32_t f) { (void)p; (void)f; return mkstream(s); }
 EXP aclError aclrtDestroyStream(aclrtStream s) { (void)s; return 0; }
@@ -129,12 +137,23 @@ EXP aclError aclrtGetResInCurrentThread(aclrtDevResLimitType t, uint32_t *v) { *
 /* what an ExternalEvent is made of: a word in memory that a graph waits for, and clears */
 EXP aclError aclrtValueWait(void *a, uint64_t v, uint32_t f, aclrtStream s) { (void)f; npu_stub_note("external wait", NULL, s); if (npu_stub_on_value) npu_stub_on_value(a, v, 1); return 0; }
 EXP aclError aclrtValueWrite(void *a, uint64_t v, uint32_t f, aclrtStream s) { (void)f; npu_stub_note(v ? "external record" : "external reset", NULL, s); if (npu_stub_on_value) npu_stub_on_value(a, v, 0); return 0; }
-static aclError mkevent(aclrtEvent *e) { size_t *x = malloc(16); *x = (size_t)++npu_stub_n_event; *e = x; return 0; }
+/* the capture that something issued to a stream becomes part of, or NULL */
+EXP void *npu_stub_issue(const void *s) { S *x = S_((aclrtStream)s); if (!x->capturing) return NULL; if (x->id < MOST_STREAMS) x->done[x->id]++; return x->ri; }
+static aclError mkevent(aclrtEvent *e) { E *x = calloc(1, sizeof *x); x->id = (size_t)++npu_stub_n_event; *e = x; return 0; }
 EXP aclError aclrtCreateEvent(aclrtEvent *e) { return mkevent(e); }
 EXP aclError aclrtCreateEventWithFlag(aclrtEvent *e, uint32_t f) { (void)f; return mkevent(e); }
 EXP aclError aclrtCreateEventExWithFlag(aclrtEvent *e, uint32_t f) { (void)f; return mkevent(e); }
-EXP aclError aclrtRecordEvent(aclrtEvent e, aclrtStream s) { npu_stub_note("record", *(void **)e, s); return 0; }
-EXP aclError aclrtStreamWaitEvent(aclrtStream s, aclrtEvent e) { npu_stub_note("wait", *(void **)e, s); return 0; }
+EXP aclError aclrtRecordEvent(aclrtEvent e, aclrtStream s) {
+    E *x = e; S *y = S_(s); npu_stub_note("record", (void *)x->id, s);
+    x->recorded = 1; x->ri = y->capturing ? y->ri : NULL; memcpy(x->done, y->done, sizeof x->done); return 0; }
+EXP aclError aclrtStreamWaitEvent(aclrtStream s, aclrtEvent e) {
+    E *x = e; S *y = S_(s); npu_stub_note("wait", (void *)x->id, s);
+    if (!x->recorded) return 0;
+    if (x->ri != npu_stub_active_ri) x->ri = NULL;  /* of a capture that has ended */
+    if (y->capturing && x->ri != y->ri) return 107026;  /* the work is no part of this capture */
+    if (!y->capturing && x->ri) { y->capturing = 2; y->ri = x->ri; }
+    if (y->capturing) learn(y->done, x->done);
+    return 0; }
 EXP aclError aclrtStreamWaitEventWithTimeout(aclrtStream s, aclrtEvent e, int32_t t) { (void)t; return aclrtStreamWaitEvent(s, e); }
 EXP aclError aclrtDestroyEvent(aclrtEvent e) { free(e); return 0; }
 EXP aclError aclrtQueryEventStatus(aclrtEvent e, aclrtEventRecordedStatus *s) { (void)e; *s = ACL_EVENT_RECORDED_STATUS_COMPLETE; return 0; }
@@ -145,7 +164,10 @@ EXP aclError aclrtEventElapsedTime(float *ms, aclrtEvent a, aclrtEvent b) { (voi
 EXP aclError aclmdlRICaptureBegin(aclrtStream s, aclmdlRICaptureMode m) {
     (void)m; S *x = S_(s); if (x->capturing) return 107000; x->capturing = 1; x->ri = calloc(1, 64); npu_stub_active_ri = x->ri; npu_stub_n_capture_begin++; tr("captureBegin stream %d", x->id); return 0; }
 EXP aclError aclmdlRICaptureEnd(aclrtStream s, aclmdlRI *r) {
-    S *x = S_(s); if (!x->capturing) return 107000; x->capturing = 0; npu_stub_active_ri = NULL; *r = (aclmdlRI)x->ri; npu_stub_n_capture_end++; tr("captureEnd stream %d ri %p", x->id, x->ri); return 0; }
+    S *x = S_(s); if (x->capturing != 1) return 107000;
+    aclError unjoined = 0;
+    for (int i = 0; i < MOST_STREAMS; i++) { S *y = g_streams[i]; if (!y || y->capturing != 2 || y->ri != x->ri) continue; y->capturing = 0; if (y->done[i] > x->done[i]) unjoined = 107025; }
+    x->capturing = 0; npu_stub_active_ri = NULL; if (unjoined) return unjoined; *r = (aclmdlRI)x->ri; npu_stub_n_capture_end++; tr("captureEnd stream %d ri %p", x->id, x->ri); return 0; }
 EXP aclError aclmdlRICaptureGetInfo(aclrtStream s, aclmdlRICaptureStatus *st, aclmdlRI *r) {
     S *x = S_(s); if (st) *st = x->capturing ? ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE : ACL_MODEL_RI_CAPTURE_STATUS_NONE; if (r) *r = x->capturing ? (aclmdlRI)x->ri : NULL; return 0; }
 EXP aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode *m) { (void)m; return 0; }
