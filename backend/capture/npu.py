@@ -30,6 +30,9 @@ class NpuDevice(StreamedDevice):
     def __init__(self, kind: str, index: int) -> None:
         super().__init__(kind, index, vars(torch)["npu"])
 
+    def state(self) -> tuple[int, int]:
+        return self.state_of(self._api.current_stream())
+
     def state_of(self, stream: Any) -> tuple[int, int]:
         limits = self._api.get_stream_limit(stream)
         return limits["cube_core_num"], limits["vector_core_num"]
@@ -68,7 +71,7 @@ class NpuDevice(StreamedDevice):
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
-        wanted = self.state_of(self._api.current_stream())
+        wanted = self.state()
         with super().capture_stream() as stream:
             before = self.state_of(stream)
             if before == wanted:

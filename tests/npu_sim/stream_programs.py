@@ -104,6 +104,12 @@ def a_generic_argument(x, stream):
 
 
 @program()
+def a_block_that_nothing_waits_for(x):
+    with torch.npu.stream(SIDE):
+        return x * 2
+
+
+@program()
 def nested_blocks(x):
     SIDE.wait_stream(torch.npu.current_stream())
     other = torch.npu.Stream()

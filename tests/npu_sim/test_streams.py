@@ -13,6 +13,7 @@ import stream_programs
 import torch
 
 from npugx_cache import cache_compile
+from npugx_cache.backend import dynamo_backend
 
 NAMES = tuple(stream_programs.PROGRAMS)
 SCRIPT = Path(__file__).parent / "run_streams.py"
@@ -140,3 +141,19 @@ def test_other_core_limits_of_a_side_stream_are_another_graph(tmp_path):
     torch.npu.set_stream_limit(side, 2, 4)
     assert torch.equal(cached(x, side, event), x * 2)
     assert [graph.replays for graph in cached.cache_info().graphs] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["events_between_streams", "made_inside", "limited_cores"])
+def test_torch_compile_with_this_backend_keeps_the_order_as_well(name):
+    function, arguments, streams = stream_programs.PROGRAMS[name]
+    options = {"force_eager": True}
+    run = torch.compile(function, backend=dynamo_backend, options=options, dynamic=False)
+    orders = []
+    with torch.no_grad():
+        run(torch.ones(4, 4).npu(), *arguments)
+        for each in (function, run):
+            x = torch.ones(4, 4).npu()
+            with npu_sim.issued(**streams) as issued:
+                each(x, *arguments)
+            orders.append([(i.what.rstrip("_"), i.on, i.stream) for i in issued])
+    assert orders[0] == orders[1]
