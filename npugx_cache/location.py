@@ -63,10 +63,12 @@ def of_text(text: str | None) -> Place | None:
 
 
 def _is_covered(file: str) -> bool:
-    """Whether a file belongs to torch or to Python's standard library."""
-    path, torch = Path(file), getattr(sys.modules.get("torch"), "__file__", None)
-    if torch is not None and path.is_relative_to(Path(torch).parent):
-        return True
+    """Whether a file belongs to torch, torch_npu or Python's standard library."""
+    path = Path(file)
+    for package in ("torch", "torch_npu"):
+        root = getattr(sys.modules.get(package), "__file__", None)
+        if root is not None and path.is_relative_to(Path(root).parent):
+            return True
     installed = {"site-packages", "dist-packages"} & set(path.parts)
     return not installed and path.is_relative_to(sysconfig.get_path("stdlib"))
 

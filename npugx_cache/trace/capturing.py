@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache._compat import opaque, set_walks, size_memory, streams, tracing
+from npugx_cache._compat import opaque, set_walks, size_memory, tracing
 from npugx_cache.trace import reasons
+from npugx_cache.trace.streams import lost_order
 from npugx_cache.trace.surroundings import starred_assignment
 
 if TYPE_CHECKING:
     import types
-
-    import torch
 
     from npugx_cache._compat.set_history import Walks
     from npugx_cache.sizes import Known
@@ -69,15 +68,4 @@ def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
             return location.reason(what, location.of_text(stack), change)
     if reason := starred_assignment(output.graph_capture_output.traced_code):
         return reason
-    return _about_streams(output.backend_input.graph_module) if output.backend_input else None
-
-
-def _about_streams(graph_module: torch.fx.GraphModule) -> str | None:
-    for name, stack in opaque.folded_queries(graph_module):
-        what, change = f"{name} is answered while tracing", "ask outside the cached function"
-        return location.reason(what, location.of_text(stack), change)
-    switch = streams.unpaired_switch(graph_module.graph)
-    if switch is not None:
-        what, change = "the current stream is set", 'use a block: "with torch.npu.stream(s):"'
-        return location.reason(what, location.of_text(switch.stack_trace), change)
-    return None
+    return lost_order(output.backend_input.graph_module) if output.backend_input else None

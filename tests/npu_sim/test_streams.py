@@ -1,6 +1,7 @@
 """Stream blocks, events and `record_stream` in a cached function: eager's order, on each stream."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,38 @@ def test_torch_compile_with_this_backend_keeps_the_order_as_well(name):
                 each(x, *arguments)
             orders.append([(i.what.rstrip("_"), i.on, i.stream) for i in issued])
     assert orders[0] == orders[1]
+
+
+def with_the_vendors_core_limit(x):
+    with torch.npu.npugraph_ex.scope.limit_core_num(4, 8):
+        return x * 2
+
+
+def with_the_vendors_core_limit_of_a_stream(x):
+    with torch.npu.npugraph_ex.scope.limit_core_num(4, 8, stream_programs.SIDE):
+        return x * 2
+
+
+def with_the_vendors_determinism(x):
+    with torch.npu.npugraph_ex.scope.deterministic(2):
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        with_the_vendors_core_limit,
+        with_the_vendors_core_limit_of_a_stream,
+        with_the_vendors_determinism,
+    ],
+)
+def test_scopes_of_the_vendors_are_kept_by_running_eagerly(function, tmp_path, caplog):
+    cached, x = cache_compile(function, cache_dir=tmp_path), torch.ones(3).npu()
+    with npu_sim.issued() as wanted:
+        function(x)
+    cached(x)
+    with npu_sim.issued() as issued:
+        cached(x)
+    assert issued == wanted
+    assert cached.cache_info().bypasses == 2
+    assert re.search(r"a scope of torch_npu's at .*test_streams.py:\d+ in with_the_v", caplog.text)
