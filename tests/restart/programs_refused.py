@@ -180,6 +180,16 @@ def output_to_a_stream(cached):
     return twice(cached(prints), tensor(3))
 
 
+def waits_for_a_stream(x, stream):
+    stream.synchronize()
+    return x + 1
+
+
+@refused("streams.synchronize_stream is called without an accelerator")
+def a_stream_of_the_cpu_waited_for(cached):
+    return twice(cached(waits_for_a_stream), tensor(3), torch.Stream(device="cpu"))
+
+
 def through_numpy(x):
     return torch.from_numpy(x.numpy().copy()) + x.tolist()[0]
 

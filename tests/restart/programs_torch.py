@@ -442,3 +442,15 @@ def a_decomposition_and_options(cached):
 
 def uses_silu(x):
     return functional.silu(x) * 2
+
+
+def on_streams_of_the_cpu(x, given):
+    with torch.Stream(device="cpu"):
+        y = x * 2
+    with given:
+        return y + 1
+
+
+@program
+def blocks_on_streams_of_a_cpu(cached):
+    return [cached(on_streams_of_the_cpu)(tensor(3), torch.Stream(device="cpu"))]
