@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import codegen, polyfills, symbolic_convert
-from torch._dynamo.variables import builder, builtin, constant, lists, object_protocol
+from torch._dynamo.variables import builder, builtin, constant, lists
 
 from npugx_cache._compat.set_history import Leaf, Walks, is_plain
 from npugx_cache.guards import orders
@@ -225,7 +225,7 @@ def _forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _install(sets: Any) -> None:
+def _install(sets: Any, object_protocol: Any) -> None:
     """Once for the process, not around each trace: other threads may be tracing."""
     variable, frozen = sets.SetVariable, sets.FrozensetVariable
     hooks: dict[str, Any] = {
@@ -266,8 +266,9 @@ def _install(sets: Any) -> None:
 
 
 try:
+    from torch._dynamo.variables import object_protocol as _protocol
     from torch._dynamo.variables import sets as _sets
 except ImportError:
     pass
 else:
-    _install(_sets)
+    _install(_sets, _protocol)
