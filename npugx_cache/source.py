@@ -14,6 +14,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from npugx_cache import class_facts
+from npugx_cache.covered import is_covered_module
 from npugx_cache.fingerprint import digest
 from npugx_cache.portable import (
     NotPortable,
@@ -36,6 +38,8 @@ OPERATOR = "operator"
 LOOKUP = "lookup"
 TENSOR_METHOD = "tensor method"
 GROUP = "process group"
+SUBCLASS = "subclass"
+MEMBERS = "members"
 
 
 class SourceFact(NamedTuple):
@@ -45,6 +49,7 @@ class SourceFact(NamedTuple):
     in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
     schema of the custom operator `name`; `module` is its namespace. LOOKUP: the class in which
     `Class.attribute` is found, or "". TENSOR_METHOD: the method `name` of torch.Tensor.
+    SUBCLASS and MEMBERS: see `class_facts`.
     GROUP: the ranks of the process group `name`: their number is folded into the sizes of a graph,
     and the name may have been found by them.
     """
@@ -115,6 +120,15 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
     return tuple(sorted(facts))
 
 
+def class_facts_of(
+    pairs: Iterable[tuple[type, type]], enums: Iterable[type]
+) -> tuple[SourceFact, ...]:
+    """What was asked of pairs of classes, and the members of enumerations."""
+    facts = [SourceFact(SUBCLASS, *row) for row in class_facts.subclasses(pairs)]
+    facts += [SourceFact(MEMBERS, *row) for row in class_facts.members(enums)]
+    return tuple(sorted(facts))
+
+
 def tensor_method_facts(names: Iterable[str]) -> tuple[SourceFact, ...]:
     return tuple(
         SourceFact(TENSOR_METHOD, "torch.Tensor", name, _tensor_method("torch.Tensor", name))
@@ -156,13 +170,6 @@ def names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from names_in(constant)
-
-
-_COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_names
-
-
-def is_covered_module(name: str) -> bool:
-    return name.partition(".")[0] in _COVERED
 
 
 # --- hashes of code that was found again
@@ -241,10 +248,14 @@ _HASHES = {
     LOOKUP: _provider,
     TENSOR_METHOD: _tensor_method,
     GROUP: _group_ranks,
+    SUBCLASS: class_facts.is_subclass,
+    MEMBERS: class_facts.members_hash,
 }
 _WORDS = {
     OPERATOR: "schema of operator",
     LOOKUP: "where to find",
     TENSOR_METHOD: "code of",
     GROUP: "ranks of process group",
+    SUBCLASS: "the answer to",
+    MEMBERS: "a member of",
 }

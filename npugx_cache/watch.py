@@ -11,6 +11,7 @@ import sys
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
+from npugx_cache import class_facts
 from npugx_cache.guards.names import ABSENT, looked_up
 from npugx_cache.guards.seal import SealedNames
 from npugx_cache.portable import function_chain, look_up
@@ -18,6 +19,7 @@ from npugx_cache.source import (
     FUNCTION,
     GROUP,
     LOOKUP,
+    SUBCLASS,
     TENSOR_METHOD,
     SourceFact,
     hold,
@@ -45,6 +47,11 @@ class Watch:
                 for function in function_chain(look_up(fact.module, fact.name)):
                     functions[id(function)] = function, function.__code__
         self._groups = tuple(fact for fact in facts if fact.kind == GROUP)
+        self._subclasses = tuple(
+            (*class_facts.pair_of(fact.module, fact.name), fact.hash == "True")
+            for fact in facts
+            if fact.kind == SUBCLASS
+        )
         self._names = SealedNames(found_by)
         self._functions = tuple(function for function, _ in functions.values())
         self._codes = tuple(code for _, code in functions.values())
@@ -54,6 +61,7 @@ class Watch:
             self._names.unchanged()
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._groups or hold(self._groups))
+            and all(issubclass(cls, other) is said for cls, other, said in self._subclasses)
         )
 
 

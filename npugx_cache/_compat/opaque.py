@@ -1,51 +1,17 @@
-"""Python functions that Dynamo runs or records without looking inside. Checked on torch 2.13.
+"""Python functions that Dynamo records without looking inside. Checked on torch 2.13.
 
-What they read has no guard: `allow_in_graph`, `nonstrict_trace`, `assume_constant_result`.
+What they read has no guard: `allow_in_graph`, `nonstrict_trace`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import types
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch._dynamo.variables import functions, nn_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-_folded: ContextVar[list[str] | None] = ContextVar("npugx_folded", default=None)
-
-
-def _noting(invoke: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(invoke)
-    def noted(tx: Any, function: Any, name: str, *rest: Any) -> Any:
-        names = _folded.get()
-        if names is not None:
-            names.append(name)
-        return invoke(tx, function, name, *rest)
-
-    return noted
-
-
-# Once for the process, not around each trace: other threads may be tracing.
-for _module in (functions, nn_module):
-    _invoke: Any = vars(_module)["invoke_and_store_as_constant"]
-    vars(_module)["invoke_and_store_as_constant"] = _noting(_invoke)
-
-
-@contextlib.contextmanager
-def folded_calls() -> Iterator[list[str]]:
-    """Names of the functions whose result became a constant of the trace made inside."""
-    names: list[str] = []
-    token = _folded.set(names)
-    try:
-        yield names
-    finally:
-        _folded.reset(token)
+    from collections.abc import Iterator
 
 
 def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,6 +60,7 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "current_device": _current_device,
     "current_device_index": _current_device,
     "get_device_properties": _device_properties,
+    "getrecursionlimit": sys.getrecursionlimit,
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion
     ),

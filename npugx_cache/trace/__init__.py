@@ -25,6 +25,7 @@ from npugx_cache.portable import NotPortable
 from npugx_cache.trace import capturing, reasons, same_call
 from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
+from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.set_orders import add_orders, to_flip
 from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
@@ -33,12 +34,12 @@ from npugx_cache.trace.surroundings import (
     add_environment,
     add_hidden_names,
     attribute_lookups,
-    refuse_hashes,
+    refuse_names,
 )
 from npugx_cache.trace.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from npugx_cache.backend.engines import PassReport
     from npugx_cache.frame import Frame
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from npugx_cache.guards.sources import Scope
     from npugx_cache.sizes import Known
     from npugx_cache.trace.capturing import Capture
+    from npugx_cache.trace.source_facts import Owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +126,10 @@ def trace(
         return replace(traced, sizes=captured.sizes)
     except NotPortable as error:
         return _local_only(captured, function, scope, roots, str(error))
-    except _Untraceable as error:
+    except reasons.NotEager as error:
         return Untraceable(reason=str(error))
     except tracing.ConstraintViolationError as error:
         return Untraceable(reason=reasons.of_violation(error))
-
-
-class _Untraceable(Exception):
-    """What was traced is not what eager would do."""
 
 
 def _portable(
@@ -148,20 +146,13 @@ def _portable(
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
     builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
-    conditions, variables = tracing.shape_conditions(output)
-    _, guards = tracing.guards_of(output, function.__code__)
-    sizes = captured.output_graph.input_source_to_sizes_strides
-    add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
-    add_shape_conditions(builder, conditions, variables)
-    add_environment(builder, captured.traced_code)
-    add_answers(builder, captured.traced_code)
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
     code = [*captured.traced_code, *written_by_users(run)]
     owners = owners_of(code)
-    refuse_hashes(captured.traced_code, owners)
+    refuse_names(captured.traced_code, owners)
+    _add_conditions(builder, output, function, owners)
     add_orders(builder, capture.walks, owners)
-    add_hidden_names(builder, captured.traced_code, owners)
-    origins = list(_origins(output, builder))
+    origins = list(origins_of(output, builder))
     tree = builder.build(state, _threads(captured.traced_code, graph))
     if failed := Guards(tree).failures(scope, limit=1):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
@@ -169,17 +160,38 @@ def _portable(
     return Traced(
         graph=graph,
         passes=passes,
-        inputs=tuple(_described(origins, Wording(tree))),
+        inputs=tuple(described(origins, Wording(tree))),
         static=tracing.static_inputs(output),
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
         facts=(
             *facts_of(code, function.__code__, owners),
-            *source.lookup_facts(attribute_lookups(builder, captured.traced_code)),
+            *source.lookup_facts(
+                [*attribute_lookups(builder, captured.traced_code), *capture.asked.attributes]
+            ),
+            *source.class_facts_of(capture.asked.subclasses, builder.enums()),
             *source.tensor_method_facts(tracing.tensor_methods(output)),
         ),
         local_only=lambda reason: _local_only(capture, function, scope, roots, reason),
     )
+
+
+def _add_conditions(
+    builder: TreeBuilder,
+    output: tracing.CaptureOutput,
+    function: types.FunctionType,
+    owners: Owners,
+) -> None:
+    """Torch's guards, and what it has none for."""
+    captured = output.graph_capture_output
+    conditions, variables = tracing.shape_conditions(output)
+    _, guards = tracing.guards_of(output, function.__code__)
+    sizes = captured.output_graph.input_source_to_sizes_strides
+    add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
+    add_shape_conditions(builder, conditions, variables)
+    add_environment(builder, captured.traced_code)
+    add_answers(builder, captured.traced_code)
+    add_hidden_names(builder, captured.traced_code, owners)
 
 
 def _lowered(
@@ -199,10 +211,10 @@ def _lowered(
         target, stack = graph.meta[tracing.RESHAPED]
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
-        raise _Untraceable(location.reason(what, location.of_text(stack), change))
+        raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
     if layer := older.wrong_lstm(output.backend_input.graph_module, graph):
         what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
-        raise _Untraceable(location.reason(what, location.of_text(layer.stack_trace), change))
+        raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))
     return graph
 
 
@@ -211,32 +223,6 @@ def _threads(codes: list[types.CodeType], graph: torch.fx.GraphModule | None) ->
     asks = graph is not None and graph.meta.get(LIBRARY) is not None
     asks = asks or any("get_num_threads" in code.co_names for code in codes)
     return torch.get_num_threads() if asks else None
-
-
-def _origins(
-    output: tracing.CaptureOutput, builder: TreeBuilder
-) -> Iterator[tuple[str, int | None]]:
-    """The graph's placeholders, and the nodes that their values come from.
-
-    A size that was symbolic until a condition fixed it is an input that no guard names: its node
-    is made here, so the tree must be built afterwards.
-    """
-    for name, origin in tracing.graph_inputs(output):
-        try:
-            yield name, builder.node(origin) if origin is not None else None
-        except NotPortable:  # only the description is lost: what was guarded is in the tree
-            yield name, None
-
-
-def _described(
-    origins: Iterable[tuple[str, int | None]], words: Wording
-) -> Iterator[tuple[str, str]]:
-    """Short names for the graph's placeholders, and where each of them comes from."""
-    for name, node in origins:
-        short = name.removeprefix("l_").removeprefix("L_").strip("_")
-        for mangled in ("_modules_", "_parameters_", "_buffers_"):
-            short = short.replace(mangled, "_")
-        yield short or name, "" if node is None else words.origin(node)
 
 
 def _local_only(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache._compat import opaque, set_walks, size_memory, tracing
+from npugx_cache._compat import opaque, set_walks, size_memory, tracing, unguarded
 from npugx_cache.trace import reasons
 from npugx_cache.trace.streams import lost_order
 from npugx_cache.trace.surroundings import starred_assignment
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """`sizes` is what Dynamo knew of sizes before and after (`_compat.size_memory`)."""
+    """`sizes` is what Dynamo knew of sizes before and after (`_compat.size_memory`).
+
+    `asked` is what the traced code asked of classes and objects, and got a constant for.
+    """
 
     output: tracing.CaptureOutput
     walks: Walks
+    asked: unguarded.Asked
     sizes: tuple[list[Any], list[Any]]
 
 
@@ -39,14 +43,14 @@ def capture(
     """Or why it can't be traced as one graph. `flipped`: as in `set_history.Walks`."""
     sizes = _begin_with(function, known) if dynamic is None else []
     try:
-        with opaque.folded_calls() as folded, set_walks.noted_walks(flipped) as walks:
+        with unguarded.guarded() as asked, set_walks.noted_walks(flipped) as walks:
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         return reasons.of_failure(error)
-    if reason := _opaque(output, folded):
+    if reason := _opaque(output, asked):
         return reason
     after = size_memory.recorded(function) if dynamic is None else []
-    return Capture(output=output, walks=walks, sizes=(sizes, after))
+    return Capture(output=output, walks=walks, asked=asked, sizes=(sizes, after))
 
 
 def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
@@ -57,11 +61,11 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
     return size_memory.recorded(function)
 
 
-def _opaque(output: tracing.CaptureOutput, folded: list[str]) -> str | None:
+def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None:
     """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
     change = "let it be traced, or make it a torch.library operator"
-    for name in folded:
-        return location.reason(f"{name}() is assumed to give a constant", None, change)
+    for what in asked.unguardable:
+        return location.reason(what, None, change)
     if output.backend_input is not None:
         for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
             what = f"{name} is not looked into: what it reads has no guards"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from npugx_cache._compat import process_groups, tracing
 from npugx_cache.guards import Kind, Step, shapes
 from npugx_cache.guards.check import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity
+from npugx_cache.trace import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,6 +202,10 @@ def _type(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 
 def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check_type(node)
+    if isinstance(value, collections.deque):
+        if value.maxlen is not None:  # Dynamo forgets it, and lets the deque grow
+            raise reasons.NotEager("a deque with a maxlen is traced as one without; use a list")
+        builder.check(builder.step(node, Step.ATTR, "maxlen"), Kind.EQUALS, None)
     builder.check(node, Kind.LENGTH, len(value))
 
 
@@ -208,7 +214,8 @@ def _keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
         return
     keys = list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
     builder.check_type(node)
-    builder.check(node, Kind.KEY_SET, encode(set(keys)))
+    # In order: `[*d]`, `f(**d)`, `d | e` and others use it, which torch's guard does not say.
+    builder.check(node, Kind.KEYS, encode(keys))
 
 
 def _ordered_keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:

@@ -28,6 +28,10 @@ _NOT_HERE = re.compile(
 _EXAMPLE = re.compile(r"\s*\(e\.g\.([^()]|\([^()]*\))*\)")
 
 
+class NotEager(Exception):
+    """What was traced is not what eager would do."""
+
+
 def of_failure(error: BaseException) -> str:
     """The construct, where it stands, Dynamo's explanation, and what to do instead."""
     text = str(error).strip()

@@ -70,6 +70,7 @@ def _conditions(capture: Capture) -> tuple[Any, ...]:
         {id(code) for code in captured.traced_code},
         captured.import_sources,
         tracing.tensor_methods(output),
+        capture.asked,
     )
 
 

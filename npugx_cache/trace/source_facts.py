@@ -8,6 +8,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, TypeAlias
 
+from npugx_cache.covered import is_covered_module
 from npugx_cache.portable import NotPortable, function_chain, look_up
 from npugx_cache.source import (
     FILE,
@@ -15,7 +16,6 @@ from npugx_cache.source import (
     SourceFact,
     file_hash,
     function_hash,
-    is_covered_module,
 )
 
 if TYPE_CHECKING:

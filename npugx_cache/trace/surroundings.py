@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import older
+from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.answers import ANSWERS, recorded
 from npugx_cache.guards.sources import environment_variable
 from npugx_cache.portable import NotPortable, encode
-from npugx_cache.source import is_covered_module
+from npugx_cache.trace.reasons import NotEager
 from npugx_cache.trace.source_facts import is_covered, owners_of
 
 if TYPE_CHECKING:
@@ -74,22 +75,39 @@ def starred_assignment(codes: Iterable[types.CodeType]) -> str | None:
     return None
 
 
-def refuse_hashes(codes: Iterable[types.CodeType], owners: Owners) -> None:
-    """Raises `NotPortable` where user code calls `hash`: Dynamo folds what it gave this process."""
+def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:
+    """Raises where user code asks what Dynamo folds and no guard can tell: by name, at its line.
+
+    `NotPortable` for `hash`, which this process alone may keep; `NotEager` for what may change
+    while it lives.
+    """
     for code in set(codes):
         written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
-        for line in _lines_with_hash(code) if written else ():
+        for line, name in _refused_names(code) if written else ():
             text = linecache.getline(code.co_filename, line).strip()
             place = location.Place(code.co_filename, line, code.co_name, text)
-            what = "hash() gives another number in another process"
             change = "compute it outside the cached function and pass it in"
-            raise NotPortable(location.reason(what, place, change))
+            reason = location.reason(_REFUSED[name], place, change)
+            raise NotPortable(reason) if name == "hash" else NotEager(reason)
 
 
-def _lines_with_hash(code: types.CodeType) -> Iterator[int]:
+_REFUSED = {
+    "hash": "hash() gives another number in another process",
+    "__bases__": "the bases of a class have no guard",
+    "__base__": "the base of a class has no guard",
+    "__subclasses__": "the subclasses of a class have no guard",
+}
+
+
+def _refused_names(code: types.CodeType) -> Iterator[tuple[int, str]]:
     for each in dis.get_instructions(code):
-        if each.opname == "LOAD_GLOBAL" and each.argval == "hash" and each.positions is not None:
-            yield each.positions.lineno or code.co_firstlineno
+        is_global = each.opname == "LOAD_GLOBAL"
+        asked = is_global if each.argval == "hash" else each.opname in _LOADS_ATTRIBUTE
+        if asked and each.argval in _REFUSED and each.positions is not None:
+            yield each.positions.lineno or code.co_firstlineno, each.argval
+
+
+_LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 def _variable_names(code: types.CodeType) -> Iterator[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache._compat import process_groups, runtime, tracing
+from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Check, GuardTree, Kind, Node, Step, TensorFact
 from npugx_cache.guards.sources import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity
-from npugx_cache.source import is_covered_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -161,6 +161,11 @@ class TreeBuilder:
 
     def guarded_classes(self) -> set[type]:
         return {type(self.value(c.node)) for c in self.checks.values() if c.kind is Kind.TYPE}
+
+    def enums(self) -> set[type]:
+        """Enumerations that are guarded by their name: what `E["A"]` is has no guard."""
+        values = [self.value(c.node) for c in self.checks.values() if c.kind is Kind.IDENTITY]
+        return {each for each in values if isinstance(each, enum.EnumType)}
 
     def attribute_lookups(self) -> Iterator[tuple[type, str]]:
         """Names that were looked up on objects and may be found in, or hidden by, a class."""

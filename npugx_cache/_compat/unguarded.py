@@ -1,0 +1,239 @@
+"""What Dynamo reads without a guard, given one or noted. Checked on torch 2.11 and 2.13.
+
+Each of these reads was seen to give a wrong result after a change (`tests/soundness/rows`):
+
+- a key or an attribute that is not there, where the code catches the KeyError or AttributeError;
+- a dict that is used as a whole: `[*d]`, `str(d)`, a dict in a call that is folded;
+- the `__dict__` of an object, which Dynamo guards only by what is read from it;
+- `isinstance`, `issubclass` and `callable`: classes are edited, and registered with others;
+- whether a tensor is a view of another, and what a function marked `assume_constant_result` gave.
+
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from abc import ABCMeta
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import exc
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables import (
+    builtin,
+    dicts,
+    functions,
+    lists,
+    nn_module,
+    tensor,
+    user_defined,
+)
+
+from npugx_cache.covered import is_covered_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass
+class Asked:
+    """What the trace made inside asked of classes, and what it read that can't be guarded."""
+
+    subclasses: set[tuple[type, type]] = field(default_factory=set)
+    attributes: set[tuple[type, str]] = field(default_factory=set)
+    unguardable: list[str] = field(default_factory=list)
+
+
+_asked: ContextVar[Asked | None] = ContextVar("npugx_asked", default=None)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[Asked]:
+    """Traces made inside get the missing guards; yields what was asked in them."""
+    asked = Asked()
+    token = _asked.set(asked)
+    try:
+        yield asked
+    finally:
+        _asked.reset(token)
+
+
+# --- dicts
+
+
+def _guard_absent_key(self: Any, tx: Any, key: Any) -> None:
+    if key not in self:
+        self.install_dict_contains_guard(tx, [key])
+
+
+def _guard_whole(value: Any) -> None:
+    if isinstance(value, dicts.ConstDictVariable) and value.source:
+        value.install_dict_keys_match_guard()
+
+
+def _guard_extending_dict(
+    self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    del self, tx, kwargs
+    if name == "extend":
+        for each in args:
+            _guard_whole(each.realize())
+
+
+def _guard_object_keys(self: Any) -> None:
+    if self.source:
+        install_guard(self.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
+
+
+def _guard_object_key(self: Any, tx: Any, args: list[Any]) -> None:
+    """By what is there before the call: attributes that the traced code sets don't count."""
+    if not self.source:
+        return
+    del tx
+    key = args[0]  # of `get` and `pop`, the default comes next
+    if not key.is_python_constant():
+        _guard_object_keys(self)
+        return
+    name = key.as_python_constant()
+    kinds = type(self)
+    present = name in self.items.item_dict
+    kind = kinds.CONTAINS_GUARD if present else kinds.NOT_CONTAINS_GUARD
+    install_guard(self.source.make_guard(functools.partial(kind, key=name)))
+
+
+def _guard_copied_object_keys(
+    self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    del tx, args, kwargs
+    if name == "copy":
+        _guard_object_keys(self)
+
+
+# --- classes and objects
+
+
+def _both_covered(*classes: type) -> bool:
+    return all(is_covered_module(cls.__module__) for cls in classes)
+
+
+def _note_subclass(cls: type, others: Any) -> None:
+    asked = _asked.get()
+    for other in others if isinstance(others, tuple) else getattr(others, "__args__", (others,)):
+        if isinstance(other, tuple):
+            _note_subclass(cls, other)
+        elif asked is None or not isinstance(other, type) or _both_covered(cls, other):
+            continue
+        elif type(other).__instancecheck__ in (type.__instancecheck__, ABCMeta.__instancecheck__):
+            asked.subclasses.add((cls, other))
+        else:
+            what = f"isinstance with {other.__qualname__} runs code that is not traced"
+            asked.unguardable.append(what)
+
+
+def _note_isinstance(self: Any, tx: Any, value: Any, classes: Any) -> None:
+    del self, tx
+    _note_subclass(value.python_type(), classes.as_python_constant())
+
+
+def _note_issubclass(self: Any, tx: Any, cls: Any, classes: Any) -> None:
+    del self, tx
+    if cls.is_python_constant() and isinstance(cls.as_python_constant(), type):
+        _note_subclass(cls.as_python_constant(), classes.as_python_constant())
+
+
+def _note_callable(self: Any, tx: Any, value: Any) -> None:
+    del self, tx
+    asked = _asked.get()
+    if asked is not None and isinstance(value, user_defined.UserDefinedObjectVariable):
+        asked.attributes.add((value.python_type(), "__call__"))
+
+
+def _note_tensor_attribute(self: Any, tx: Any, name: str) -> None:
+    del self, tx
+    asked = _asked.get()
+    if asked is not None and name == "_base":
+        asked.unguardable.append("whether a tensor is a view of another has no guard")
+
+
+def _note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
+    del tx, function, rest
+    asked = _asked.get()
+    if asked is not None:
+        asked.unguardable.append(f"{name}() is assumed to give a constant")
+
+
+def _guard_absent_attribute(source: Any, name: str) -> None:
+    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
+        kind = functools.partial(GuardBuilder.HASATTR, attr=name)
+        install_guard(source.make_guard(kind))
+    else:
+        install_guard(AttrSource(source, name).make_guard(GuardBuilder.HASATTR))
+
+
+# --- put in place
+
+
+def _before(owner: Any, name: str, look: Callable[..., None]) -> None:
+    """Call `look` with the arguments of a method before the method."""
+    method = getattr(owner, name, None)
+    if method is None:  # a torch that asks in another way: the matrix of tests decides
+        return
+
+    @functools.wraps(method)
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        if _asked.get() is not None:
+            look(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    setattr(owner, name, looking)
+
+
+def _whole_constant(owner: Any) -> None:
+    method = owner.as_python_constant
+
+    @functools.wraps(method)
+    def guarding(self: Any) -> Any:
+        value = method(self)
+        if _asked.get() is not None:
+            _guard_whole(self)
+        return value
+
+    owner.as_python_constant = guarding
+
+
+def _absent_attributes(owner: Any) -> None:
+    method = owner.var_getattr
+
+    @functools.wraps(method)
+    def guarding(self: Any, tx: Any, name: str) -> Any:
+        try:
+            return method(self, tx, name)
+        except exc.ObservedAttributeError:
+            if _asked.get() is not None and self.source and not hasattr(self.value, name):
+                _guard_absent_attribute(self.source, name)
+            raise
+
+    owner.var_getattr = guarding
+
+
+# Once for the process, not around each trace: other threads may be tracing.
+_before(dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent", _guard_absent_key)
+_before(lists.ListVariable, "call_method", _guard_extending_dict)
+if (_object_dict := getattr(dicts, "DunderDictVariable", None)) is not None:  # since torch 2.12
+    _before(_object_dict, "install_dict_keys_match_guard", _guard_object_keys)
+    _before(_object_dict, "install_dict_contains_guard", _guard_object_key)
+    _before(_object_dict, "call_method", _guard_copied_object_keys)
+_before(builtin.BuiltinVariable, "call_isinstance", _note_isinstance)
+_before(builtin.BuiltinVariable, "call_issubclass", _note_issubclass)
+_before(builtin.BuiltinVariable, "call_callable", _note_callable)
+_before(tensor.TensorVariable, "var_getattr", _note_tensor_attribute)
+_before(functions, "invoke_and_store_as_constant", _note_folded)
+_before(nn_module, "invoke_and_store_as_constant", _note_folded)
+_whole_constant(dicts.ConstDictVariable)
+_absent_attributes(user_defined.UserDefinedObjectVariable)
+_absent_attributes(user_defined.UserDefinedClassVariable)

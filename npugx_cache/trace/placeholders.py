@@ -1,0 +1,40 @@
+"""The inputs of a graph: where their values come from, and what to call them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npugx_cache._compat import tracing
+from npugx_cache.portable import NotPortable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.guards.wording import Wording
+    from npugx_cache.trace.tree_builder import TreeBuilder
+
+
+def origins_of(
+    output: tracing.CaptureOutput, builder: TreeBuilder
+) -> Iterator[tuple[str, int | None]]:
+    """The graph's placeholders, and the nodes that their values come from.
+
+    A size that was symbolic until a condition fixed it is an input that no guard names: its node
+    is made here, so the tree must be built afterwards.
+    """
+    for name, origin in tracing.graph_inputs(output):
+        try:
+            yield name, builder.node(origin) if origin is not None else None
+        except NotPortable:  # only the description is lost: what was guarded is in the tree
+            yield name, None
+
+
+def described(
+    origins: Iterable[tuple[str, int | None]], words: Wording
+) -> Iterator[tuple[str, str]]:
+    """Short names for the graph's placeholders, and where each of them comes from."""
+    for name, node in origins:
+        short = name.removeprefix("l_").removeprefix("L_").strip("_")
+        for mangled in ("_modules_", "_parameters_", "_buffers_"):
+            short = short.replace(mangled, "_")
+        yield short or name, "" if node is None else words.origin(node)
