@@ -47,11 +47,10 @@ class Watch:
                 for function in function_chain(look_up(fact.module, fact.name)):
                     functions[id(function)] = function, function.__code__
         self._groups = tuple(fact for fact in facts if fact.kind == GROUP)
-        self._subclasses = tuple(
-            (*class_facts.pair_of(fact.module, fact.name), fact.hash == "True")
-            for fact in facts
-            if fact.kind == SUBCLASS
-        )
+        asked = [fact for fact in facts if fact.kind == SUBCLASS]
+        pairs = [class_facts.pair_of(fact.module, fact.name) for fact in asked]
+        self._classes, self._others = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+        self._said = tuple(fact.hash == "True" for fact in asked)
         self._names = SealedNames(found_by)
         self._functions = tuple(function for function, _ in functions.values())
         self._codes = tuple(code for _, code in functions.values())
@@ -61,7 +60,7 @@ class Watch:
             self._names.unchanged()
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._groups or hold(self._groups))
-            and all(issubclass(cls, other) is said for cls, other, said in self._subclasses)
+            and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
 

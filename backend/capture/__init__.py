@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.backend import runtime
 from npugx_cache.backend.capture.captures import Captures
 from npugx_cache.backend.capture.layout import Layout, Role
 
@@ -64,6 +63,8 @@ def _captured(
     if device is None:
         captures.refused(layout.refusal or f"this version can't capture on {layout.device}")
         return program
+    from npugx_cache.backend import runtime  # it loads torch, which nobody needs who lists entries
+
     streams = runtime.streams_of(program)
     if streams is None:
         return Runner(program, layout, constants, captures, device)
