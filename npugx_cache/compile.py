@@ -100,33 +100,16 @@ _one_at_a_time = threading.RLock()
 
 
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
-    program, constants = None, None
-    operators: tuple[Any, ...] = ()
-    layout = None
-    code = b""
     made: engines.CompiledLibrary | None = None
+    program, constants = None, None
     if traced.graph is not None:
-        from npugx_cache.backend.capturable import layout_of
         from npugx_cache.backend.graph import to_program
-        from npugx_cache.backend.runtime import compiled
 
         program, tensors = to_program(traced.graph, [name for name, _ in traced.inputs])
         constants = _constant_bytes(tensors)
-        layout = layout_of(traced.graph, traced.static)
-        operators = tuple(zip(operator_names(program), program.operators, strict=True))
-        code = frame.dump(compiled(program))
         made = traced.graph.meta.get(engines.LIBRARY)
     facts = (*traced.facts, *_operator_facts(program), *_group_facts(traced.graph))
     conditions = Conditions(guards=traced.guards, facts=facts)
-    bindings = Bindings(
-        frame=traced.frame,
-        program_code=code,
-        operators=operators,
-        constants=program.constants if program else (),
-        disable_autocast=bool(program and program.disable_autocast),
-        layout=layout,
-        library=_with_finish(made) if made else None,
-    )
     text = render(
         Readable(
             title=recipe.title,
@@ -141,12 +124,39 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
     )
     return Artifact(
         conditions=conditions,
-        bindings=bindings,
+        bindings=_bindings(traced, program, made),
         constants=constants,
         sizes=traced.sizes,
         program=program,
         library=made.data if made else None,
         readable=text,
+    )
+
+
+def _bindings(
+    traced: Traced, program: Program | None, made: engines.CompiledLibrary | None
+) -> Bindings:
+    if traced.graph is None or program is None:
+        return Bindings(
+            frame=traced.frame,
+            program_code=b"",
+            operators=(),
+            constants=(),
+            disable_autocast=False,
+            layout=None,
+            library=None,
+        )
+    from npugx_cache.backend.capturable import layout_of
+    from npugx_cache.backend.runtime import compiled
+
+    return Bindings(
+        frame=traced.frame,
+        program_code=frame.dump(compiled(program)),
+        operators=tuple(zip(operator_names(program), program.operators, strict=True)),
+        constants=program.constants,
+        disable_autocast=program.disable_autocast,
+        layout=layout_of(traced.graph, traced.static),
+        library=_with_finish(made) if made else None,
     )
 
 

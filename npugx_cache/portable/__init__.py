@@ -1,19 +1,12 @@
 """Live Python values and objects as plain, canonical data, and back. Knows nothing of torch.
 
 `values` encodes what has a value of its own, `identity` names what has not (functions, classes,
-modules, operators), by what another process can find again and never by an address.
+modules, operators), by what another process can find again and never by an address. `found` finds
+code by such a name.
 """
 
-from npugx_cache.portable.identity import (
-    code_hash,
-    contents,
-    function_chain,
-    identity,
-    look_up,
-    resolve,
-    resolve_op,
-    unwrap,
-)
+from npugx_cache.portable.found import contents, function_chain, look_up, unwrap
+from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op
 from npugx_cache.portable.values import NotPortable, Plain, decode, describe, encode
 
 __all__ = [

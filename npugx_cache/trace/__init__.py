@@ -164,15 +164,18 @@ def _portable(
         static=tracing.static_inputs(output),
         guards=tree,
         frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
-        facts=(
-            *facts_of(code, function.__code__, owners),
-            *source.lookup_facts(
-                [*attribute_lookups(builder, captured.traced_code), *capture.asked.attributes]
-            ),
-            *source.class_facts_of(capture.asked.subclasses, builder.enums()),
-            *source.tensor_method_facts(tracing.tensor_methods(output)),
-        ),
+        facts=(*facts_of(code, function.__code__, owners), *_asked(capture, builder)),
         local_only=lambda reason: _local_only(capture, function, scope, roots, reason),
+    )
+
+
+def _asked(capture: Capture, builder: TreeBuilder) -> tuple[source.SourceFact, ...]:
+    """Facts about what the traced code asked of classes, objects and tensors."""
+    looked_up = attribute_lookups(builder, capture.output.graph_capture_output.traced_code)
+    return (
+        *source.lookup_facts([*looked_up, *capture.asked.attributes]),
+        *source.class_facts_of(capture.asked.subclasses, builder.enums()),
+        *source.tensor_method_facts(tracing.tensor_methods(capture.output)),
     )
 
 
