@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache._compat import opaque, set_walks, size_memory, tracing, unguarded
+from npugx_cache._compat import (
+    opaque,
+    reversed_walks,
+    set_walks,
+    size_memory,
+    tracing,
+    unguarded,
+)
 from npugx_cache.trace import reasons
 from npugx_cache.trace.streams import lost_order
 from npugx_cache.trace.surroundings import starred_assignment
@@ -43,7 +50,11 @@ def capture(
     """Or why it can't be traced as one graph. `flipped`: as in `set_history.Walks`."""
     sizes = _begin_with(function, known) if dynamic is None else []
     try:
-        with unguarded.guarded() as asked, set_walks.noted_walks(flipped) as walks:
+        with (
+            unguarded.guarded() as asked,
+            reversed_walks.noted(asked.unguardable),
+            set_walks.noted_walks(flipped) as walks,
+        ):
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         return reasons.of_failure(error)
@@ -63,9 +74,9 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
 
 def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None:
     """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
-    change = "let it be traced, or make it a torch.library operator"
     for what in asked.unguardable:
-        return location.reason(what, None, change)
+        return location.reason(what, None, "do this outside the cached function")
+    change = "let it be traced, or make it a torch.library operator"
     if output.backend_input is not None:
         for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
             what = f"{name} is not looked into: what it reads has no guards"

@@ -1,0 +1,86 @@
+"""Lists and dicts that change while they are walked backwards. Checked on torch 2.11 and 2.13.
+
+Dynamo walks a copy made at `reversed()`, Python the object itself: what was traced is not what
+eager does. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.variables import dicts, lists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class _Walks:
+    faults: list[str]
+    begun: dict[int, tuple[Any, Any, list[Any]]] = field(default_factory=dict)
+    """By id: an iterator, what it walks, and what that held when the walk began."""
+
+
+_walks: ContextVar[_Walks | None] = ContextVar("npugx_reversed", default=None)
+
+
+@contextlib.contextmanager
+def noted(faults: list[str]) -> Iterator[None]:
+    """Add to `faults` what traces made inside get wrong."""
+    token = _walks.set(_Walks(faults))
+    try:
+        yield
+    finally:
+        _walks.reset(token)
+
+
+def _items(walked: Any) -> list[Any]:
+    view = getattr(walked, "view_items_vt", None)
+    return list(walked.items if view is None else view)
+
+
+def _has_items(value: Any) -> bool:
+    return hasattr(value, "view_items_vt") or hasattr(value, "items")
+
+
+def _remembering(owner: Any) -> None:
+    method = owner.call_method
+
+    @functools.wraps(method)
+    def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
+        made = method(self, tx, name, *rest)
+        walks = _walks.get()
+        if walks is not None and name == "__reversed__" and _has_items(self):
+            walks.begun[id(made)] = made, self, _items(self)
+        return made
+
+    owner.call_method = remembering
+
+
+def _comparing(name: str) -> None:
+    method = getattr(lists.ListIteratorVariable, name, None)
+    if method is None:  # called otherwise in this torch
+        return
+
+    @functools.wraps(method)
+    def comparing(self: Any, *rest: Any) -> Any:
+        walks = _walks.get()
+        if walks is not None and id(self) in walks.begun and self.index < len(self.items):
+            _, walked, before = walks.begun[id(self)]
+            if list(map(id, _items(walked))) != list(map(id, before)):
+                what = "a list or dict that changes while it is walked backwards"
+                walks.faults.append(f"{what} is traced as if it did not")
+        return method(self, *rest)
+
+    setattr(lists.ListIteratorVariable, name, comparing)
+
+
+# Once for the process, not around each trace: other threads may be tracing.
+for _owner in (lists.BaseListVariable, dicts.DictViewVariable):
+    _remembering(_owner)
+for _name in ("tp_iternext_impl", "next_variable", "unpack_var_sequence"):
+    _comparing(_name)
