@@ -6,6 +6,7 @@ Each of these reads was seen to give a wrong result after a change (`tests/sound
 - a dict that is used as a whole: `[*d]`, `str(d)`, a dict in a call that is folded;
 - the `__dict__` of an object, which Dynamo guards only by what is read from it;
 - `isinstance`, `issubclass` and `callable`: classes are edited, and registered with others;
+- whether objects with an `__eq__` of their own are one key;
 - whether a tensor is a view of another, and what a function marked `assume_constant_result` gave.
 
 Importing this module loads the compiler.
@@ -153,6 +154,20 @@ def _note_callable(self: Any, tx: Any, value: Any) -> None:
         asked.attributes.add((value.python_type(), "__call__"))
 
 
+_IDENTICAL: Any = object.__eq__
+
+
+def _note_equality(self: Any, other: Any) -> None:
+    """Of keys and elements: their own `__eq__` is not asked."""
+    asked, kind, objects = _asked.get(), user_defined.UserDefinedObjectVariable, (self, other)
+    if asked is None or not all(isinstance(each, kind) for each in objects):
+        return
+    own = any(type(each.value).__eq__ is not _IDENTICAL for each in objects)
+    if own and self.value is not other.value:
+        what = f"{type(self.value).__qualname__} in a dict or a set is compared by identity"
+        asked.unguardable.append(what)
+
+
 def _note_tensor_attribute(self: Any, tx: Any, name: str) -> None:
     del self, tx
     asked = _asked.get()
@@ -231,6 +246,7 @@ if (_object_dict := getattr(dicts, "DunderDictVariable", None)) is not None:  # 
 _before(builtin.BuiltinVariable, "call_isinstance", _note_isinstance)
 _before(builtin.BuiltinVariable, "call_issubclass", _note_issubclass)
 _before(builtin.BuiltinVariable, "call_callable", _note_callable)
+_before(user_defined.UserDefinedObjectVariable, "is_python_equal", _note_equality)
 _before(tensor.TensorVariable, "var_getattr", _note_tensor_attribute)
 _before(functions, "invoke_and_store_as_constant", _note_folded)
 _before(nn_module, "invoke_and_store_as_constant", _note_folded)

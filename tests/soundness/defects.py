@@ -71,7 +71,7 @@ PROTECTIONS = {
     ),
     "all of a tensor (D10)": (
         "memory_format_asked_for",
-        lambda: patch("npugx_cache.guards.check.Guards._tensor_matches", _always),
+        lambda: _unchecked("TENSOR"),
     ),
     "which tensors are one (D3)": (
         "same_tensor_twice",
@@ -85,7 +85,8 @@ PROTECTIONS = {
 def _unchecked(kind):
     from npugx_cache.guards import Kind, check
 
-    return patch.dict(check._SIMPLE, {getattr(Kind, kind): _always})
+    kind = getattr(Kind, kind)
+    return patch.dict(check._SIMPLE if kind in check._SIMPLE else check._WITH_MEMO, {kind: _always})
 
 
 @contextmanager
@@ -94,5 +95,6 @@ def _unchecked_code():
     with (
         patch("npugx_cache.source.failures", lambda facts: iter(())),
         patch("npugx_cache.guards.check.Guards._is", _always),
+        _unchecked("IDENTITY"),
     ):
         yield
