@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -142,6 +143,7 @@ def _draft(number: int) -> Any:
 
 def _restored(warm: Callable[[], object], cached: Any, expected: int = 1) -> Numbers:
     """CPU and memory of what `warm` restores, and whether it did rather than compile."""
+    gc.collect()  # torch's objects take one 80 ms, and it falls where it likes
     before = _memory()
     watch = Stopwatch()
     warm()
