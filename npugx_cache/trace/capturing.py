@@ -76,11 +76,13 @@ def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None
     """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
     for what in asked.unguardable:
         return location.reason(what, None, "do this outside the cached function")
-    change = "let it be traced, or make it a torch.library operator"
     if output.backend_input is not None:
-        for name, stack in opaque.opaque_calls(output.backend_input.graph_module):
+        graph_module = output.backend_input.graph_module
+        # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.
+        if reason := lost_order(graph_module):
+            return reason
+        change = "let it be traced, or make it a torch.library operator"
+        for name, stack in opaque.opaque_calls(graph_module):
             what = f"{name} is not looked into: what it reads has no guards"
             return location.reason(what, location.of_text(stack), change)
-    if reason := starred_assignment(output.graph_capture_output.traced_code):
-        return reason
-    return lost_order(output.backend_input.graph_module) if output.backend_input else None
+    return starred_assignment(output.graph_capture_output.traced_code)

@@ -175,6 +175,7 @@ def with_the_vendors_determinism(x):
         return x * 2
 
 
+@pytest.mark.parametrize("vendors_backend_used", [True, False])
 @pytest.mark.parametrize(
     "function",
     [
@@ -183,8 +184,12 @@ def with_the_vendors_determinism(x):
         with_the_vendors_determinism,
     ],
 )
-def test_scopes_of_the_vendors_are_kept_by_running_eagerly(function, tmp_path, caplog):
+def test_scopes_of_the_vendors_are_kept_by_running_eagerly(
+    function, vendors_backend_used, tmp_path, caplog
+):
     cached, x = cache_compile(function, cache_dir=tmp_path), torch.ones(3).npu()
+    if vendors_backend_used:
+        torch.compile(lambda x: x + 1, backend="npugraph_ex", dynamic=False)(x)
     with npu_sim.issued() as wanted:
         function(x)
     cached(x)
