@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
+from npugx_cache._compat import determinism
+from npugx_cache.backend.program import SCOPES
 from npugx_cache.events import logger
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyp
 _library.define("dump(Tensor value, str node, str folder) -> ()")
 _library.define("limit_cores(int cube, int vector) -> ()")
 _library.define("restore_cores() -> ()")
+_library.define("set_determinism(int level) -> ()")
+_library.define("restore_determinism() -> ()")
 
 _counts: defaultdict[tuple[str, str], Any] = defaultdict(itertools.count)
 
@@ -63,23 +67,44 @@ class Limited(NamedTuple):
     cube: int
     vector: int
 
+    def undo(self) -> None:
+        _npu().set_stream_limit(self.stream, self.cube, self.vector)
+
 
 def limit(cube: int, vector: int, stream: Any = None) -> Limited:
     """Limit the cores of a stream, by default the current one."""
-    npu: Any = vars(torch)["npu"]
-    stream = npu.current_stream() if stream is None else stream
-    before = npu.get_stream_limit(stream)
-    npu.set_stream_limit(stream, cube, vector)
+    stream = _npu().current_stream() if stream is None else stream
+    before = _npu().get_stream_limit(stream)
+    _npu().set_stream_limit(stream, cube, vector)
     return Limited(stream, before["cube_core_num"], before["vector_core_num"])
 
 
-def unlimit(limited: Limited) -> None:
-    vars(torch)["npu"].set_stream_limit(limited.stream, limited.cube, limited.vector)
+class Determined(NamedTuple):
+    """The level of determinism before another one was set, and what torch was told itself."""
+
+    level: int
+    told: determinism.Told
+
+    def undo(self) -> None:
+        determinism.tell(self.told)
+        determinism.set_level(self.level)
+
+
+def determine(level: int) -> Determined:
+    """Set the level of determinism, for the whole process."""
+    before = Determined(determinism.level(), determinism.told())
+    determinism.set_level(level)
+    return before
+
+
+def _npu() -> Any:
+    return vars(torch)["npu"]
 
 
 class _Scopes(threading.local):
     def __init__(self) -> None:
-        self.open: list[Limited] = []
+        self.open: list[Limited | Determined] = []
+        self.traced: list[determinism.Told] = []
 
 
 _scopes = _Scopes()
@@ -90,26 +115,49 @@ def _limit_cores(cube: int, vector: int) -> None:
     _scopes.open.append(limit(cube, vector))
 
 
-@torch.library.impl(_library, "restore_cores", "CompositeExplicitAutograd")
-def _restore_cores() -> None:
-    unlimit(_scopes.open.pop())
+@torch.library.impl(_library, "set_determinism", "CompositeExplicitAutograd")
+def _set_determinism(level: int) -> None:
+    _scopes.open.append(determine(level))
+
+
+def _close() -> None:
+    _scopes.open.pop().undo()
 
 
 def _nothing(*_: int) -> None:
     """A trace limits nothing."""
 
 
-for _name in ("limit_cores", "restore_cores"):
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", _nothing, lib=_library)
+def _traced(level: int) -> None:
+    """What torch decides itself by this, it decides in a trace: which operators a call becomes."""
+    before = determinism.told()
+    _scopes.traced.append(before)
+    if before.enabled != (level > 0):
+        determinism.tell(determinism.Told(enabled=level > 0, warn_only=False))
+
+
+def _end_traced() -> None:
+    determinism.tell(_scopes.traced.pop())
+
+
+for _name in SCOPES.values():
+    torch.library.impl(_library, _name, "CompositeExplicitAutograd")(_close)
+for _name, _fake in (
+    ("limit_cores", _nothing),
+    ("restore_cores", _nothing),
+    ("set_determinism", _traced),
+    ("restore_determinism", _end_traced),
+):
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
     fx.node.has_side_effect(getattr(torch.ops.npugx_cache, _name).default)
 
 
 @contextlib.contextmanager
 def scopes_closed() -> Iterator[None]:
-    """Take back, at the end, what is still limited because an operator inside has raised."""
+    """Take back, at the end, what still holds because an operator inside has raised."""
     before = len(_scopes.open)
     try:
         yield
     finally:
         while len(_scopes.open) > before:
-            unlimit(_scopes.open.pop())
+            _close()

@@ -36,6 +36,9 @@ STREAM_OPERATORS = frozenset(
     }
 )
 
+SCOPES = {"limit_cores": "restore_cores", "set_determinism": "restore_determinism"}
+"""Operators of the namespace `npugx_cache` that begin a scope, and those that end it."""
+
 PYTHON_FUNCTIONS = frozenset(
     {
         *(

@@ -14,7 +14,7 @@ from npugx_cache._compat import runtime
 from npugx_cache._compat.direct import call_of
 from npugx_cache._compat.frame_shims import handed_over
 from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
-from npugx_cache.backend.program import STREAMS
+from npugx_cache.backend.program import SCOPES, STREAMS
 from npugx_cache.backend.updatable import UPDATABLE, key
 from npugx_cache.portable import resolve_op
 
@@ -68,7 +68,7 @@ def bind(
     function: Callable[..., Any] = namespace[FUNCTION]
     if streams is not None:
         function = streams.around(function)
-    if ("npugx_cache", "limit_cores") in (target[:2] for _, target in operators):
+    if any(t.namespace == "npugx_cache" and t.name in SCOPES for _, t in operators):
         function = _with_scopes_closed(function)
     if disable_autocast:
         function = without_autocast(function)

@@ -42,6 +42,38 @@ class limit_core_num:  # noqa: N801 - the vendor's name, and used like a functio
 
     def __exit__(self, *_: object) -> None:
         if not torch.compiler.is_compiling():
-            operators.unlimit(self._undo.pop())
+            self._undo.pop().undo()
         else:
             torch.ops.npugx_cache.restore_cores()
+
+
+class deterministic:  # noqa: N801 - the vendor's name, and used like a function
+    """Let the operators inside give the same bits at each run, as far as a level asks for it.
+
+    0 asks for nothing; 1 to 3 are those of `torch_npu.npu.set_deterministic_level`, each stricter
+    than the one before. Holds for the whole process while inside, and so does, for levels above 0,
+    `torch.use_deterministic_algorithms`. Raises OptionError for another level, BackendUnavailable
+    without an NPU.
+    """
+
+    def __init__(self, level: int) -> None:
+        if type(level) is not int or level not in range(4):
+            raise OptionError("deterministic: level must be 0, 1, 2 or 3")
+        if not hasattr(torch, "npu"):
+            raise BackendUnavailable(
+                "deterministic sets a level of an NPU's operators, and torch_npu is not loaded here"
+            )
+        self._level = level
+        self._undo: list[operators.Determined] = []
+
+    def __enter__(self) -> None:
+        if not torch.compiler.is_compiling():
+            self._undo.append(operators.determine(self._level))
+        else:
+            torch.ops.npugx_cache.set_determinism(self._level)
+
+    def __exit__(self, *_: object) -> None:
+        if not torch.compiler.is_compiling():
+            self._undo.pop().undo()
+        else:
+            torch.ops.npugx_cache.restore_determinism()

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache._compat import determinism
 from npugx_cache.backend.capture import deadlock
 from npugx_cache.backend.capture.npu_tasks import NpuUpdates
 from npugx_cache.backend.capture.streamed import StreamedDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from npugx_cache.backend.capture.tasks import Updates
     from npugx_cache.backend.options import Options
@@ -25,12 +26,15 @@ logger = logging.getLogger("npugx_cache")
 
 
 class NpuDevice(StreamedDevice):
-    """A captured graph keeps the core limits of the stream that it was captured on."""
+    """A captured graph keeps the core limits of its stream, and the level of determinism."""
 
     def __init__(self, kind: str, index: int) -> None:
         super().__init__(kind, index, vars(torch)["npu"])
 
-    def state(self) -> tuple[int, int]:
+    def state(self) -> Hashable:
+        return self._limits(), determinism.level()
+
+    def _limits(self) -> tuple[int, int]:
         return self.state_of(self._api.current_stream())
 
     def state_of(self, stream: Any) -> tuple[int, int]:
@@ -38,7 +42,7 @@ class NpuDevice(StreamedDevice):
         return limits["cube_core_num"], limits["vector_core_num"]
 
     def updates(self) -> Updates:
-        return NpuUpdates(self.index, self._api, self.state)
+        return NpuUpdates(self.index, self._api, self._limits)
 
     def new_graph(self) -> Any:
         return self._api.NPUGraph()
@@ -71,7 +75,7 @@ class NpuDevice(StreamedDevice):
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
-        wanted = self.state()
+        wanted = self._limits()
         with super().capture_stream() as stream:
             before = self.state_of(stream)
             if before == wanted:

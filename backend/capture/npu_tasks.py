@@ -11,7 +11,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache._compat import npu
+from npugx_cache._compat import determinism, npu
+from npugx_cache.backend import operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,11 +26,15 @@ _streams: dict[int, Any] = {}
 
 
 class Group(NamedTuple):
-    """One task: its handle, the event its graph waits for, and its stream's core limits."""
+    """One task: its handle, the event its graph waits for, and what it was captured under.
+
+    limits: the core limits of its stream; level: the level of determinism.
+    """
 
     handle: Any
     event: Any
     limits: tuple[int, int]
+    level: int
 
 
 class NpuUpdates:
@@ -50,7 +55,8 @@ class NpuUpdates:
 
     def end(self) -> None:
         handle = self._api.graph_task_group_end(self._api.current_stream())
-        self._groups.append(Group(handle, self._event, self._limits()))
+        level = determinism.level()
+        self._groups.append(Group(handle, self._event, self._limits(), level))
 
     def run(self, calls: Sequence[Callable[[], Any]]) -> None:
         replaying = self._api.current_stream()
@@ -76,8 +82,10 @@ class NpuUpdates:
 
     def _update(self, stream: Any, group: Group, call: Callable[[], Any]) -> None:
         self._api.set_stream_limit(stream, *group.limits)
-        self._api.graph_task_update_begin(stream, group.handle)
         with contextlib.ExitStack() as stack:
+            if group.level != determinism.level():
+                stack.callback(operators.determine(group.level).undo)
+            self._api.graph_task_update_begin(stream, group.handle)
             stack.callback(self._api.graph_task_update_end, stream)
             call()
 

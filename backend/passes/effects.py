@@ -15,11 +15,12 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from npugx_cache._compat import schemas
+from npugx_cache.backend.program import SCOPES
 
 _SWITCHING = frozenset({"streams", "npugraph_ex"})
 """Namespaces of operators that change the stream of the calls after them, or order streams."""
 
-_SCOPES = frozenset({"npugx_cache::limit_cores", "npugx_cache::restore_cores"})
+_SCOPES = frozenset(f"npugx_cache::{name}" for pair in SCOPES.items() for name in pair)
 """Operators that begin or end a scope."""
 
 _UNDECLARED = frozenset(

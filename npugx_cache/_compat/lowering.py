@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
-from npugx_cache._compat import streams
+from npugx_cache._compat import determinism, streams
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def lower(
         steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
         try:
             # Each operator keeps the stack of the step it comes from, and its stream.
-            with preserve_node_meta(), streams.current_kept():
+            with preserve_node_meta(), streams.current_kept(), determinism.kept():
                 lowered = make_fx(
                     _flat(steps.run if steps else function),
                     decomposition_table=dict(decompositions or {}),

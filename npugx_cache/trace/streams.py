@@ -26,6 +26,6 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
         return location.reason(what, location.of_text(call.stack_trace), change)
     scope = streams.vendors_scope(graph_module.graph)
     if scope is not None:
-        what, change = "a scope of torch_npu's", "use npugx_cache.backend.scope.limit_core_num"
+        what, change = "a scope of torch_npu's", "use npugx_cache.backend.scope's"
         return location.reason(what, location.of_text(scope.stack_trace), change)
     return None

@@ -196,18 +196,71 @@ def test_core_limits_are_for_an_npu_and_checked_elsewhere_too():
             scope.limit_core_num(1, 1)
 
 
+@pytest.mark.parametrize("level", [-1, 4, True, 1.0, "1"])
+def test_a_level_of_determinism_is_checked_everywhere(level):
+    with pytest.raises(OptionError, match="level must be 0, 1, 2 or 3"):
+        scope.deterministic(level)
+
+
+def test_levels_of_determinism_are_for_an_npu():
+    if not hasattr(torch, "npu"):
+        with pytest.raises(BackendUnavailable, match="torch_npu is not loaded"):
+            scope.deterministic(1)
+
+
+def nested(x):
+    torch.ops.npugx_cache.set_determinism(2)
+    enabled = [torch.are_deterministic_algorithms_enabled()]
+    torch.ops.npugx_cache.set_determinism(0)
+    enabled.append(torch.are_deterministic_algorithms_enabled())
+    torch.ops.npugx_cache.restore_determinism()
+    enabled.append(torch.are_deterministic_algorithms_enabled())
+    torch.ops.npugx_cache.restore_determinism()
+    return x + sum(2**place for place, each in enumerate(enabled) if each)
+
+
+def test_what_torch_decides_by_determinism_is_decided_so_in_a_trace():
+    (value,) = [n for n in lower(nested, (torch.ones(3),), None).graph.nodes if "add" in n.name]
+    assert value.args[1] == 5
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_trace_that_fails_leaves_nothing_deterministic():
+    def fails(x):
+        torch.ops.npugx_cache.set_determinism(2)
+        raise KeyError(x)
+
+    with pytest.raises(KeyError):
+        lower(fails, (torch.ones(3),), None)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+class Begun:
+    """In the place of a scope of an NPU."""
+
+    def __init__(self, *given):
+        self.given = given
+
+    def undo(self):
+        undone.append(self.given)
+
+
+undone: list[tuple[int, ...]] = []
+
+
 def test_what_an_operator_leaves_limited_is_taken_back(monkeypatch):
-    undone = []
-    monkeypatch.setattr(operators, "limit", lambda cube, vector: (cube, vector))
-    monkeypatch.setattr(operators, "unlimit", undone.append)
+    undone.clear()
+    monkeypatch.setattr(operators, "limit", Begun)
+    monkeypatch.setattr(operators, "determine", Begun)
 
     def raises():
         with operators.scopes_closed():
             torch.ops.npugx_cache.limit_cores(1, 2)
+            torch.ops.npugx_cache.set_determinism(5)
             torch.ops.npugx_cache.limit_cores(3, 4)
             torch.ops.npugx_cache.restore_cores()
             raise ValueError
 
     with pytest.raises(ValueError):
         raises()
-    assert undone == [(3, 4), (1, 2)]
+    assert undone == [(3, 4), (5,), (1, 2)]

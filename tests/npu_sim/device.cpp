@@ -12,6 +12,7 @@
 #include <cstring>
 #include <cstdio>
 #include <set>
+#include <dlfcn.h>
 extern "C" {
 extern __thread void *npu_stub_active_ri, *npu_stub_active_grp, *npu_stub_update_grp;
 typedef void (*npu_stub_hook)(void*);
@@ -62,8 +63,14 @@ void* current_stream() {
   c10::impl::VirtualGuardImpl device(c10::DeviceType::PrivateUse1);
   return device.getStreamNativeHandle(device.getStream(device.getDevice()));
 }
+uint32_t deterministic_level() {              // what torch_npu's kernels ask for whenever they are issued
+  static auto asked = (uint32_t (*)())dlsym(dlopen("libtorch_npu.so", RTLD_NOLOAD | RTLD_LAZY), "_ZN7c10_npu21GetDeterministicLevelEv");
+  TORCH_CHECK(asked, "npu sim: libtorch_npu.so has no GetDeterministicLevel");
+  return asked();
+}
 void sim(const c10::OperatorHandle& op, Stack* stack) {
   void* const stream = current_stream();
+  if (const uint32_t level = deterministic_level()) npu_stub_note("deterministic", (void*)(size_t)level, stream);
   npu_stub_note(op.schema().name().c_str(), nullptr, stream);
   const auto& sc = op.schema(); const size_t na = sc.arguments().size();
   std::vector<IValue> orig(stack->end() - na, stack->end());

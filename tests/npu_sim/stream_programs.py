@@ -180,6 +180,30 @@ def limited_cores_of_a_stream(x):
     return y + z
 
 
+@program()
+def deterministic_parts(x):
+    y = x * 2
+    with scope.deterministic(2):
+        z = y.sin()
+        with scope.deterministic(0):
+            z = z.cos()
+        with scope.limit_core_num(4, 8), scope.deterministic(1):
+            w = z * y
+        w = w - z
+    return w + 1
+
+
+@program()
+def determinism_on_a_stream(x):
+    SIDE.wait_stream(torch.npu.current_stream())
+    with scope.deterministic(1), torch.npu.stream(SIDE):
+        y = x * 2
+        if torch.are_deterministic_algorithms_enabled():
+            y = y + 3
+    torch.npu.current_stream().wait_stream(SIDE)
+    return y if torch.are_deterministic_algorithms_enabled() else y * 5
+
+
 class Overlapped(nn.Module):
     def __init__(self):
         super().__init__()

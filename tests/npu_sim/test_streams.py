@@ -14,7 +14,7 @@ import stream_programs
 import torch
 
 from npugx_cache import cache_compile
-from npugx_cache.backend import dynamo_backend
+from npugx_cache.backend import dynamo_backend, scope
 
 NAMES = tuple(stream_programs.PROGRAMS)
 SCRIPT = Path(__file__).parent / "run_streams.py"
@@ -158,6 +158,83 @@ def test_torch_compile_with_this_backend_keeps_the_order_as_well(name):
                 each(x, *arguments)
             orders.append([(i.what.rstrip("_"), i.on, i.stream) for i in issued])
     assert orders[0] == orders[1]
+
+
+def both_scopes(scope, x):
+    y = x.sin()
+    with scope.limit_core_num(4, 8):
+        y = y * 2
+        with scope.deterministic(2):
+            y = y.cos()
+    with scope.deterministic(1), scope.limit_core_num(2, 2, stream_programs.SIDE):
+        y = y.exp()
+    return y + 1
+
+
+def with_our_scopes(x):
+    return both_scopes(scope, x)
+
+
+def with_the_vendors_scopes(x):
+    return both_scopes(torch.npu.npugraph_ex.scope, x)
+
+
+def test_our_scopes_issue_what_the_vendors_do_in_eager_and_compiled(tmp_path):
+    options = {"force_eager": True}
+    runs = [
+        with_our_scopes,
+        with_the_vendors_scopes,
+        cache_compile(with_our_scopes, cache_dir=tmp_path, options=options),
+        torch.compile(
+            with_the_vendors_scopes, backend="npugraph_ex", dynamic=False, options=options
+        ),
+    ]
+    orders = []
+    with torch.no_grad():
+        for each in runs:
+            each(torch.ones(3).npu())
+            with npu_sim.issued(side=stream_programs.SIDE) as issued:
+                each(torch.ones(3).npu())
+            orders.append([(i.what.rstrip("_"), i.on, i.stream) for i in issued])
+    assert orders == [orders[0]] * 4
+    assert ("deterministic", 2, "") in orders[0]
+
+
+def test_another_level_of_determinism_is_another_graph(tmp_path):
+    cached, x = (
+        cache_compile(stream_programs.deterministic_parts, cache_dir=tmp_path),
+        torch.ones(3),
+    )
+    wanted = stream_programs.deterministic_parts(x.npu())
+    for outside in (1, 2, 1, 2):
+        with scope.deterministic(outside):
+            assert torch.equal(cached(x.npu()), wanted)
+        assert torch.equal(cached(x.npu()), wanted)
+    assert sorted(graph.replays for graph in cached.cache_info().graphs) == [2, 2, 4]
+
+
+def of_a_level_that_is_not_there(x):
+    with scope.deterministic(1):
+        y = x * 2
+        with scope.deterministic(3):
+            return y * 3
+
+
+def test_what_a_scope_raises_leaves_all_as_it_was(tmp_path):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        cached = cache_compile(of_a_level_that_is_not_there, cache_dir=tmp_path)
+        for each in (of_a_level_that_is_not_there, cached, cached):
+            with pytest.raises(RuntimeError, match="requires CANN runtime"):
+                each(torch.ones(3).npu())
+            with scope.deterministic(0):
+                assert not torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            with npu_sim.issued() as issued:
+                torch.ones(3).npu().exp_()
+            assert ("deterministic", 1) in [each[:2] for each in issued]
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def with_the_vendors_core_limit(x):
