@@ -50,9 +50,28 @@ IValue conv(const IValue& v, bool& any) {
 }
 const c10::DispatchKeySet kCPU(c10::DispatchKey::CPU);
 void call_cpu(const c10::OperatorHandle& op, Stack* s) { op.redispatchBoxed(kCPU, s); }
-Tensor to_npu(const Tensor& r, bool poison, std::vector<Tensor>* outs) {
+// The device of a call: the one it asks for, else that of its first tensor with dimensions, else of any, else the current one.
+c10::Device device_of(const c10::FunctionSchema& schema, const std::vector<IValue>& args) {
+  const auto kind = c10::DeviceType::PrivateUse1;
+  const bool copies = schema.name().find("copy") != std::string::npos;
+  c10::DeviceIndex found = -1; bool scalar = true;
+  auto look = [&](const Tensor& t) {
+    if (!is_npu(t)) return;
+    const bool clash = found >= 0 && !scalar && t.dim() && t.device().index() != found;
+    TORCH_CHECK(copies || !clash, schema.name(), ": expected all tensors to be on the same device, but found npu:", int(found), " and npu:", int(t.device().index()));
+    if (found < 0 || (scalar && t.dim())) { found = t.device().index(); scalar = !t.dim(); }
+  };
+  for (auto& v : args) {
+    if (v.isDevice() && v.toDevice().type() == kind && v.toDevice().has_index()) return v.toDevice();
+    if (v.isTensor()) look(v.toTensor());
+    else if (v.isTensorList()) for (Tensor t : v.toTensorList()) look(t);
+    else if (v.isOptionalTensorList()) for (std::optional<Tensor> t : v.toOptionalTensorList()) if (t) look(*t);
+  }
+  return {kind, found < 0 ? c10::impl::VirtualGuardImpl(kind).getDevice().index() : found};
+}
+Tensor to_npu(const Tensor& r, bool poison, std::vector<Tensor>* outs, c10::Device device) {
   if (!r.defined()) { if (outs) outs->push_back(r); return r; }
-  Tensor o = at::empty_strided(r.sizes(), r.strides(), r.options().device(c10::Device(c10::DeviceType::PrivateUse1, 0)).pinned_memory(false));
+  Tensor o = at::empty_strided(r.sizes(), r.strides(), r.options().device(device).pinned_memory(false));
   Tensor a = cpu_alias(o);
   if (poison) { if (o.numel()) std::memset(o.data_ptr(), 0xFF, at::detail::computeStorageNbytes(r.sizes(), r.strides(), r.dtype().itemsize())); }
   else a.copy_(r);
@@ -69,11 +88,13 @@ uint32_t deterministic_level() {              // what torch_npu's kernels ask fo
   return asked();
 }
 void sim(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& sc = op.schema(); const size_t na = sc.arguments().size();
+  std::vector<IValue> orig(stack->end() - na, stack->end());
+  const c10::Device device = device_of(sc, orig);
+  const c10::OptionalDeviceGuard on_device(device);
   void* const stream = current_stream();
   if (const uint32_t level = deterministic_level()) npu_stub_note("deterministic", (void*)(size_t)level, stream);
   npu_stub_note(op.schema().name().c_str(), nullptr, stream);
-  const auto& sc = op.schema(); const size_t na = sc.arguments().size();
-  std::vector<IValue> orig(stack->end() - na, stack->end());
   stack->erase(stack->end() - na, stack->end());
   bool any = false; Stack cs; cs.reserve(na);
   for (auto& v : orig) cs.push_back(conv(v, any));
@@ -111,8 +132,8 @@ void sim(const c10::OperatorHandle& op, Stack* stack) {
           Tensor t = orig[j].toTensor(); t.resize_(run[i].toTensor().sizes()); cpu_alias(t).copy_(run[i].toTensor()); }
         stack->push_back(orig[j]); break; } }
       if (outs) outs->push_back(Tensor());
-    } else if (run[i].isTensor()) stack->push_back(to_npu(run[i].toTensor(), dry, outs));
-    else if (run[i].isTensorList()) { c10::List<Tensor> l; for (Tensor t : run[i].toTensorList()) l.push_back(to_npu(t, dry, outs)); stack->push_back(l); }
+    } else if (run[i].isTensor()) stack->push_back(to_npu(run[i].toTensor(), dry, outs, device));
+    else if (run[i].isTensorList()) { c10::List<Tensor> l; for (Tensor t : run[i].toTensorList()) l.push_back(to_npu(t, dry, outs, device)); stack->push_back(l); }
     else stack->push_back(run[i]);
   }
   if (ri) { graphs[ri].push_back(std::move(rec)); n_rec++; }
@@ -153,7 +174,9 @@ void on_memcpy(void* d, const void* s, unsigned long n) {
   graphs[npu_stub_active_ri].push_back(Rec{h, {}, {}, nullptr, d, s, n, COPY});
 }
 Tensor to_copy(const Tensor& self, std::optional<at::ScalarType> dt, std::optional<at::Layout> ly, std::optional<at::Device> dv, std::optional<bool> pin, bool nb, std::optional<at::MemoryFormat> mf) {
-  auto d = dv.value_or(self.device()); auto o = self.options().dtype(dt.value_or(self.scalar_type())).device(d).pinned_memory(false);
+  auto d = dv.value_or(self.device());
+  const c10::OptionalDeviceGuard on_device(is_npu(self) && d.type() == c10::DeviceType::CPU ? self.device() : d);
+  auto o = self.options().dtype(dt.value_or(self.scalar_type())).device(d).pinned_memory(false);
   Tensor r = (mf.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve && self.is_non_overlapping_and_dense())
       ? at::empty_strided(self.sizes(), self.strides(), o) : at::empty(self.sizes(), o, mf && *mf != at::MemoryFormat::Preserve ? mf : std::nullopt);
   r.copy_(self); return r;

@@ -48,14 +48,15 @@ EXP aclError aclFinalize() { return 0; }
 EXP const char *aclrtGetSocName() { const char *s = getenv("NPU_STUB_SOC"); return s ? s : "Ascend910B3"; }
 EXP const char *aclGetRecentErrMsg() { return "npu stub: no error message"; }
 EXP aclError aclrtGetDeviceCount(uint32_t *c) { const char *s = getenv("NPU_STUB_DEVICES"); *c = s ? atoi(s) : 1; return 0; }
+#define MOST_DEVICES 16
 static __thread int t_dev = 0;
 EXP aclError aclrtGetDevice(int32_t *d) { *d = t_dev; return 0; }
-EXP aclError aclrtSetDevice(int32_t d) { t_dev = d; return 0; }
+EXP aclError aclrtSetDevice(int32_t d) { if (d < 0 || d >= MOST_DEVICES) return 107001; t_dev = d; return 0; }
 EXP aclError aclrtResetDevice(int32_t d) { (void)d; return 0; }
-static int g_ctx[16];
-static __thread void *t_ctx;
-EXP aclError aclrtGetCurrentContext(aclrtContext *c) { *c = t_ctx ? t_ctx : (void *)&g_ctx[t_dev & 15]; return 0; }
-EXP aclError aclrtSetCurrentContext(aclrtContext c) { t_ctx = c; return 0; }
+/* one context per device, so that a thread's context and its device are one thing */
+static int g_ctx[MOST_DEVICES];
+EXP aclError aclrtGetCurrentContext(aclrtContext *c) { *c = (void *)&g_ctx[t_dev]; return 0; }
+EXP aclError aclrtSetCurrentContext(aclrtContext c) { int *x = c; if (x < g_ctx || x >= g_ctx + MOST_DEVICES) return 107002; t_dev = (int)(x - g_ctx); return 0; }
 EXP aclError aclrtGetPrimaryCtxState(int32_t d, uint32_t *f, int32_t *a) { (void)d; if (f) *f = 0; if (a) *a = 1; return 0; }
 EXP aclError aclrtGetLogicDevIdByUserDevId(const int32_t u, int32_t *const l) { *l = u; return 0; }
 EXP void npu_stub_note(const char *what, const void *on, const void *stream);
