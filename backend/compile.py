@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import frame_shims, lowering
-from npugx_cache.backend import capture, engines, options
+from npugx_cache._compat import frame_shims, lowering, vendor_scopes
+from npugx_cache.backend import capture, engines, operators, options
 from npugx_cache.backend.capturable import layout_of
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.passes import effects
@@ -36,6 +36,8 @@ def compile_graph(
     """
     checked = options.parse(user_options)
     distinct = not from_dynamo and _is_functionalised(graph_module.graph)
+    if from_dynamo:
+        vendor_scopes.replace(graph_module, operators.scope_operator)
     static = lowering.static_inputs(graph_module, example_inputs)
     if example_inputs is None:
         graph_module = lowering.traced_alike(graph_module)

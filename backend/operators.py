@@ -152,6 +152,11 @@ for _name, _fake in (
     fx.node.has_side_effect(getattr(torch.ops.npugx_cache, _name).default)
 
 
+def scope_operator(name: str) -> Any:
+    """The operator that begins or ends a scope, by a name of `SCOPES`."""
+    return getattr(torch.ops.npugx_cache, name).default
+
+
 @contextlib.contextmanager
 def scopes_closed() -> Iterator[None]:
     """Take back, at the end, what still holds because an operator inside has raised."""

@@ -91,19 +91,6 @@ def call_without_streams(graph: fx.Graph) -> Any:
     return next(found, None)
 
 
-def vendors_scope(graph: fx.Graph) -> Any:
-    """A call of Dynamo's graph that opens a scope for the vendor's compiler alone, or None.
-
-    What it calls does nothing by itself.
-    """
-    for node in graph.nodes:
-        if node.op == "call_function" and "scope_enter" in getattr(node.target, "__name__", ""):
-            module = str(getattr(node.target, "__module__", ""))
-            if "npugraph_ex" in module or str(node.target).startswith("npugraph_ex."):
-                return node
-    return None
-
-
 def _asks(node: Any) -> bool:
     return _name(node.target) == "currentstream"
 

@@ -13,7 +13,9 @@ from npugx_cache._compat import (
     size_memory,
     tracing,
     unguarded,
+    vendor_scopes,
 )
+from npugx_cache.backend import operators
 from npugx_cache.trace import reasons
 from npugx_cache.trace.streams import lost_order
 from npugx_cache.trace.surroundings import starred_assignment
@@ -58,6 +60,8 @@ def capture(
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         return reasons.of_failure(error)
+    if output.backend_input is not None:
+        vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
     if reason := _opaque(output, asked):
         return reason
     after = size_memory.recorded(function) if dynamic is None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npugx_cache import location
-from npugx_cache._compat import opaque, streams
+from npugx_cache._compat import opaque, streams, vendor_scopes
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +24,7 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
     if call is not None:
         what, change = f"{call.target} is called without an accelerator", "leave it out there"
         return location.reason(what, location.of_text(call.stack_trace), change)
-    scope = streams.vendors_scope(graph_module.graph)
-    if scope is not None:
-        what, change = "a scope of torch_npu's", "use npugx_cache.backend.scope's"
+    for scope in filter(vendor_scopes.begins, graph_module.graph.nodes):
+        what, change = "a scope of torch_npu's has no counterpart", "use npugx_cache.backend.scope"
         return location.reason(what, location.of_text(scope.stack_trace), change)
     return None

@@ -1,6 +1,8 @@
 """Run each stream program eagerly and cached, and print results and what was issued, as JSON.
 
-python run_streams.py EAGER|CAPTURED [NAME ...]
+python run_streams.py EAGER|CAPTURED|BESIDE [NAME ...]
+
+BESIDE: captured, in a process that has used the vendor's compiler.
 """
 
 import json
@@ -38,6 +40,10 @@ def _parts(returned):
 
 def main(way, *wanted):
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    if way == "BESIDE":
+        theirs = torch.compile(torch.sin, backend="npugraph_ex", options={"force_eager": True})
+        with torch.no_grad():
+            theirs(torch.ones(3).npu())
     before = {name for name in COMPILERS if name in sys.modules}
     rows = {}
     for name, (function, arguments, streams) in PROGRAMS.items():

@@ -204,6 +204,36 @@ def determinism_on_a_stream(x):
     return y if torch.are_deterministic_algorithms_enabled() else y * 5
 
 
+vendors = torch.npu.npugraph_ex.scope
+
+
+@program()
+def scopes_of_the_vendors(x):
+    y = x * 2
+    with vendors.limit_core_num(4, 8):
+        z = y.sin()
+        with vendors.deterministic(2), vendors.limit_core_num(2, 2):
+            z = z.cos()
+        w = z * y
+    with vendors.deterministic(1):
+        return w + 1
+
+
+@program(SIDE)
+def scopes_of_the_vendors_on_streams(x, stream):
+    SIDE.wait_stream(torch.npu.current_stream())
+    with vendors.limit_core_num(4, 8, stream):
+        y = x * 2
+        with torch.npu.stream(SIDE), vendors.limit_core_num(3, 6):
+            z = x * 3
+            with vendors.limit_core_num(2, 2, torch.npu.current_stream()):
+                z = z.exp()
+    with vendors.limit_core_num(5, 5, torch.npu.current_stream()):
+        y = y * 3
+    torch.npu.current_stream().wait_stream(SIDE)
+    return y + z
+
+
 class Overlapped(nn.Module):
     def __init__(self):
         super().__init__()

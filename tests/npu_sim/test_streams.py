@@ -185,6 +185,8 @@ def test_our_scopes_issue_what_the_vendors_do_in_eager_and_compiled(tmp_path):
         with_our_scopes,
         with_the_vendors_scopes,
         cache_compile(with_our_scopes, cache_dir=tmp_path, options=options),
+        cache_compile(with_the_vendors_scopes, cache_dir=tmp_path, options=options),
+        torch.compile(with_the_vendors_scopes, backend=dynamo_backend, options=options),
         torch.compile(
             with_the_vendors_scopes, backend="npugraph_ex", dynamic=False, options=options
         ),
@@ -196,7 +198,7 @@ def test_our_scopes_issue_what_the_vendors_do_in_eager_and_compiled(tmp_path):
             with npu_sim.issued(side=stream_programs.SIDE) as issued:
                 each(torch.ones(3).npu())
             orders.append([(i.what.rstrip("_"), i.on, i.stream) for i in issued])
-    assert orders == [orders[0]] * 4
+    assert orders == [orders[0]] * 6
     assert ("deterministic", 2, "") in orders[0]
 
 
@@ -237,41 +239,34 @@ def test_what_a_scope_raises_leaves_all_as_it_was(tmp_path):
         torch.use_deterministic_algorithms(False)
 
 
-def with_the_vendors_core_limit(x):
-    with torch.npu.npugraph_ex.scope.limit_core_num(4, 8):
-        return x * 2
+SCOPES = "scopes_of_the_vendors", "scopes_of_the_vendors_on_streams"
 
 
-def with_the_vendors_core_limit_of_a_stream(x):
-    with torch.npu.npugraph_ex.scope.limit_core_num(4, 8, stream_programs.SIDE):
-        return x * 2
+def test_the_vendors_scopes_do_the_same_beside_its_compiler(surroundings):
+    def run(way, *names):
+        kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        return surroundings.start("-W", "ignore", SCRIPT, way, *names, **kept).result()["rows"]
+
+    runs = [run(way, *SCOPES) for way in ("CAPTURED", "BESIDE", "CAPTURED")]
+    for rows in runs:
+        assert all(row["equal"] and row["bypasses"] == 0 for row in rows.values())
+        assert all(kernels(r["issued"][0]) == kernels(r["eager"][0]) for r in rows.values())
+    # Its compiler loads its modules once more under other names: another entry, beside the first.
+    assert [runs[1][name]["misses"] for name in SCOPES] == [1, 1]
+    assert [runs[2][name]["hits"] for name in SCOPES] == [1, 1]
 
 
-def with_the_vendors_determinism(x):
-    with torch.npu.npugraph_ex.scope.deterministic(2):
-        return x * 2
+def with_a_scope_of_the_vendors_without_a_counterpart(x):
+    torch.ops.npugraph_ex.scope_enter(["_user_stream_label"], ["first"])
+    y = x * 2
+    torch.ops.npugraph_ex.scope_exit()
+    return y
 
 
-@pytest.mark.parametrize("vendors_backend_used", [True, False])
-@pytest.mark.parametrize(
-    "function",
-    [
-        with_the_vendors_core_limit,
-        with_the_vendors_core_limit_of_a_stream,
-        with_the_vendors_determinism,
-    ],
-)
-def test_scopes_of_the_vendors_are_kept_by_running_eagerly(
-    function, vendors_backend_used, tmp_path, caplog
-):
-    cached, x = cache_compile(function, cache_dir=tmp_path), torch.ones(3).npu()
-    if vendors_backend_used:
-        torch.compile(lambda x: x + 1, backend="npugraph_ex", dynamic=False)(x)
-    with npu_sim.issued() as wanted:
-        function(x)
-    cached(x)
-    with npu_sim.issued() as issued:
-        cached(x)
-    assert issued == wanted
-    assert cached.cache_info().bypasses == 2
-    assert re.search(r"a scope of torch_npu's at .*test_streams.py:\d+ in with_the_v", caplog.text)
+def test_other_scopes_of_the_vendors_are_refused(tmp_path, caplog):
+    function = with_a_scope_of_the_vendors_without_a_counterpart
+    cached = cache_compile(function, cache_dir=tmp_path)
+    assert torch.equal(cached(torch.ones(3).npu()).cpu(), torch.full((3,), 2.0))
+    assert cached.cache_info().bypasses == 1
+    assert re.search(r"no counterpart at .*test_streams.py:\d+ in with_a_scope_of", caplog.text)
+    assert "use npugx_cache.backend.scope" in caplog.text
