@@ -22,10 +22,7 @@ class CudaDevice(StreamedDevice):
     error_mode = "thread_local"
 
     def __init__(self, kind: str, index: int) -> None:
-        super().__init__(kind, index, torch.cuda)
-
-    def new_graph(self) -> Any:
-        return torch.cuda.CUDAGraph()
+        super().__init__(kind, index, torch.cuda, torch.cuda.CUDAGraph)
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:

@@ -29,7 +29,8 @@ class NpuDevice(StreamedDevice):
     """A captured graph keeps the core limits of its stream, and the level of determinism."""
 
     def __init__(self, kind: str, index: int) -> None:
-        super().__init__(kind, index, vars(torch)["npu"])
+        api = vars(torch)["npu"]
+        super().__init__(kind, index, api, api.NPUGraph)
 
     def state(self) -> Hashable:
         return self._limits(), determinism.level()
@@ -43,9 +44,6 @@ class NpuDevice(StreamedDevice):
 
     def updates(self) -> Updates:
         return NpuUpdates(self.index, self._api, self._limits)
-
-    def new_graph(self) -> Any:
-        return self._api.NPUGraph()
 
     def finish(self, graph: Any, options: Options) -> None:
         if options.super_kernel_optimize:

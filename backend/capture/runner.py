@@ -152,9 +152,9 @@ class Runner:
             except Exception:
                 captured.graph.reset()
                 raise
-        own = outputs.nbytes() if captured.nbytes is None else captured.nbytes
         places = (inputs[i] for i, _ in key.places)
-        names = planned.Names(self.captures.owner())
+        nbytes = outputs.nbytes() if captured.nbytes is None else captured.nbytes
+        nbytes += sum(buffer.nbytes() for buffer in (*buffers, *transfers))
         return CapturedGraph(
             key=key,
             device=self._device,
@@ -167,12 +167,13 @@ class Runner:
             places=tuple(runtime.StorageReference(t) for t in places if t.numel()),
             kept=tuple(given[i].detach() for i in (*keys.kept, *keys.values)),
             tasks=tasks,
-            tally=Tally(
-                planned.describe(self._layout, self._keys, key, inputs, names),
-                nbytes=own + sum(buffer.nbytes() for buffer in (*buffers, *transfers)),
-                seconds=time.perf_counter() - started,
-            ),
+            tally=Tally(self._plan(key, inputs), nbytes, time.perf_counter() - started),
         )
+
+    def _plan(self, key: Key, inputs: Sequence[Any]) -> planned.Planned:
+        """How another process captures the same."""
+        names = planned.Names(self.captures.owner())
+        return planned.describe(self._layout, self._keys, key, inputs, names)
 
     def _recorder(self, given: list[Any]) -> Recorder | None:
         """What notes the calls that are given lengths anew at each replay; marks those inputs."""

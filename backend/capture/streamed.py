@@ -21,14 +21,19 @@ _capture_streams: dict[tuple[str, int], Any] = {}
 
 
 class StreamedDevice:
-    """A device under torch's stream and graph interface. `api` is `torch.cuda` or `torch.npu`."""
+    """A device under torch's stream and graph interface.
+
+    `api` is `torch.cuda` or `torch.npu`; `new_graph` makes a graph of its that nothing is captured
+    in yet.
+    """
 
     warm_up_calls = 0
     error_mode = "global"
     """What other threads may do meanwhile, where the option does not say."""
 
-    def __init__(self, kind: str, index: int, api: Any) -> None:
+    def __init__(self, kind: str, index: int, api: Any, new_graph: Callable[[], Any]) -> None:
         self.kind, self.index, self._api = kind, index, api
+        self._new_graph = new_graph
 
     def current(self) -> AbstractContextManager[object]:
         guard: AbstractContextManager[object] = self._api.device(self.index)
@@ -56,9 +61,6 @@ class StreamedDevice:
     def new_pool(self) -> Any:
         return self._api.graph_pool_handle()
 
-    def new_graph(self) -> Any:
-        raise NotImplementedError
-
     def abandon(self, graph: Any, pool: Any) -> None:
         """End a capture that has failed, also one that the device has called off already."""
         del pool
@@ -84,7 +86,7 @@ class StreamedDevice:
         # While a capture lasts nothing is given back to the device, however short memory is.
         self._api.empty_cache()
         reserved = self._api.memory_reserved(self.index)
-        graph, mode = self.new_graph(), options.capture_error_mode or self.error_mode
+        graph, mode = self._new_graph(), options.capture_error_mode or self.error_mode
         with self.capture_stream():
             try:
                 graph.capture_begin(pool=pool, capture_error_mode=mode)
