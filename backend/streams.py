@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,10 +20,25 @@ from npugx_cache.backend.program import STREAM_OPERATORS
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ENTRY = 0
 """The label of the stream that is current when a program is called."""
+
+OTHER = "other"
+
+
+class Label(NamedTuple):
+    """What a label stands for at a call, as data.
+
+    kind: "stream", "event" or OTHER; first: the first label that stands for the same; state: that
+    of a stream other than the current one.
+    """
+
+    kind: str
+    label: int
+    first: int
+    state: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,9 +90,14 @@ class Streams(threading.local):
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
         """Bind the labels for one call of the program, however it is run."""
-        outer = self._live, self._is_called
         given = self._hand_over()
-        self._live = {label: self._alive(label, value) for label, value in given.items()}
+        with self._bound({label: self._alive(label, value) for label, value in given.items()}):
+            yield
+
+    @contextlib.contextmanager
+    def _bound(self, live: dict[int, Any]) -> Iterator[None]:
+        outer = self._live, self._is_called
+        self._live = live
         self._live[ENTRY] = _of_its_device(torch.accelerator.current_stream())
         self._is_called = True
         try:
@@ -101,10 +121,47 @@ class Streams(threading.local):
 
     # --- captured graphs, for a call that is being made
 
-    def pattern(self, state_of: Callable[[Any], Hashable]) -> Hashable:
+    def labels(self, state_of: Callable[[Any], tuple[int, ...]]) -> tuple[Label, ...]:
         """Which labels stand for the same object, and the state of each stream, at this call."""
-        sides = {label: state_of(self._live[label]) for label in self._sides()}
-        return tuple((self._first(label), sides.get(label)) for label in sorted(self._live))
+        sides = self._sides()
+        return tuple(
+            Label(
+                self._kind(label),
+                label,
+                self._first(label),
+                state_of(self._live[label]) if label in sides else (),
+            )
+            for label in sorted(self._live)
+        )
+
+    def _kind(self, label: int) -> str:
+        """OTHER for what another process can't put something in the place of."""
+        live, here = self._live[label], self._live[ENTRY].device
+        if isinstance(live, torch.Stream):
+            return "stream" if live.device == here else OTHER
+        of = getattr(live, "device", None)  # of an event: none before it is recorded
+        return "event" if of is None or of.type == here.type else OTHER
+
+    @contextlib.contextmanager
+    def stood_in(self, labels: Sequence[Label]) -> Iterator[list[tuple[Any, tuple[int, ...]]]]:
+        """As `call`, for no call: new streams and events stand in for those of a later one.
+
+        Gives the new streams with the states that they are to be in. Raises LookupError for labels
+        that fit nothing.
+        """
+        live: dict[int, Any] = {}
+        states: list[tuple[Any, tuple[int, ...]]] = []
+        with self._bound(live):
+            device = live[ENTRY].device
+            for kind, label, first, state in labels:
+                if first != label:
+                    live[label] = live[first]
+                elif kind == "event":
+                    live[label] = torch.Event(device=device)
+                elif label != ENTRY:
+                    live[label] = _of_its_device(torch.Stream(device=device))
+                    states.append((live[label], state))
+            yield states
 
     def capturing(self, program: Callable[..., Any]) -> Callable[..., Any]:
         """The program as it is captured on the current stream, with stand-ins for its labels."""

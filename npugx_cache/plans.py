@@ -146,7 +146,8 @@ def to_plain(rows: list[Row]) -> Any:
     table: dict[Any, int] = {}
     plain = []
     for row in rows:
-        inputs = [table.setdefault(spec, len(table)) for spec in row.planned.inputs]
+        specs = (*row.planned.inputs, *row.planned.labels)
+        inputs = [table.setdefault(spec, len(table)) for spec in specs]
         about = [row.planned.inference, row.planned.obstacle, row.shape]
         plain.append([inputs, *about, row.uses, row.nbytes, row.seconds])
     return {"inputs": [planned.plain_spec(spec) for spec in table], "graphs": plain}
@@ -169,7 +170,9 @@ def _rows(record: Any) -> list[Row]:
     table = [planned.checked(spec) for spec in record["inputs"]]
     return [
         Row(
-            planned.Planned(tuple(table[i] for i in graph.inputs), graph.inference, graph.obstacle),
+            planned.of_specs(
+                (table[i] for i in graph.inputs), inference=graph.inference, obstacle=graph.obstacle
+            ),
             graph.shape,
             graph.uses,
             graph.nbytes,

@@ -63,8 +63,13 @@ class CpuDevice:
     def state(self) -> None:
         return None
 
-    def state_of(self, stream: Any) -> None:
+    def state_of(self, stream: Any) -> tuple[int, ...]:
         del stream
+        return ()
+
+    def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
+        del stream, state
+        return contextlib.nullcontext()
 
     def follow(self, stream: None) -> None:
         return stream

@@ -57,8 +57,11 @@ class Device(Protocol):
     def state(self) -> Hashable:
         """What else of the current stream a captured graph depends on."""
 
-    def state_of(self, stream: Any) -> Hashable:
+    def state_of(self, stream: Any) -> tuple[int, ...]:
         """The same of another stream that a graph uses."""
+
+    def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
+        """Put a stream into a state of `state_of`, for as long as it lasts."""
 
     def follow(self, stream: Any) -> Any:
         """Make the current stream wait for another one; return the current stream."""

@@ -72,18 +72,22 @@ class NpuDevice(StreamedDevice):
             logger.info("deadlock_check: nothing in %d tasks could block", len(rows))
 
     @contextlib.contextmanager
+    def in_state(self, stream: Any, state: tuple[int, ...]) -> Iterator[None]:
+        before = self.state_of(stream)
+        if before == state:
+            yield
+            return
+        self._api.set_stream_limit(stream, *state)
+        try:
+            yield
+        finally:
+            self._api.set_stream_limit(stream, *before)
+
+    @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
         wanted = self._limits()
-        with super().capture_stream() as stream:
-            before = self.state_of(stream)
-            if before == wanted:
-                yield stream
-                return
-            self._api.set_stream_limit(stream, *wanted)
-            try:
-                yield stream
-            finally:
-                self._api.set_stream_limit(stream, *before)
+        with super().capture_stream() as stream, self.in_state(stream, wanted):
+            yield stream
 
 
 def _plain(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ import torch
 from npugx_cache.backend.capture.layout import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npugx_cache.backend.capture.keys import Key, Keys
     from npugx_cache.backend.capture.layout import Layout
@@ -27,7 +27,7 @@ each replay, or (kind, dtype, size, stride[, n]), where kind is "tensor" on the 
 "host" or "value" on the CPU, and "unused"."""
 
 _NUMBERS = (bool, int, float)
-_KINDS = ("number", "length", "named", "tensor", "host", "value", "unused")
+LABELS = ("stream", "event")
 _KIND_OF = {
     Role.HOST: "host",
     Role.LENGTHS: "host",
@@ -37,17 +37,22 @@ _KIND_OF = {
 
 
 class Planned(NamedTuple):
-    """`obstacle`: why it can't be captured without a caller's tensors, or ""."""
+    """`obstacle`: why it can't be captured without a caller's tensors, or "".
+
+    labels: what the labels of streams and events stand for, as specs like those of the inputs:
+    ("stream", label, first, state) or ("event", label, first, ()) (`streams.Label`).
+    """
 
     inputs: tuple[Spec, ...]
     inference: bool
     obstacle: str
+    labels: tuple[Spec, ...] = ()
 
     @property
     def identity(self) -> str:
         """The same for equal ones, in any process."""
         inputs = [("length",) if spec[0] == "length" else spec for spec in self.inputs]
-        packed = msgpack.packb([inputs, self.inference, self.obstacle])
+        packed = msgpack.packb([inputs, self.inference, self.obstacle, *self.labels])
         return hashlib.sha256(packed).hexdigest()[:32]
 
     @property
@@ -147,6 +152,15 @@ def _made(spec: Spec, device: str, names: Names) -> Any:
     return tensor.fill_(number[0]) if number else tensor
 
 
+def of_specs(specs: Iterable[Spec], *, inference: bool, obstacle: str) -> Planned:
+    """From inputs and labels in one, as they are recorded."""
+    inputs: list[Spec] = []
+    labels: list[Spec] = []
+    for spec in specs:
+        (labels if spec[0] in LABELS else inputs).append(spec)
+    return Planned(tuple(inputs), inference, obstacle, tuple(labels))
+
+
 def plain_spec(spec: Spec) -> list[Any]:
     return [list(part) if isinstance(part, tuple) else part for part in spec]
 
@@ -164,6 +178,8 @@ def checked(spec: Any) -> Spec:
             return (kind, _dtype(dtype), _sizes(size), _sizes(stride))
         case ["value", str(dtype), [], [], bool() | int() | float() as number]:
             return ("value", _dtype(dtype), (), (), number)
+        case ["stream" | "event" as kind, int(label), int(first), list(state)]:
+            return (kind, label, first, _sizes(state))
     raise ValueError(f"not an input of a graph: {spec!r}")
 
 

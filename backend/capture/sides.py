@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.capture.runner import Runner
+from npugx_cache.backend.streams import OTHER, Label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.captured import CapturedGraph
     from npugx_cache.backend.capture.captures import Captures
     from npugx_cache.backend.capture.device import Device
+    from npugx_cache.backend.capture.keys import Key
     from npugx_cache.backend.capture.layout import Layout
     from npugx_cache.backend.streams import Streams
 
@@ -43,11 +46,31 @@ class SideStreamsRunner(Runner):
             return super()._replay(graph, inputs)
 
     def prepare(self, wanted: planned.Planned) -> str:
-        del wanted
-        return "which streams it uses is known at a call only"
+        """With streams and events of its own: a graph keeps none of those it was captured with."""
+        labels = [Label(*each) for each in wanted.labels]
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._device.current())
+                sides = stack.enter_context(self._streams.stood_in(labels))
+                for stream, state in sides:
+                    stack.enter_context(self._device.in_state(stream, state))
+            except (LookupError, TypeError, RuntimeError) as error:
+                return f"its streams can't be made: {error}"
+            if self._labels() != tuple(labels):
+                return "its streams and events can't be told apart here"
+            return super().prepare(wanted)
+
+    def _plan(self, key: Key, inputs: Sequence[Any]) -> planned.Planned:
+        plan, labels = super()._plan(key, inputs), self._labels()
+        if any(each.kind == OTHER for each in labels):
+            return plan._replace(obstacle=plan.obstacle or "it uses streams of another device")
+        return plan._replace(labels=tuple(tuple(each) for each in labels))
+
+    def _labels(self) -> tuple[Label, ...]:
+        return self._streams.labels(self._device.state_of)
 
     def _to_capture(self) -> Callable[..., Any]:
         return self._streams.capturing(self._program)
 
     def _state(self) -> Hashable:
-        return self._device.state(), self._streams.pattern(self._device.state_of)
+        return self._device.state(), self._labels()

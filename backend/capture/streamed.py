@@ -45,9 +45,13 @@ class StreamedDevice:
     def state(self) -> Hashable:
         return self.state_of(self._api.current_stream())
 
-    def state_of(self, stream: Any) -> Hashable:
+    def state_of(self, stream: Any) -> tuple[int, ...]:
         del stream
-        return None
+        return ()
+
+    def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
+        del stream, state
+        return contextlib.nullcontext()
 
     def follow(self, stream: Any) -> Any:
         now = self._api.current_stream()
