@@ -17,8 +17,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SYSTEM = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib64")
-OPENED_BY_NAME = "libruntime.so"
-"""Not among the needed libraries, but its absence is fatal."""
+OPENED_BY_NAME = {"libruntime.so", "libascend_dump.so", "libopapi.so"}
+"""Not among the needed libraries: the first is fatal to miss, static kernels use the others."""
 LOOKED_UP = re.compile(r"acl(rt|mdl|op|sys)?[A-Z]\w+")
 DECLARED = re.compile(r"\b(acl(?:rt|mdl|op|sys)?[A-Z]\w+)\s*\(")
 COMPILE = ("-O1", "-fPIC", "-w")
@@ -65,7 +65,7 @@ def stub(wheel: Path, out: Path) -> None:
     folders += [wheel / "torch_npu.libs", *map(Path, SYSTEM)]
     present: set[Path] = {*libraries, Path(sys.executable).resolve()}
     present |= set((torch_folder() / "lib").glob("*.so*"))
-    missing = {OPENED_BY_NAME}
+    missing = {*OPENED_BY_NAME}
     for name in {name for library in libraries for name in needed(library)}:
         places = [folder / name for folder in folders if (folder / name).exists()]
         present.update(places[:1])

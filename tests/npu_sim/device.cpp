@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <set>
 #include <dlfcn.h>
+#include <fstream>
+#include <sstream>
 extern "C" {
 extern __thread void *npu_stub_active_ri, *npu_stub_active_grp, *npu_stub_update_grp;
 typedef void (*npu_stub_hook)(void*);
@@ -22,6 +24,7 @@ void npu_stub_note(const char* what, const void* on, const void* stream);
 extern void (*npu_stub_on_value)(void*, uint64_t, int);
 extern long npu_stub_waiting;
 void* npu_stub_issue(const void* stream);
+extern char npu_stub_dump_folder[];
 }
 using c10::IValue; using c10::Stack; using at::Tensor;
 namespace {
@@ -87,6 +90,22 @@ uint32_t deterministic_level() {              // what torch_npu's kernels ask fo
   TORCH_CHECK(asked, "npu sim: libtorch_npu.so has no GetDeterministicLevel");
   return asked();
 }
+// What a static kernel would be compiled for, as CANN writes it while operators are dumped: one file per operator that ran.
+void describe(std::ostream& o, const IValue& v) {
+  if (v.isTensor()) {
+    const Tensor& t = v.toTensor(); if (!t.defined()) { o << "null"; return; }
+    o << "{\"dtype\": \"" << t.dtype() << "\", \"shape\": " << t.sizes() << ", \"stride\": " << t.strides() << "}";
+  } else if (v.isTensorList()) { o << "["; bool more = false; for (Tensor t : v.toTensorList()) { if (more) o << ", "; more = true; describe(o, t); } o << "]"; }
+  else { std::ostringstream s; s << v; o << '"'; for (char c : s.str()) if (c != '"' && c != '\\' && c >= ' ') o << c; o << '"'; }
+}
+void dump(const c10::FunctionSchema& schema, const std::vector<IValue>& given) {
+  static long n = 0;
+  std::string name = schema.name().substr(schema.name().find("::") + 2);
+  std::ofstream o(std::string(npu_stub_dump_folder) + "/" + name + "_" + std::to_string(n++) + ".json");
+  o << "{\"op\": \"" << name << "\", \"overload\": \"" << schema.overload_name() << "\", \"arguments\": [";
+  for (size_t i = 0; i < given.size(); i++) { if (i) o << ", "; describe(o, given[i]); }
+  o << "]}\n";
+}
 void sim(const c10::OperatorHandle& op, Stack* stack) {
   const auto& sc = op.schema(); const size_t na = sc.arguments().size();
   std::vector<IValue> orig(stack->end() - na, stack->end());
@@ -117,6 +136,7 @@ void sim(const c10::OperatorHandle& op, Stack* stack) {
   } else run = cs;
   if (dry && all_alias) { run.resize(sc.returns().size()); for (size_t i = 0; i < run.size(); i++) for (size_t j = 0; j < na; j++) { auto aa = sc.arguments()[j].alias_info(); if (aa && aa->beforeSets() == sc.returns()[i].alias_info()->beforeSets()) { run[i] = orig[j]; break; } } }
   else { call_cpu(op, &run); n_exec++; }
+  if (npu_stub_dump_folder[0] && !dry) dump(sc, orig);
   // after the kernel has accepted them
   if (upd) {                                        // task update: replace the arguments of the group's record(s)
     for (auto& g : graphs) for (auto& r : g.second) if (r.grp == upd && r.op.operator_name() == op.operator_name()) { r.args = cs; n_updated++; }

@@ -40,8 +40,9 @@ class Issued(NamedTuple):
 
     `what` is an operator, or "record", "wait", "synchronize", "replay", "cube cores", "vector
     cores", "group begin", "group end", "update begin", "update end", "external wait", "external
-    reset", "external record", or "deterministic" before an operator at a level above 0; `on` the
-    number of the event, in order of their first appearance, or of cores, or the level.
+    reset", "external record", "dump begin", "dump end", "select kernels", or "deterministic" before
+    an operator at a level above 0; `on` the number of the event, in order of their first
+    appearance, or of cores, or of installed static kernels, or the level.
     """
 
     what: str

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <unistd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <glob.h>
 #include "acl/acl.h"
 #include "acl/acl_rt.h"
 #include "acl/acl_mdl.h"
@@ -71,12 +73,14 @@ EXP aclError aclGetCannAttribute(aclCannAttr a, int32_t *v) { (void)a; *v = 0; r
 EXP aclError aclGetCannAttributeList(const aclCannAttr **l, size_t *n) { *l = NULL; *n = 0; return 0; }
 EXP aclError aclrtPeekAtLastError(aclrtLastErrLevel l) { (void)l; return 0; }
 EXP aclError aclrtGetLastError(aclrtLastErrLevel l) { (void)l; return 0; }
+static const char *cann(void) { const char *s = getenv("NPU_STUB_CANN"); return s ? s : "9.0.0"; }
 EXP aclError aclsysGetCANNVersion(aclCANNPackageName n, aclCANNPackageVersion *v) {
     (void)n; memset(v, 0, sizeof *v);
-    strcpy(v->version, "9.0.0"); strcpy(v->majorVersion, "9"); strcpy(v->minorVersion, "0"); strcpy(v->releaseVersion, "0");
+    snprintf(v->version, sizeof v->version, "%s", cann());
+    sscanf(cann(), "%7[0-9].%7[0-9].%7[0-9]", v->majorVersion, v->minorVersion, v->releaseVersion);
     return 0;
 }
-EXP aclError aclsysGetVersionStr(char *n, char *v) { (void)n; strcpy(v, "9.0.0"); return 0; }
+EXP aclError aclsysGetVersionStr(char *n, char *v) { (void)n; strcpy(v, cann()); return 0; }
 EXP size_t aclGetCompileoptSize(aclCompileOpt o) { (void)o; return 8; }
 EXP aclError aclGetCompileopt(aclCompileOpt o, char *v, size_t l) { (void)o; if (l) strncpy(v, "0", l); return 0; }
 
@@ -183,6 +187,23 @@ EXP aclError aclmdlRIGetId(aclmdlRI r, uint32_t *i) { (void)r; *i = 1; return 0;
 EXP const char *npu_stub_graph_json = "[]";
 EXP aclError aclmdlRIDebugJsonPrint(aclmdlRI r, const char *p, uint32_t f) { (void)r; (void)f; FILE *o = fopen(p, "w"); if (o) { fputs(npu_stub_graph_json, o); fclose(o); } return 0; }
 EXP aclError aclmdlRIDebugPrint(aclmdlRI r) { (void)r; return 0; }
+
+/* ---- static kernels ---- */
+/* While operators are dumped, device.cpp describes each that runs in a file of this folder. The kernels of installed packages
+ * are used from the moment they are selected: here they are counted, since the CPU computes the results anyway. */
+EXP char npu_stub_dump_folder[4096];
+EXP long npu_stub_static_kernels;
+EXP aclError aclopStartDumpArgs(uint32_t type, const char *path) {
+    (void)type; npu_stub_note("dump begin", NULL, NULL);
+    snprintf(npu_stub_dump_folder, sizeof npu_stub_dump_folder, "%s/%d_opcompile", path, getpid());
+    return mkdir(npu_stub_dump_folder, 0700) && access(npu_stub_dump_folder, W_OK) ? 500000 : 0; }
+EXP aclError aclopStopDumpArgs(uint32_t type) { (void)type; npu_stub_note("dump end", NULL, NULL); npu_stub_dump_folder[0] = 0; return 0; }
+static int select_kernels(const char *root) {
+    char pattern[4200]; snprintf(pattern, sizeof pattern, "%s/opp/static_kernel/ai_core/*/*.o", root); glob_t found;
+    npu_stub_static_kernels = glob(pattern, 0, NULL, &found) ? 0 : (long)found.gl_pathc;
+    npu_stub_note("select kernels", (void *)npu_stub_static_kernels, NULL); return 0; }
+EXP int aclnnReselectStaticKernel(void) { const char *home = getenv("ASCEND_HOME_PATH"); return home ? select_kernels(home) : 161001; }
+EXP int aclnnReselectStaticKernelWithPath(const char *path) { return select_kernels(path); }
 
 /* host callbacks: run at once */
 EXP aclError aclrtLaunchCallback(aclrtCallback fn, void *u, aclrtCallbackBlockType b, aclrtStream s) { (void)b; (void)s; fn(u); return 0; }
