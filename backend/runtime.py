@@ -36,6 +36,9 @@ _MODULES: dict[str, Any] = {
 _STREAMS = "npugx_streams"
 """Attribute of a bound program with stream labels."""
 
+_LIMITS_CORES = "npugx_limits_cores"
+"""Attribute of a bound program that limits how many cores a part of it uses."""
+
 
 def compiled(program: Program) -> types.CodeType:
     """The code object of the program's text, as a module."""
@@ -68,12 +71,15 @@ def bind(
     function: Callable[..., Any] = namespace[FUNCTION]
     if streams is not None:
         function = streams.around(function)
-    if any(t.namespace == "npugx_cache" and t.name in SCOPES for _, t in operators):
+    scopes = {t.name for _, t in operators if t.namespace == "npugx_cache"} & SCOPES.keys()
+    if scopes:
         function = _with_scopes_closed(function)
     if disable_autocast:
         function = without_autocast(function)
     if streams is not None:
         setattr(function, _STREAMS, streams)
+    if "limit_cores" in scopes:
+        setattr(function, _LIMITS_CORES, True)
     return function
 
 
@@ -87,6 +93,11 @@ def streams_of(program: Callable[..., Any]) -> Streams | None:
     """What the stream labels of a bound program stand for, if it has any."""
     streams: Streams | None = getattr(program, _STREAMS, None)
     return streams
+
+
+def limits_cores(program: Callable[..., Any]) -> bool:
+    """Whether a part of a bound program is limited to a number of cores."""
+    return getattr(program, _LIMITS_CORES, False)
 
 
 def bind_program(

@@ -208,6 +208,27 @@ def environment_variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
+_STATIC_KERNEL_WAIT = 1800.0
+_CANN_LOG_LEVELS = {"0": "debug", "1": "info", "2": "warning", "3": "error", "4": None}
+
+
+def static_kernel_wait() -> float:
+    """For how many seconds CANN may compile the static kernels of one graph, or install them."""
+    seconds = _seconds(os.environ, "NPUGX_STATIC_KERNEL_WAIT")
+    return _STATIC_KERNEL_WAIT if seconds is None else seconds
+
+
+def cann_log_level() -> str | None:
+    """How much CANN's tools log, in words, as its own variable says; None for nothing."""
+    return _CANN_LOG_LEVELS.get(os.environ.get("ASCEND_GLOBAL_LOG_LEVEL", "3"), "error")
+
+
+def cann_home() -> Path | None:
+    """Where CANN is installed, if its variables are set."""
+    home = os.environ.get("ASCEND_HOME_PATH")
+    return Path(home) if home else None
+
+
 def wants_graphs() -> bool:
     """Whether graphs are to be written out, by torch's own variable."""
     return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"

@@ -32,6 +32,10 @@ class State:
         self._recorder: Recorder | None = None
         if self.captures is not None:
             self.captures.owner = targets.reference(owner)
+            if recipe.options.static_kernel_compile:
+                from npugx_cache.kernel_packages import StoredPackages
+
+                self.captures.packages = StoredPackages(settings)
             state = weakref.ref(self)  # or graphs would stay until somebody collects garbage
 
             def changed() -> None:

@@ -108,7 +108,7 @@ def candidates(
         return Candidates(missing_reason=reason)
     refused = tuple([item for item in found if isinstance(item, Refused)])
     entries = [item for item in found if isinstance(item, Entry)]
-    graphs = [entry for entry in entries if entry.manifest.kind == "graph"]
+    graphs = [entry for entry in entries if entry.manifest.kind != "bypass"]
     graphs.sort(key=lambda entry: entry.status.st_mtime, reverse=True)
     missing = None
     if not graphs:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.store.plain import Plain
 
-Kind: TypeAlias = Literal["graph", "bypass"]
+Kind: TypeAlias = Literal["graph", "bypass", "kernels"]
 Codec: TypeAlias = Literal["raw", "zlib"]
 Factors: TypeAlias = tuple[tuple[str, str, str], ...]
 

@@ -49,6 +49,8 @@ def _captured(
     """
     if captures is None or layout is None:
         return program
+    if captures.options.force_eager and captures.options.static_kernel_compile:
+        return _with_kernels(program, layout, captures)
     if captures.options.force_eager or captures.options.dump_tensor_data:
         return program
     if not layout.device and not layout.refusal:
@@ -71,3 +73,21 @@ def _captured(
     from npugx_cache.backend.capture.sides import SideStreamsRunner
 
     return SideStreamsRunner(program, layout, constants, captures, device, streams)
+
+
+def _with_kernels(
+    program: Callable[..., Any], layout: Layout, captures: Captures
+) -> Callable[..., Any]:
+    """The program call by call, with static kernels for the shapes that it is called with."""
+    from npugx_cache.backend.capture.device import open_device
+
+    device = open_device(layout.device) if layout.device.startswith("npu") else None
+    if device is None:
+        return program
+    from npugx_cache.backend.static_kernels import kernels_of
+    from npugx_cache.backend.static_kernels.eager import WithKernels
+
+    kernels = kernels_of(program, layout, captures, device)
+    if kernels is None:
+        return program
+    return WithKernels(program, layout, captures.options, kernels, device)

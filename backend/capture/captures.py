@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.captured import CapturedGraph
     from npugx_cache.backend.capture.keys import Key
     from npugx_cache.backend.options import Options
+    from npugx_cache.backend.static_kernels.packages import Kept
 
 logger = logging.getLogger("npugx_cache")
 
@@ -31,7 +32,8 @@ class Captures:
     """Shared by the runners of one function. `lock` is held for whatever is done with it.
 
     on_cpu: whether programs on a CPU are captured too. `owner` returns the object whose tensors the
-    function may use; `changed` is called after each capture.
+    function may use; `changed` is called after each capture; `packages` is where packages of static
+    kernels are kept for other processes, if they are.
     """
 
     def __init__(self, title: str, options: Options, *, on_cpu: bool = False) -> None:
@@ -45,6 +47,7 @@ class Captures:
         self._warned: set[str] = set()
         self.owner: Callable[[], object] = _nobody
         self.changed: Callable[[], None] = _nothing
+        self.packages: Kept | None = None
 
     def admits(self, key: Key, warm_up_calls: int) -> bool:
         """Whether a graph should be captured for a key that has none, at this call."""
@@ -103,6 +106,10 @@ class Captures:
         """Note a capture that raised. It is tried again a few times: its cause may pass."""
         self._failures[key.shape] += 1
         self._warn(f"failed {error!r}", "%s: not captured, runs uncaptured: %s", _first_line(error))
+
+    def without_kernels(self, reason: str) -> None:
+        """Note that a program has no static kernels, which it does not need to run."""
+        self._warn(f"kernels {reason}", "%s: runs without static kernels: %s", reason)
 
     def drop(self, graph: CapturedGraph) -> None:
         release(self.graphs.remove(lambda other: other is graph))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.device import Captured, Device
     from npugx_cache.backend.capture.keys import Key
     from npugx_cache.backend.capture.layout import Layout
+    from npugx_cache.backend.static_kernels import StaticKernels
 
 
 class Runner:
@@ -54,6 +55,7 @@ class Runner:
         self._keys = Keys(layout, captures.options)
         self._stream: Any = None
         self._pool: Any = None
+        self._kernels = _kernels_of(program, layout, captures, device)
 
     def __call__(self, *inputs: Any) -> Any:
         with torch.no_grad(), self._device.current():
@@ -133,6 +135,8 @@ class Runner:
     # --- capture
 
     def _captured(self, key: Key, inputs: Sequence[Any]) -> CapturedGraph:
+        if self._kernels is not None:
+            self._kernels.before_capture(inputs)
         started = time.perf_counter()
         keys, clone = self._keys, self.captures.options.clone_output
         with capturing:
@@ -230,3 +234,13 @@ class Runner:
         if not any(graph.pool is self._pool for graph in self.captures.graphs.values()):
             self._pool = self._device.new_pool()  # a pool ends with the last graph in it
         return self._pool
+
+
+def _kernels_of(
+    program: Callable[..., Any], layout: Layout, captures: Captures, device: Device
+) -> StaticKernels | None:
+    if not captures.options.static_kernel_compile or device.kind != "npu":
+        return None
+    from npugx_cache.backend.static_kernels import kernels_of  # few functions ask for any
+
+    return kernels_of(program, layout, captures, device)

@@ -31,6 +31,11 @@ _USELESS_UNDER_FORCE_EAGER = (
     "deadlock_check",
 )
 
+_ONLY_UNDER_FORCE_EAGER = (
+    "_vllm_aclnn_static_kernel_sym_index",
+    "_vllm_aclnn_static_kernel_sym_range",
+)
+
 
 def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Options:
     """Check user options; raises `OptionError` (a ValueError) naming the option and its range.
@@ -73,10 +78,6 @@ def _check(name: str, value: object, spec: Spec) -> None:
         raise BackendUnavailable(
             f"option {name!r} has an effect on an NPU only, and torch_npu is not installed"
         )
-    if not spec.ready:
-        raise BackendUnavailable(
-            f"option {name!r} of npugraph_ex is not implemented in this version; leave it out"
-        )
 
 
 def _npu_is_possible() -> bool:
@@ -91,6 +92,14 @@ def _check_conflicts(options: Options) -> None:
         raise OptionError(
             "options 'use_graph_pool' and 'reuse_graph_pool_in_same_fx' exclude each other: a pool "
             "that others use too can't be rolled back"
+        )
+    for name in _ONLY_UNDER_FORCE_EAGER if not options.force_eager else ():
+        if getattr(options, name) != SPECS[name].off:
+            raise OptionError(f"option {name!r} has an effect only with force_eager=True")
+    if options.static_kernel_compile and options.dump_tensor_data:
+        raise OptionError(
+            "options 'static_kernel_compile' and 'dump_tensor_data' exclude each other: CANN would "
+            "be asked for kernels of the dumps"
         )
     if options.super_kernel_optimize and options.dump_tensor_data:
         raise OptionError(

@@ -44,8 +44,6 @@ def _row(name: str, default: object) -> str:
     effect = spec.effect
     if spec.needs:
         effect += f" Only with `{spec.needs}=True`."
-    if not spec.ready:
-        effect += " **Not in this version**: refused by name."
     shown = f"`{default!r}`"
     if spec.vendor_default:
         shown += f" (vendor: `{spec.vendor_default}`)"

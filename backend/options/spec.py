@@ -16,9 +16,8 @@ class Spec(NamedTuple):
     """All there is to know of an option besides its name and default.
 
     devices: on graphs of other kinds of device a value that differs from `off` is refused.
-    off: the value that asks for nothing; for it neither `devices` nor `ready` matters.
+    off: the value that asks for nothing; for it `devices` does not matter.
     needs: the option that must be on for this one to have an effect.
-    ready: False while no part of this version implements it.
     vendor_default: the vendor's default in words, where ours differs.
     """
 
@@ -27,7 +26,6 @@ class Spec(NamedTuple):
     devices: tuple[str, ...] = ALL_DEVICES
     off: Any = False
     needs: str = ""
-    ready: bool = True
     vendor_default: str = ""
 
 
@@ -42,4 +40,3 @@ def switch(default: bool, effect: str, **rest: Any) -> bool:
 
 NPU: Any = {"devices": ("npu",)}
 GPUS: Any = {"devices": ("cuda", "npu")}
-LATER: Any = {"ready": False}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.options import ranges
-from npugx_cache.backend.options.spec import GPUS, LATER, NPU, Spec, option, switch
+from npugx_cache.backend.options.spec import GPUS, NPU, Spec, option, switch
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.portable import encode
 
@@ -119,32 +119,38 @@ class Options:
 
     # --- kernels of the NPU
     static_kernel_compile: bool = switch(
-        False, "Compiles fixed-shape kernels with CANN before the first capture.", **NPU, **LATER
+        False,
+        """Has CANN's `op_compiler` compile the operators of a graph for the very shapes of its
+        first capture, before it: the graph is run once for that, on copies of what it writes to.
+        With force_eager, for each new tuple of symbolic sizes. Packages of kernels are kept in the
+        store, except under trust `group`. Where that fails, or `NPUGX_STATIC_KERNEL_WAIT` seconds
+        (1800) are over, one WARNING says why, and the graph runs without. With CANN before 9.0.0
+        not for graphs that limit cores.""",
+        **NPU,
     )
     disable_static_kernel_compile_cache: bool = switch(
         False,
-        "Compiles static kernels even where CANN's cache has them.",
+        "Compiles static kernels even where the store has them, and stores none.",
         needs="static_kernel_compile",
         **NPU,
-        **LATER,
     )
     _vllm_aclnn_static_kernel_sym_index: int = option(
         0,
         ranges.integers(0),
-        "Which symbolic size decides whether static kernels are compiled.",
+        """Which symbolic size, counted from 0 in the order of the graph's inputs, is compared with
+        the range below. Only with `force_eager=True`.""",
         off=0,
         needs="static_kernel_compile",
         **NPU,
-        **LATER,
     )
     _vllm_aclnn_static_kernel_sym_range: tuple[int, ...] | None = option(
         None,
         ranges.INTEGERS,
-        "For which values of that size static kernels are compiled.",
+        """For which values of that size static kernels are compiled; None: for all. Only with
+        `force_eager=True`.""",
         off=None,
         needs="static_kernel_compile",
         **NPU,
-        **LATER,
     )
     super_kernel_optimize: bool = switch(
         False,

@@ -49,6 +49,14 @@ NPU: dict[str, Any] = {
     "deadlock_check": {"deadlock_check": True},
     "use_graph_pool": {},
 }
+STATIC: dict[str, Any] = {
+    "static_kernel_compile": {},
+    "disable_static_kernel_compile_cache": {"disable_static_kernel_compile_cache": True},
+    "_vllm_aclnn_static_kernel_sym_index": {"_vllm_aclnn_static_kernel_sym_index": 1},
+    "_vllm_aclnn_static_kernel_sym_range": {"_vllm_aclnn_static_kernel_sym_range": [1, 8]},
+}
+"""Without CANN's op_compiler all run without static kernels; test_static_kernels.py has one."""
+
 MERGED: dict[str, Any] = {
     "super_kernel_optimize": {"super_kernel_optimize": True},
     "super_kernel_optimize_options": {"super_kernel_optimize_options": {"split_mode": 1}},
@@ -69,9 +77,16 @@ def flips(device: str, folder: str) -> list[Flip]:
         made.append(Flip(name, {**options, **where}, captured=False))
     if device == "npu":
         made += [Flip(name, {**options, **_pool(name)}) for name, options in NPU.items()]
+        made += [_static(name, options) for name, options in STATIC.items()]
         merge = {"super_kernel_optimize": True}
         made += [Flip(n, {**merge, **o}, captured=False) for n, o in MERGED.items()]
     return made
+
+
+def _static(name: str, options: dict[str, Any]) -> Flip:
+    eager = name.startswith("_vllm")
+    given = {"static_kernel_compile": True, "force_eager": eager, **options}
+    return Flip(name, given, captured=not eager)
 
 
 def _pool(name: str) -> dict[str, Any]:

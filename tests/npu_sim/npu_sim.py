@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,11 @@ def _library() -> ctypes.CDLL:
 def install() -> None:
     """Give tensors on the device CPU kernels. Needs the environment that `run` sets."""
     _library().npu_sim_install(0)
+
+
+def load_vendors() -> None:
+    """Load the vendor's backend now: when it loads lazily, another thread's import breaks it."""
+    assert importlib.import_module("npugraph_ex").CompilerConfig
 
 
 def stats() -> dict[str, int]:

@@ -14,8 +14,6 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npugx_cache.backend.compile import compile_graph
-from npugx_cache.backend.options import parse
-from npugx_cache.errors import BackendUnavailable
 
 npu_sim.install()
 
@@ -67,27 +65,6 @@ def test_reuse_graph_pool_in_same_fx():
 def test_use_graph_pool():
     pool = torch.npu.graph_pool_handle()
     assert pools(called(2, 3, use_graph_pool=pool)) == [pool, pool]
-
-
-def refused(**options):
-    with pytest.raises(BackendUnavailable, match="not implemented in this version"):
-        parse(options)
-
-
-def test_static_kernel_compile():
-    refused(static_kernel_compile=True)
-
-
-def test_disable_static_kernel_compile_cache():
-    refused(disable_static_kernel_compile_cache=True)
-
-
-def test_vllm_aclnn_static_kernel_sym_index():
-    refused(_vllm_aclnn_static_kernel_sym_index=1)
-
-
-def test_vllm_aclnn_static_kernel_sym_range():
-    refused(_vllm_aclnn_static_kernel_sym_range=[1])
 
 
 def test_super_kernel_optimize(seen, caplog):

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from flips import ELSEWHERE, MERGED, NPU, PASSES, REPLAY, UNCAPTURED
+from flips import ELSEWHERE, MERGED, NPU, PASSES, REPLAY, STATIC, UNCAPTURED
 
 from npugx_cache.backend.options import SPECS
 
@@ -20,7 +20,7 @@ ALL = "NPUGX_TEST_ALL_OPTIONS" in os.environ
 """Also what is far from the graphs of this model, or tested on the other device: takes minutes."""
 ON_CPU = ["default", "remove_noop_ops", "inplace_pass", "post_grad_custom_pre_pass", "force_eager"]
 ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize"]
-EVERY = [*EVERYWHERE, *NPU, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
+EVERY = [*EVERYWHERE, *NPU, *STATIC, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
 SOME = {"cpu": ON_CPU, "cuda": [*ON_CPU, *REPLAY], "npu": ON_NPU}
 HERE = EVERY if ALL else [*dict.fromkeys(SOME[DEVICE])]
 SECONDS = 3000 if ALL else 500
@@ -29,8 +29,8 @@ GROUPS = [HERE[start : start + 4] for start in range(0, len(HERE), 4)]
 
 
 def test_every_option_that_there_is_gets_another_value():
-    flipped = {"default", *EVERYWHERE, *NPU, *MERGED, *ELSEWHERE}
-    assert flipped == {"default", *(name for name, spec in SPECS.items() if spec.ready)}
+    flipped = {"default", *EVERYWHERE, *NPU, *STATIC, *MERGED, *ELSEWHERE}
+    assert flipped == {"default", *SPECS}
 
 
 @pytest.fixture
@@ -63,6 +63,7 @@ def test_qwen3_cold_and_restarted(run_both, name, loop):
     assert warm["graphs"] == cold["graphs"]
     captures = DEVICE != "cpu" or name in REPLAY
     captured = captures and name not in UNCAPTURED and name not in MERGED
+    captured = captured and not name.startswith("_vllm")  # with force_eager
     assert (warm["replays"] > 0) == captured
 
 

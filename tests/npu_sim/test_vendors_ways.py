@@ -17,6 +17,7 @@ from torch._functorch import config as functorch_config
 
 from npugx_cache import cache_compile
 
+npu_sim.load_vendors()
 aten, npu = torch.ops.aten, torch.ops.npu
 
 

@@ -1,0 +1,124 @@
+"""Static kernels: operators compiled by CANN for the very shapes of a graph, before its capture.
+
+one call of the program, described operator by operator by CANN   (wanted)
+-> packages of kernels, from where they are kept
+   -> else made by CANN's op_compiler                             (tool)
+-> installed, and selected for this process                       (installed)
+
+Whatever fails costs the kernels and nothing else: one warning, and the call goes on without them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache._compat import npu
+from npugx_cache.backend.capture.device import capturing
+from npugx_cache.backend.capture.spans import extent_of
+from npugx_cache.backend.runtime import limits_cores
+from npugx_cache.backend.static_kernels import tool
+from npugx_cache.backend.static_kernels.installed import INSTALLED
+from npugx_cache.backend.static_kernels.packages import NoKernels
+from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    import torch
+
+    from npugx_cache.backend.capture.captures import Captures
+    from npugx_cache.backend.capture.device import Device
+    from npugx_cache.backend.capture.layout import Layout
+    from npugx_cache.backend.static_kernels.packages import Packages
+
+
+class StaticKernels:
+    """Of one program. The caller holds a lock."""
+
+    def __init__(
+        self,
+        program: Callable[..., Any],
+        written: Collection[int],
+        captures: Captures,
+        device: Device,
+    ) -> None:
+        self._program = program
+        self._written = frozenset(written)
+        self._captures = captures
+        self._device = device
+        self._made = False
+
+    def before_capture(self, inputs: Sequence[Any]) -> None:
+        """Have kernels for the shapes of the first call that is captured."""
+        if not self._made:
+            self._made = True
+            self.compile_for(inputs)
+
+    def compile_for(self, inputs: Sequence[Any]) -> None:
+        """Have kernels for the shapes of a call; the inputs stay as they are."""
+        try:
+            failure = self._compile_for(inputs)
+        except Exception as error:  # noqa: BLE001 - CANN's, the program's, the file system's
+            lines = str(error).strip().splitlines()
+            failure = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        if failure:
+            self._captures.without_kernels(failure)
+
+    def _compile_for(self, inputs: Sequence[Any]) -> str:
+        """Why there are no kernels, or ""."""
+        options = self._captures.options
+        with tempfile.TemporaryDirectory(prefix="npugx-kernels-") as name:
+            folder = Path(name)
+            operators = self._operators(inputs, folder)
+            if not operators.texts:
+                return ""
+            wanted = Wanted.by(operators, options, self._device.index)
+            if INSTALLED.has(wanted):
+                return ""
+
+            def make() -> Packages | NoKernels:
+                return tool.compile_packages(operators, folder, options, self._device.index)
+
+            kept = self._captures.packages
+            if kept is None or options.disable_static_kernel_compile_cache:
+                found = make()
+            else:
+                found = kept.obtain(wanted, make)
+            if isinstance(found, NoKernels):
+                return found.reason
+        return INSTALLED.install(found, wanted)
+
+    def _operators(self, inputs: Sequence[Any], folder: Path) -> Operators:
+        """The operators that a call launches. It is run for that, on copies of what it writes to.
+
+        Ranks that communicate come here together, so nothing that differs between them may come
+        before the call.
+        """
+        dumped = folder / "dumped"
+        dumped.mkdir()
+        given = [_copy(x) if i in self._written else x for i, x in enumerate(inputs)]
+        with capturing, npu.operators_dumped(str(dumped)):
+            self._program(*given)
+            self._device.synchronize()
+        return Operators.dumped_in(dumped)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The same sizes and strides, which a kernel may be chosen by, in memory of its own."""
+    extent = extent_of(tensor)
+    memory = tensor.as_strided((extent,), (1,)).clone() if extent else tensor.new_empty(0)
+    return memory.as_strided(tensor.shape, tensor.stride())
+
+
+def kernels_of(
+    program: Callable[..., Any], layout: Layout, captures: Captures, device: Device
+) -> StaticKernels | None:
+    """What compiles static kernels for a program; None where CANN can't use them in it."""
+    if limits_cores(program) and not npu.is_cann_from("9.0.0"):
+        captures.without_kernels("it limits cores, which CANN before 9.0.0 can't combine with them")
+        return None
+    from npugx_cache.backend.capture.layout import Role
+
+    return StaticKernels(program, layout.positions(Role.WRITTEN), captures, device)

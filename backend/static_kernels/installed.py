@@ -1,0 +1,164 @@
+"""The packages that this process has installed, and uses until its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npugx_cache import config
+from npugx_cache._compat import npu
+from npugx_cache.backend.capture.device import capturing
+from npugx_cache.backend.static_kernels import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npugx_cache.backend.static_kernels.packages import Packages
+    from npugx_cache.backend.static_kernels.wanted import Wanted
+
+
+class Installed:
+    """From CANN 9.1 on in a folder of this process's own; before, in CANN's, which all share.
+
+    There, processes that use a package hold a shared lock on its folder, and the last one to end
+    uninstalls it. One that is killed leaves it behind: CANN goes on choosing its kernels for other
+    processes, as CANN documents for a process that ends abnormally.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._own: Path | None = None
+        self._owner = 0
+        self._packages: set[str] = set()
+        self._operators: dict[tuple[tuple[str, str], ...], set[str]] = {}
+        self._shared: dict[Path, int] = {}
+
+    def has(self, wanted: Wanted) -> bool:
+        """Whether this process uses kernels for all of these operators."""
+        with self._lock:
+            return wanted.operators.digests <= self._operators.get(wanted.surroundings, set())
+
+    def install(self, packages: Packages, wanted: Wanted) -> str:
+        """Install packages and select their kernels; why not, or ""."""
+        with self._lock:
+            for name, data in packages.items():
+                digest = hashlib.sha256(data).hexdigest()
+                failure = "" if digest in self._packages else self._install(name, data)
+                if failure:
+                    return failure
+                self._packages.add(digest)
+            with capturing:
+                npu.select_static_kernels(str(self._own) if self._own is not None else None)
+            self._operators.setdefault(wanted.surroundings, set()).update(wanted.operators.digests)
+        return ""
+
+    def _install(self, name: str, data: bytes) -> str:
+        # In a folder that nobody else can write: what runs is what was verified.
+        with tempfile.TemporaryDirectory(prefix="npugx-kernels-") as folder:
+            path = Path(folder) / name
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+                file.write(data)
+            quiet = ["-q"] if npu.is_cann_from("9.1.0") else []
+            if npu.has_kernel_folders():
+                where = f"--install-path={self._own_folder()}"
+                return tool.run([str(path), where, *quiet], f"installing {name}")
+            return self._install_for_all(path, quiet)
+
+    def _own_folder(self) -> Path:
+        if self._own is None or self._owner != os.getpid():
+            self._own, self._owner = Path(tempfile.mkdtemp(prefix="npugx-installed-")), os.getpid()
+            atexit.register(self._uninstall)
+        return self._own
+
+    def _install_for_all(self, path: Path, quiet: list[str]) -> str:
+        home = config.cann_home()
+        if home is None:
+            return "ASCEND_HOME_PATH does not say where CANN is"
+        with _locked(home) as alone:
+            if not alone:
+                return f"another process has been installing for {config.static_kernel_wait():g} s"
+            place = _place(home, path.stem)
+            if place is not None and self._share(place, only_if_used=True):
+                return ""
+            failure = tool.run([str(path), *quiet], f"installing {path.name}")
+            place = _place(home, path.stem)
+            if not failure and place is not None:
+                self._share(place)
+            return failure
+
+    def _share(self, place: Path, *, only_if_used: bool = False) -> bool:
+        """Hold an installed package; tell whether that is done.
+
+        only_if_used: one that nobody holds may be what is left of an installation that was killed.
+        """
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        if only_if_used and _try(descriptor, fcntl.LOCK_EX):
+            os.close(descriptor)
+            return False
+        if not _try(descriptor, fcntl.LOCK_SH):
+            os.close(descriptor)
+            return False
+        if not self._shared:
+            self._owner = os.getpid()
+            atexit.register(self._uninstall)
+        self._shared[place] = descriptor
+        return True
+
+    def _uninstall(self) -> None:
+        if self._owner != os.getpid():  # a forked child of the process that uses them
+            return
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+        home = config.cann_home()
+        if not self._shared or home is None:
+            return
+        with _locked(home) as alone:
+            for place, descriptor in self._shared.items():
+                with contextlib.suppress(OSError):
+                    same = os.path.samestat(place.stat(), os.fstat(descriptor))
+                    if alone and same and _try(descriptor, fcntl.LOCK_EX):
+                        tool.run([str(place / "uninstall.sh")], f"uninstalling {place.name}")
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[bool]:
+    """One process at a time changes what is installed in CANN's folder; False if it takes long."""
+    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        until = time.monotonic() + config.static_kernel_wait()
+        while not (alone := _try(descriptor, fcntl.LOCK_EX)) and time.monotonic() < until:
+            time.sleep(0.05)
+        yield alone
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _place(home: Path, name: str) -> Path | None:
+    """Where a package of CANN's own folder is installed: in this release, or in one beside it."""
+    inside = f"opp/static_kernel/ai_core/{name}"
+    own = home / inside
+    if (own / "uninstall.sh").is_file():
+        return own
+    beside = sorted(home.parent.glob(f"*/{inside}/uninstall.sh"))
+    return beside[0].parent if beside else None
+
+
+INSTALLED = Installed()

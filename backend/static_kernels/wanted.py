@@ -1,0 +1,86 @@
+"""What kernels are wanted: the operators of a program, and all else that a kernel depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import determinism, runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from npugx_cache.backend.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """CANN's descriptions of launched operators, by file name; equal ones once."""
+
+    texts: Mapping[str, bytes]
+
+    @classmethod
+    def dumped_in(cls, folder: Path) -> Operators:
+        """What CANN wrote: which operators it can compile, or all of them where it can't tell."""
+        found: list[Path] = []
+        for ending in ("_opcompile", "_debug"):
+            found = found or sorted(folder.glob(f"*{ending}"))
+        texts, seen = dict[str, bytes](), set[bytes]()
+        for path in sorted(found[0].glob("*.json")) if found else ():
+            text = path.read_bytes()
+            if text not in seen:
+                seen.add(text)
+                texts[path.name] = text
+        return cls(texts)
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir()
+        for name, text in self.texts.items():
+            (folder / name).write_bytes(text)
+
+    @property
+    def digests(self) -> frozenset[str]:
+        return frozenset(hashlib.sha256(text).hexdigest() for text in self.texts.values())
+
+    def words(self) -> str:
+        """For people: how many, and the first few by the names of their files."""
+        names = sorted({name.removesuffix(".json").rpartition("_")[0] for name in self.texts})
+        return f"{len(self.texts)} operators: {', '.join(names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`surroundings`, names and values, are what the kernels of an operator depend on besides.
+
+    The whole set of operators is wanted, also of those that this process has kernels for already:
+    else what is found would depend on the order in which graphs are captured.
+    """
+
+    operators: Operators
+    surroundings: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def by(cls, operators: Operators, options: Options, device: int) -> Wanted:
+        merged: dict[str, Any] = {"on": options.super_kernel_optimize}
+        if options.super_kernel_optimize:
+            merged["optimize"] = _plain(options.super_kernel_optimize_options)
+            merged["debug"] = _plain(options.super_kernel_debug_options)
+        return cls(
+            operators,
+            (
+                ("deterministic", str(determinism.told().enabled)),
+                ("deterministic.level", str(determinism.level())),
+                ("npu.cann", runtime.cann_version()),
+                ("npu.device", str(vars(torch)["npu"].get_device_name(device))),
+                ("super_kernel", json.dumps(merged, sort_keys=True, default=repr)),
+            ),
+        )
+
+
+def _plain(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if settings is None else dict(settings)

@@ -1,0 +1,121 @@
+"""Packages of static kernels as entries of the store: by what they were compiled for.
+
+A package is a program: it is run to be installed. It is an entry like a graph, so that the store
+checks its origin and its bytes before anybody sees them, and so that it is locked, signed, pruned,
+exported and moved like one. Its key holds nothing of the function, since operators of the same
+shapes come up in many.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npugx_cache import events, store
+from npugx_cache.backend.static_kernels.packages import NoKernels
+from npugx_cache.fingerprint import Factor, Fingerprint, digest
+
+if TYPE_CHECKING:
+    from npugx_cache.backend.static_kernels.packages import Make, Packages
+    from npugx_cache.backend.static_kernels.wanted import Wanted
+    from npugx_cache.config import Settings
+
+FORMAT = "1"
+READABLE = "readable"
+_IDENTITY = digest(["static kernels"])
+
+
+@dataclass
+class StoredPackages:
+    """The packages of one store. The caller holds a lock."""
+
+    settings: Settings
+    _store: store.Store | store.Unusable | None = None
+
+    def obtain(self, wanted: Wanted, make: Make) -> Packages | NoKernels:
+        opened = self._opened()
+        if opened is None:
+            return make()
+        fingerprint = _fingerprint(wanted)
+        found: list[Packages] = []
+
+        def stored() -> bool:
+            packages = _read(opened, fingerprint.key)
+            if packages is not None:
+                found.append(packages)
+            return bool(found)
+
+        if stored():
+            return found[0]
+        with opened.lock(digest([fingerprint.key]), wait=self.settings.lock_wait, done=stored):
+            if found or stored():
+                return found[0]
+            started = time.perf_counter()
+            made = make()
+            if not isinstance(made, NoKernels):
+                seconds = time.perf_counter() - started
+                _publish(opened, _draft(fingerprint, wanted, made, seconds))
+            return made
+
+    def _opened(self) -> store.Store | None:
+        if self._store is None:
+            if self.settings.trust == "group":
+                self._store = store.Unusable(
+                    "static kernels are machine code, which is stored under the trust modes "
+                    "private and signed only, not under group"
+                )
+            else:
+                self._store = store.open_store(self.settings)
+            if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
+                events.logger.warning("static kernels not stored: %s", self._store.reason)
+        return None if isinstance(self._store, store.Unusable) else self._store
+
+
+def _fingerprint(wanted: Wanted) -> Fingerprint:
+    operators = digest(sorted(wanted.operators.digests))
+    rows = (("format", FORMAT), ("operators", operators), *wanted.surroundings)
+    return Fingerprint.of(Factor(name, value) for name, value in rows)
+
+
+def _read(opened: store.Store, key: str) -> Packages | None:
+    """The packages of an entry whose origin and bytes are proven."""
+    for manifest in opened.candidates(key).manifests:
+        names = [ref.name for ref in manifest.blobs if ref.name.endswith(".run")]
+        blobs = opened.read(manifest, names)
+        if isinstance(blobs, store.Miss):
+            events.logger.warning("static kernels not used: %s", blobs.reason)
+        elif names:
+            opened.record_hit(manifest)
+            return blobs
+    return None
+
+
+def _draft(
+    fingerprint: Fingerprint, wanted: Wanted, packages: Packages, seconds: float
+) -> store.Draft:
+    known = dict(wanted.surroundings)
+    texts = b"".join(text.strip() + b"\n" for text in wanted.operators.texts.values())
+    return store.Draft(
+        key=fingerprint.key,
+        identity=_IDENTITY,
+        kind="kernels",
+        cost_seconds=seconds,
+        factors=fingerprint.factors,
+        about={
+            "function": "static kernels",
+            "backend": "op_compiler",
+            "signature": wanted.operators.words(),
+            "signature_id": "",
+            "environment": f"CANN {known['npu.cann']} {known['npu.device']}",
+        },
+        blobs={**packages, READABLE: texts},
+        uncompressed=frozenset(packages),
+    )
+
+
+def _publish(opened: store.Store, draft: store.Draft) -> None:
+    answer = opened.publish(draft)
+    if isinstance(answer, store.NotStored):
+        level = events.logger.debug if opened.readonly else events.logger.warning
+        level("static kernels not stored in %s: %s", opened.root, answer.reason)

@@ -1,0 +1,176 @@
+"""Static kernels: CANN's tools are processes of their own, here simulated ones (op_compiler.py)."""
+
+import os
+
+import pytest
+
+if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
+    pytest.skip("needs the simulated NPU: tests/npu_sim/run", allow_module_level=True)
+
+import torch
+from simulated_cann import ON, PAST, limited, restart, run, said, selected, warned
+
+from npugx_cache import cache_compile, config, readable_cache, store
+from npugx_cache.backend import static_kernels
+from npugx_cache.backend.options import parse
+from npugx_cache.errors import OptionError
+
+
+def test_static_kernel_compile(cann):
+    found = run(cann, 3, 4, 3)
+    assert selected(found) == (1, True)  # for the shapes of the first capture, as the vendor does
+    assert found.count("dump begin") == found.count("dump end") == 1
+    (call,) = cann.calls()
+    assert [each["op"] for each in call["operators"]] == ["add_", "mul", "relu_", "sum"]
+    assert len(cann.installed()) == 1
+
+
+def test_kernels_are_found_again_wherever_the_store_is(cann, monkeypatch):
+    run(cann, 3)
+    restart(monkeypatch)
+    elsewhere = cann.store.with_name("elsewhere")
+    cann.store.rename(elsewhere)
+    cann.store = elsewhere
+    cann.tool.unlink()
+    assert selected(run(cann, 3)) == (1, True)
+    assert len(cann.calls()) == 1
+
+
+def test_disable_static_kernel_compile_cache(cann, monkeypatch):
+    run(cann, 3)
+    restart(monkeypatch)
+    run(cann, 3, disable_static_kernel_compile_cache=True)
+    assert len(cann.calls()) == 2
+    assert len(cann.packages()) == 1
+
+
+def test_static_kernels_with_force_eager(cann):
+    assert run(cann, 3, 4, 3, force_eager=True).count(PAST) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"_vllm_aclnn_static_kernel_sym_range": [3, 4]}, 2),
+        ({"_vllm_aclnn_static_kernel_sym_range": [4]}, 1),
+        ({"_vllm_aclnn_static_kernel_sym_range": []}, 0),
+        ({"_vllm_aclnn_static_kernel_sym_range": [5], "_vllm_aclnn_static_kernel_sym_index": 2}, 3),
+        ({"_vllm_aclnn_static_kernel_sym_range": [3], "_vllm_aclnn_static_kernel_sym_index": 9}, 0),
+    ],
+)
+def test_vllm_aclnn_static_kernel_sym_range_and_index(cann, options, count):
+    assert run(cann, 3, 4, 6, 3, force_eager=True, **options).count(PAST) == count
+    assert len(cann.calls()) == count
+
+
+def counting(x, seen):
+    seen.add_(1)
+    return x * seen[:2]
+
+
+def test_what_a_program_writes_to_is_written_once(cann):
+    cached = cache_compile(counting, dynamic=True, options=ON, cache_dir=cann.store)
+    x, seen = torch.ones(3, 2).npu(), torch.zeros(6).npu()[1:5]
+    for call in (1, 2):
+        assert torch.equal(cached(x, seen), x * call)
+    assert seen.tolist() == [2] * 4
+    assert cann.asked
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("fail", "op_compiler failed with 1: E40021: no template fits"),
+        ("hang", "op_compiler took longer than 1 s"),
+        ("nothing", "op_compiler has made no package"),
+        ("broken", ".run failed with 3: no space left"),
+    ],
+)
+def test_a_failure_costs_the_kernels_alone(cann, monkeypatch, caplog, does, reason):
+    monkeypatch.setenv("OP_COMPILER_DOES", does)
+    if does == "hang":
+        monkeypatch.setenv("NPUGX_STATIC_KERNEL_WAIT", "1")
+    found = run(cann, 3, 4)
+    assert selected(found) == (0, False)
+    assert "replay" in found
+    assert warned(caplog, reason)
+    assert not cann.installed()
+
+
+def test_without_the_tool(cann, caplog):
+    cann.tool.unlink()
+    found = run(cann, 3, 4)
+    assert "replay" in found
+    assert warned(caplog, "op_compiler is not on the PATH")
+
+
+def test_a_damaged_package_never_runs(cann, monkeypatch, caplog):
+    run(cann, 3)
+    (package,) = cann.packages()
+    package.chmod(0o600)
+    package.write_bytes(package.read_bytes().replace(b"exit $?", b"exit 7 "))
+    restart(monkeypatch)
+    found = run(cann, 3)
+    assert selected(found) == (1, True)
+    assert len(cann.calls()) == 2  # compiled anew
+    assert [text for _, text in said(caplog) if "digest mismatch" in text]
+    assert len(cann.packages()) == 1
+
+
+def test_a_package_that_others_could_have_written_never_runs(cann, monkeypatch, caplog):
+    run(cann, 3)
+    (package,) = cann.packages()
+    package.chmod(0o666)
+    restart(monkeypatch)
+    run(cann, 3)
+    assert len(cann.calls()) == 2
+    assert [text for _, text in said(caplog) if "trusted" in text]
+
+
+def test_packages_are_not_shared_under_group_trust(cann, monkeypatch, caplog):
+    monkeypatch.setenv("NPUGX_CACHE_TRUST", "group")
+    assert selected(run(cann, 3)) == (1, True)
+    assert not cann.packages()
+    assert [text for _, text in said(caplog) if "not under group" in text]
+
+
+@pytest.mark.parametrize(
+    ("options", "said_so"),
+    [
+        ({"disable_static_kernel_compile_cache": True}, "only with static_kernel_compile=True"),
+        ({"_vllm_aclnn_static_kernel_sym_index": 1}, "only with static_kernel_compile=True"),
+        ({"_vllm_aclnn_static_kernel_sym_range": [1]}, "only with static_kernel_compile=True"),
+        ({**ON, "_vllm_aclnn_static_kernel_sym_index": 1}, "only with force_eager=True"),
+        ({**ON, "_vllm_aclnn_static_kernel_sym_range": [1]}, "only with force_eager=True"),
+        ({**ON, "dump_tensor_data": True}, "exclude each other"),
+    ],
+)
+def test_what_has_no_effect_is_refused(options, said_so):
+    with pytest.raises(OptionError, match=said_so):
+        parse(options)
+
+
+def test_core_limits_and_static_kernels(cann):
+    assert selected(run(cann, 3, function=limited)) == (1, True)
+
+
+def test_an_entry_of_kernels_is_listed_and_read(cann):
+    run(cann, 3)
+    opened = store.open_store(config.load(cache_dir=cann.store))
+    kinds = {item.manifest.kind: item.manifest for item in opened.listing()}
+    assert sorted(kinds) == ["graph", "kernels"]
+    assert kinds["kernels"].about["signature"] == "4 operators: add_, mul, relu_, sum"
+    (path,) = cann.store.glob(f"v1/ac/*/*/{kinds['kernels'].entry}")
+    text = readable_cache(path, print_output=False)
+    assert '"op": "mul"' in text
+
+
+def test_the_last_process_to_end_uninstalls(cann, monkeypatch):
+    run(cann, 3)
+    first = static_kernels.INSTALLED
+    restart(monkeypatch)
+    run(cann, 3)
+    first._uninstall()
+    assert len(cann.installed()) == 1
+    static_kernels.INSTALLED._uninstall()
+    assert not cann.installed()
