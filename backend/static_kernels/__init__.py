@@ -10,6 +10,7 @@ Whatever fails costs the kernels and nothing else: one warning, and the call goe
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.device import Device
     from npugx_cache.backend.capture.layout import Layout
     from npugx_cache.backend.static_kernels.packages import Packages
+
+logger = logging.getLogger("npugx_cache")
 
 
 class StaticKernels:
@@ -78,7 +81,10 @@ class StaticKernels:
             if INSTALLED.has(wanted):
                 return ""
 
+            title, count = self._captures.title, len(operators.texts)
+
             def make() -> Packages | NoKernels:
+                logger.info("%s: compiling static kernels of %d operators", title, count)
                 return tool.compile_packages(operators, folder, options, self._device.index)
 
             kept = self._captures.packages
@@ -88,7 +94,10 @@ class StaticKernels:
                 found = kept.obtain(wanted, make)
             if isinstance(found, NoKernels):
                 return found.reason
-        return INSTALLED.install(found, wanted)
+        failure = INSTALLED.install(found, wanted)
+        if not failure:
+            logger.info("%s: uses static kernels of %d operators", title, count)
+        return failure
 
     def _operators(self, inputs: Sequence[Any], folder: Path) -> Operators:
         """The operators that a call launches. It is run for that, on copies of what it writes to.
@@ -116,6 +125,9 @@ def kernels_of(
     program: Callable[..., Any], layout: Layout, captures: Captures, device: Device
 ) -> StaticKernels | None:
     """What compiles static kernels for a program; None where CANN can't use them in it."""
+    if layout.refusal:
+        captures.without_kernels(f"it can't be run once more for its operators: {layout.refusal}")
+        return None
     if limits_cores(program) and not npu.is_cann_from("9.0.0"):
         captures.without_kernels("it limits cores, which CANN before 9.0.0 can't combine with them")
         return None

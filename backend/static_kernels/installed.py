@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from npugx_cache.backend.static_kernels.packages import Packages
     from npugx_cache.backend.static_kernels.wanted import Wanted
 
+_OWN = "npugx-installed-"
+_YOUNG = 3600.0  # seconds: one that is just being made is not locked yet
+
 
 class Installed:
     """From CANN 9.1 on in a folder of this process's own; before, in CANN's, which all share.
@@ -76,7 +79,10 @@ class Installed:
 
     def _own_folder(self) -> Path:
         if self._own is None or self._owner != os.getpid():
-            self._own, self._owner = Path(tempfile.mkdtemp(prefix="npugx-installed-")), os.getpid()
+            _remove_abandoned()
+            self._own, self._owner = Path(tempfile.mkdtemp(prefix=_OWN)), os.getpid()
+            # Held until the end of the process: what nobody holds was left by one that was killed.
+            _try(os.open(self._own, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
             atexit.register(self._uninstall)
         return self._own
 
@@ -128,6 +134,21 @@ class Installed:
                     same = os.path.samestat(place.stat(), os.fstat(descriptor))
                     if alone and same and _try(descriptor, fcntl.LOCK_EX):
                         tool.run([str(place / "uninstall.sh")], f"uninstalling {place.name}")
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of processes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_OWN}*"):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG:
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if _try(descriptor, fcntl.LOCK_EX):
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def _cells(seen: _Seen, chosen: Sequence[int]) -> list[list[str]]:
     for row, number in enumerate(of(seen.hits)):
         if number:
             hits[row] = str(number)
-            saved[row] = output.seconds(seen.saved(chosen[row])) if kinds[row] == "graph" else "-"
+            saved[row] = "-" if kinds[row] == "bypass" else output.seconds(seen.saved(chosen[row]))
     if "bypass" in kinds:
         pairs = zip(kinds, inputs, texts("reason"), strict=True)
         inputs = [reason if kind == "bypass" else text for kind, text, reason in pairs]

@@ -109,6 +109,29 @@ def test_names_from_the_store_can_not_steer_the_terminal(filled, run):
     assert len(shown.splitlines()) == 6
 
 
+def test_kernels_are_listed_with_what_they_saved(filled, run):
+    from npugx_cache.store import Draft
+
+    answer = filled.publish(
+        Draft(
+            key="e" * 64,
+            identity="2d" * 16,
+            kind="kernels",
+            cost_seconds=30.0,
+            factors=(),
+            about={"function": "static kernels", "signature": "4 operators: add, mul"},
+            blobs={"a.run": b"#!/bin/sh\n"},
+        )
+    )
+    for _ in range(2):
+        filled.record_hit(answer.manifest)
+    filled.flush()
+    text = run("ls", "--filter", "kind=kernels").stdout
+    for shown in ("kernels", "static kernels", "4 operators: add, mul", " 2 ", "60.0 s"):
+        assert shown in text
+    assert "a.run" in run("show", answer.manifest.entry).stdout
+
+
 def test_the_commands_load_neither_torch_nor_rich(filled):
     code = """if True:
         import sys

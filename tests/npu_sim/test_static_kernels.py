@@ -1,6 +1,8 @@
 """Static kernels: CANN's tools are processes of their own, here simulated ones (op_compiler.py)."""
 
+import fcntl
 import os
+import tempfile
 
 import pytest
 
@@ -8,11 +10,14 @@ if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
     pytest.skip("needs the simulated NPU: tests/npu_sim/run", allow_module_level=True)
 
 import torch
-from simulated_cann import ON, PAST, limited, restart, run, said, selected, warned
+from simulated_cann import ON, PAST, limited, program, restart, run, said, selected, warned
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from npugx_cache import cache_compile, config, readable_cache, store
 from npugx_cache.backend import static_kernels
+from npugx_cache.backend.compile import compile_graph
 from npugx_cache.backend.options import parse
+from npugx_cache.backend.static_kernels import installed
 from npugx_cache.errors import OptionError
 
 
@@ -134,6 +139,20 @@ def test_packages_are_not_shared_under_group_trust(cann, monkeypatch, caplog):
     assert [text for _, text in said(caplog) if "not under group" in text]
 
 
+def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, alive, young = (tmp_path / f"npugx-installed-{name}" for name in "kay")
+    for folder in (killed, alive, young):
+        folder.mkdir()
+    for folder in (killed, alive):
+        os.utime(folder, (0, 0))
+    held = os.open(alive, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    installed._remove_abandoned()
+    os.close(held)
+    assert sorted(tmp_path.iterdir()) == sorted([alive, young])
+
+
 @pytest.mark.parametrize(
     ("options", "said_so"),
     [
@@ -152,6 +171,28 @@ def test_what_has_no_effect_is_refused(options, said_so):
 
 def test_core_limits_and_static_kernels(cann):
     assert selected(run(cann, 3, function=limited)) == (1, True)
+
+
+def test_without_a_cache_each_process_compiles(cann, monkeypatch):
+    x, y = torch.ones(3, 2).npu(), torch.ones(5).npu()
+    with torch.no_grad():
+        graph = make_fx(program, tracing_mode="symbolic")(x, y)
+    for _ in range(2):  # the second finds what it needs in use
+        assert torch.equal(compile_graph(graph, None, ON)(x, y), program(x, y))
+        assert len(cann.calls()) == 1
+    restart(monkeypatch)
+    assert torch.equal(compile_graph(graph, None, ON)(x, y), program(x, y))
+    assert len(cann.calls()) == 2
+
+
+def reading(x, y):
+    return x * y.sum().item()
+
+
+def test_what_can_not_be_run_once_more_has_no_kernels(cann, caplog):
+    found = run(cann, 3, function=reading, force_eager=True)
+    assert "dump begin" not in found
+    assert warned(caplog, "it can't be run once more")
 
 
 def test_an_entry_of_kernels_is_listed_and_read(cann):
