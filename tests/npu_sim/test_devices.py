@@ -51,8 +51,11 @@ def test_two_devices_in_one_call_are_refused():
 def test_a_graph_replays_on_its_device():
     with torch.npu.device(1):
         x, graph = torch.ones(3).to("npu:1"), torch.npu.NPUGraph()
-        with torch.npu.graph(graph):
+        # Not `torch.npu.graph`, which keeps a stream of this device for all captures to come.
+        with torch.npu.stream(torch.npu.Stream()):
+            graph.capture_begin()
             y = x * 2
+            graph.capture_end()
         x.fill_(5)
         graph.replay()
     assert y.device.index == 1
