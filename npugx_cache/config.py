@@ -229,6 +229,13 @@ def cann_home() -> Path | None:
     return Path(home) if home else None
 
 
+def custom_operator_folders() -> tuple[Path, ...]:
+    """Where operators lie that were added to CANN's, in the order in which CANN looks there."""
+    installed = Path(os.environ.get("ASCEND_OPP_PATH", "")) / "vendors"
+    beside = _folders(os.environ, "ASCEND_CUSTOM_OPP_PATH", os.pathsep)
+    return tuple(folder for folder in (*beside, installed) if folder.is_dir())
+
+
 def wants_graphs() -> bool:
     """Whether graphs are to be written out, by torch's own variable."""
     return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"

@@ -107,7 +107,7 @@ def _draft(
             "backend": "op_compiler",
             "signature": wanted.operators.words(),
             "signature_id": "",
-            "environment": f"CANN {known['npu.cann']} {known['npu.device']}",
+            "environment": f"{known['npu.cann']} {known['npu.device']}",
         },
         blobs={**packages, READABLE: texts},
         uncompressed=frozenset(packages),

@@ -43,7 +43,10 @@ def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Op
     Raises `BackendUnavailable` for an option that can't have an effect here.
     """
     if backend != "inductor":
-        return Options(**_checked(dict(options or {})))
+        parsed = Options(**_checked(dict(options or {})))
+        if backend == "aot_eager" and parsed.static_kernel_compile:
+            raise OptionError("option 'static_kernel_compile' has no effect with 'aot_eager'")
+        return parsed
     from npugx_cache.backend.options import inductor
 
     capture, settings = inductor.split(options or {})

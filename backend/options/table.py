@@ -123,9 +123,9 @@ class Options:
         """Has CANN's `op_compiler` compile the operators of a graph for the very shapes of its
         first capture, before it: the graph is run once for that, on copies of what it writes to.
         With force_eager, for each new tuple of symbolic sizes. Packages of kernels are kept in the
-        store, except under trust `group`. Where that fails, or `NPUGX_STATIC_KERNEL_WAIT` seconds
-        (1800) are over, one WARNING says why, and the graph runs without. With CANN before 9.0.0
-        not for graphs that limit cores.""",
+        store, except under trust `group`; without the cache each process compiles its own. Where
+        that fails, or `NPUGX_STATIC_KERNEL_WAIT` seconds (1800) are over, one WARNING says why, and
+        the graph runs without. With CANN before 9.0.0 not for graphs that limit cores.""",
         **NPU,
     )
     disable_static_kernel_compile_cache: bool = switch(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.static_kernels.wanted import Wanted
 
 _OWN = "npugx-installed-"
+_AT_EXIT = 10.0  # seconds to wait for others before a process leaves what it has installed
 _YOUNG = 3600.0  # seconds: one that is just being made is not locked yet
 
 
@@ -81,8 +82,9 @@ class Installed:
         if self._own is None or self._owner != os.getpid():
             _remove_abandoned()
             self._own, self._owner = Path(tempfile.mkdtemp(prefix=_OWN)), os.getpid()
-            # Held until the end of the process: what nobody holds was left by one that was killed.
-            _try(os.open(self._own, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):
+                # Held until the end of the process: what nobody holds was left by a killed one.
+                _try(os.open(self._own, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
             atexit.register(self._uninstall)
         return self._own
 
@@ -90,9 +92,10 @@ class Installed:
         home = config.cann_home()
         if home is None:
             return "ASCEND_HOME_PATH does not say where CANN is"
-        with _locked(home) as alone:
+        wait = config.static_kernel_wait()
+        with _locked(home, wait) as alone:
             if not alone:
-                return f"another process has been installing for {config.static_kernel_wait():g} s"
+                return f"another process has been installing for {wait:g} s"
             place = _place(home, path.stem)
             if place is not None and self._share(place, only_if_used=True):
                 return ""
@@ -128,7 +131,7 @@ class Installed:
         home = config.cann_home()
         if not self._shared or home is None:
             return
-        with _locked(home) as alone:
+        with contextlib.suppress(OSError), _locked(home, _AT_EXIT) as alone:
             for place, descriptor in self._shared.items():
                 with contextlib.suppress(OSError):
                     same = os.path.samestat(place.stat(), os.fstat(descriptor))
@@ -152,11 +155,14 @@ def _remove_abandoned() -> None:
 
 
 @contextlib.contextmanager
-def _locked(home: Path) -> Iterator[bool]:
-    """One process at a time changes what is installed in CANN's folder; False if it takes long."""
+def _locked(home: Path, wait: float) -> Iterator[bool]:
+    """One process at a time changes what is installed in CANN's folder; False if it takes long.
+
+    Raises OSError where there are no locks, as on some network file systems.
+    """
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        until = time.monotonic() + config.static_kernel_wait()
+        until = time.monotonic() + wait
         while not (alone := _try(descriptor, fcntl.LOCK_EX)) and time.monotonic() < until:
             time.sleep(0.05)
         yield alone
@@ -165,9 +171,10 @@ def _locked(home: Path) -> Iterator[bool]:
 
 
 def _try(descriptor: int, kind: int) -> bool:
+    """Whether nobody holds the lock against this; raises OSError where there are no locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     return True
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import determinism, runtime
+from npugx_cache._compat import determinism, npu
+from npugx_cache.backend.static_kernels import custom_operators
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,8 @@ class Wanted:
             (
                 ("deterministic", str(determinism.told().enabled)),
                 ("deterministic.level", str(determinism.level())),
-                ("npu.cann", runtime.cann_version()),
+                ("npu.cann", npu.cann_versions()),
+                ("npu.custom_operators", custom_operators.digest()),
                 ("npu.device", str(vars(torch)["npu"].get_device_name(device))),
                 ("super_kernel", json.dumps(merged, sort_keys=True, default=repr)),
             ),

@@ -37,6 +37,13 @@ def is_cann_from(version: str) -> bool:
     return bool(sys.modules["torch_npu.npu.utils"]._is_gte_cann_version(version, module="CANN"))
 
 
+def cann_versions() -> str:
+    """Of CANN, and of its parts that kernels are compiled with."""
+    utils = sys.modules["torch_npu.npu.utils"]
+    parts = ("CANN", "COMPILER", "OPP", "OPP_KERNEL")
+    return " ".join(f"{part}={utils.get_cann_version(part)}" for part in parts)
+
+
 def has_kernel_folders() -> bool:
     """Whether static kernels can be used from a folder of this process's own."""
     api = sys.modules["torch_npu"].npu

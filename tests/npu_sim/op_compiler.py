@@ -3,8 +3,8 @@
 
 It takes the vendor's command line and refuses any other. A kernel here is a file for each
 operator, which the simulated runtime counts. OP_COMPILER_LOG names a file that gets a line per
-call: its arguments, and the descriptions. OP_COMPILER_DOES makes it `fail`, `hang`, make `nothing`
-or a `broken` package.
+call: its arguments, the descriptions, and its process. OP_COMPILER_DOES makes it `fail`, `hang`, be
+`slow`, make `nothing` or a `broken` package.
 """
 
 import argparse
@@ -66,12 +66,13 @@ def main():
     if log := os.environ.get("OP_COMPILER_LOG"):
         with Path(log).open("a", encoding="utf-8") as file:
             descriptions = [json.loads(text) for text in texts]
-            print(json.dumps({"argv": sys.argv[1:], "operators": descriptions}), file=file)
+            call = {"argv": sys.argv[1:], "operators": descriptions, "pid": os.getpid()}
+            print(json.dumps(call), file=file)
     if does == "fail":
         print("E40021: no template fits", file=sys.stderr)
         return 1
-    if does == "hang":
-        time.sleep(600)
+    if does in ("hang", "slow"):
+        time.sleep(600 if does == "hang" else 3)
     if does == "nothing":
         return 0
     operators = {hashlib.sha256(text).hexdigest()[:16]: text for text in texts}

@@ -35,7 +35,9 @@ def answer(process):
 
 
 def test_two_workers_compile_once_and_a_restarted_one_not_at_all(cann):
-    for each in [answer(process) for process in [start(cann), start(cann)]]:
+    for each in [
+        answer(process) for process in [start(cann, OP_COMPILER_DOES="slow") for _ in "ab"]
+    ]:
         assert each["right"]
         assert [PAST, 4] in each["issued"]
     assert len(cann.calls()) == 1

@@ -1,6 +1,7 @@
 """Static kernels: CANN's tools are processes of their own, here simulated ones (op_compiler.py)."""
 
 import fcntl
+import gc
 import os
 import tempfile
 
@@ -9,6 +10,7 @@ import pytest
 if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
     pytest.skip("needs the simulated NPU: tests/npu_sim/run", allow_module_level=True)
 
+import npu_sim
 import torch
 from simulated_cann import ON, PAST, limited, program, restart, run, said, selected, warned
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -17,7 +19,7 @@ from npugx_cache import cache_compile, config, readable_cache, store
 from npugx_cache.backend import static_kernels
 from npugx_cache.backend.compile import compile_graph
 from npugx_cache.backend.options import parse
-from npugx_cache.backend.static_kernels import installed
+from npugx_cache.backend.static_kernels import custom_operators, installed
 from npugx_cache.errors import OptionError
 
 
@@ -39,6 +41,31 @@ def test_kernels_are_found_again_wherever_the_store_is(cann, monkeypatch):
     cann.tool.unlink()
     assert selected(run(cann, 3)) == (1, True)
     assert len(cann.calls()) == 1
+
+
+def test_a_worker_that_captures_ahead_has_its_kernels_first(cann, monkeypatch):
+    run(cann, 3)
+    gc.collect()  # what was captured is recorded when the function goes
+    restart(monkeypatch)
+    cached = cache_compile(program, dynamic=True, options=ON, cache_dir=cann.store)
+    with npu_sim.issued() as found:
+        assert cached.warm().graphs == 1
+    issued = [each.what for each in found]
+    assert issued.index(PAST) < len(issued) - 1 - issued[::-1].index("mul")
+    assert "replay" not in issued
+    assert len(cann.calls()) == 1
+
+
+def test_added_operators_are_part_of_the_key(cann, monkeypatch):
+    source = cann.home / "opp" / "vendors" / "mine" / "op.py"
+    source.parent.mkdir(parents=True)
+    for number, text in enumerate(("a", "b", "a")):
+        source.write_text(text)
+        custom_operators.digest.cache_clear()
+        restart(monkeypatch)
+        run(cann, 3)
+        assert len(cann.calls()) == min(number + 1, 2)
+    custom_operators.digest.cache_clear()
 
 
 def test_disable_static_kernel_compile_cache(cann, monkeypatch):
@@ -100,6 +127,15 @@ def test_a_failure_costs_the_kernels_alone(cann, monkeypatch, caplog, does, reas
     assert "replay" in found
     assert warned(caplog, reason)
     assert not cann.installed()
+
+
+def test_a_tool_that_hangs_is_ended(cann, monkeypatch):
+    monkeypatch.setenv("OP_COMPILER_DOES", "hang")
+    monkeypatch.setenv("NPUGX_STATIC_KERNEL_WAIT", "2")
+    run(cann, 3)
+    for call in cann.calls():  # none if it took so long to start
+        with pytest.raises(ProcessLookupError):
+            os.kill(call["pid"], 0)
 
 
 def test_without_the_tool(cann, caplog):
