@@ -9,6 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npugx_cache.backend.compile import compile_graph
+from npugx_cache.backend.updatable import UPDATABLE
 
 npu_sim.install()
 calls: Counter[str] = Counter()
@@ -25,19 +26,42 @@ def attend(query, key, value, lengths, scale):
     return result
 
 
+def _with_prefix(key, value, given):
+    """Rows that all batches begin with, and the lengths with theirs."""
+    lengths = given["lengths"]
+    if given.get("key_shared_prefix") is None:
+        return key, value, lengths
+    first, count = given["key_shared_prefix"], given["value_shared_prefix"].shape[1]
+    if given.get("actual_shared_prefix_len") is not None:
+        (count,) = given["actual_shared_prefix_len"]
+    shared = (
+        each[:, :count].expand(len(key), -1, -1) for each in (first, given["value_shared_prefix"])
+    )
+    key, value = (torch.cat(pair, 1) for pair in zip(shared, (key, value), strict=True))
+    return key, value, [length + count for length in lengths]
+
+
+def _computed(query, key, value, given):
+    scale = given.get("softmax_scale") or given.get("scale", 1.0)
+    result = attend(query, *_with_prefix(key, value, given), scale)
+    for row, length in enumerate(given.get("actual_seq_lengths") or ()):
+        result[row, length:] = 0
+    return result
+
+
 def _kernel(name, lengths):
-    def out(query, key, value, *, scale=1.0, softmax_scale=None, workspace, out, **kwargs):
+    def out(query, key, value, *, workspace, out, **kwargs):
         calls[name] += 1
         assert workspace.numel() == 16
-        assert all(type(each) is int for each in kwargs[lengths])
-        scale = scale if softmax_scale is None else softmax_scale
-        out[0].copy_(attend(query, key, value, kwargs[lengths], scale))
+        given = [kwargs.get(each) for each in UPDATABLE[f"npu::{name}.out"]]
+        assert all(type(each) is int for several in given for each in several or ())
+        out[0].copy_(_computed(query, key, value, {**kwargs, "lengths": kwargs[lengths]}))
         return tuple(out)
 
-    def default(query, key, value, *, scale=1.0, softmax_scale=None, **kwargs):
+    def default(query, key, value, **kwargs):
         calls["default"] += 1
-        scale = scale if softmax_scale is None else softmax_scale
-        return attend(query, key, value, kwargs[lengths], scale), query.new_zeros(1)
+        result = _computed(query, key, value, {**kwargs, "lengths": kwargs[lengths]})
+        return result, query.new_zeros(1)
 
     def workspace(*_, **__):
         return torch.zeros(16, dtype=torch.uint8)
@@ -57,6 +81,26 @@ def _paged(query, keys, values, kv_heads, heads, scale, table, lengths, out, *, 
 
 
 npu_sim.route("atb", "_npu_paged_attention", _paged)
+
+
+def split(query, keys, values, table, contexts, mask, counts, scale):
+    """Tokens of all sequences one after the other: [tokens, 1, width], `counts` of each."""
+    sequences = [row for row, count in enumerate(counts) for _ in range(count)]
+    result = torch.zeros_like(query)
+    for token, row in enumerate(sequences):
+        block, length = int(table[row, 0]), contexts[row]
+        weights = query[token] @ keys[block, :length].T * scale + mask[token, :length]
+        result[token] = weights.softmax(-1) @ values[block, :length]
+    return result
+
+
+def _split(query, keys, values, table, contexts, mask, counts, kv_heads, heads, scale, out):
+    calls["split"] += 1
+    given = contexts.tolist(), mask, counts.tolist()
+    out.copy_(split(query, keys, values, table, *given, scale))
+
+
+npu_sim.route("atb", "_npu_paged_attention_splitfuse", _split)
 
 
 def inputs(rows=8, batch=2):
