@@ -69,6 +69,9 @@ def handed_over_by_dynamo() -> Mapping[int, Any]:
     return {label: reference() for label, reference in references.items()}
 
 
+DRAWS = "__gen_rand_values"
+"""How the name of the global begins that draws the numbers of Python's `random` for a frame."""
+
 FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
     "torch._dynamo.utils": types.SimpleNamespace(
         call_size=torch.Tensor.size,

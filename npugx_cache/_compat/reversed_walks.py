@@ -1,7 +1,7 @@
-"""Lists and dicts that change while they are walked backwards. Checked on torch 2.11 and 2.13.
+"""Lists and dicts that change while they are walked backwards. Checked on torch 2.13.
 
 Dynamo walks a copy made at `reversed()`, Python the object itself: what was traced is not what
-eager does. Importing this module loads the compiler.
+eager does. `older_walks` is for torch before it. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.variables import dicts, lists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @dataclass
 class _Walks:
-    faults: list[str]
+    refuse: Callable[[str], None]
     begun: dict[int, tuple[Any, Any, list[Any]]] = field(default_factory=dict)
     """By id: an iterator, what it walks, and what that held when the walk began."""
 
@@ -29,9 +29,9 @@ _walks: ContextVar[_Walks | None] = ContextVar("npugx_reversed", default=None)
 
 
 @contextlib.contextmanager
-def noted(faults: list[str]) -> Iterator[None]:
-    """Add to `faults` what traces made inside get wrong."""
-    token = _walks.set(_Walks(faults))
+def noted(refuse: Callable[[str], None]) -> Iterator[None]:
+    """Call `refuse` with what traces made inside get wrong."""
+    token = _walks.set(_Walks(refuse))
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def _comparing(name: str) -> None:
             _, walked, before = walks.begun[id(self)]
             if list(map(id, _items(walked))) != list(map(id, before)):
                 what = "a list or dict that changes while it is walked backwards"
-                walks.faults.append(f"{what} is traced as if it did not")
+                walks.refuse(f"{what} is traced as if it did not")
         return method(self, *rest)
 
     setattr(lists.ListIteratorVariable, name, comparing)

@@ -34,10 +34,12 @@ from torch._dynamo.variables import (
     tensor,
     user_defined,
 )
+from torch._guards import TracingContext
 
 from npugx_cache.covered import is_covered_module
 
 if TYPE_CHECKING:
+    import traceback
     from collections.abc import Callable, Iterator
 
 
@@ -47,7 +49,11 @@ class Asked:
 
     subclasses: set[tuple[type, type]] = field(default_factory=set)
     attributes: set[tuple[type, str]] = field(default_factory=set)
-    unguardable: list[str] = field(default_factory=list)
+    unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
+
+    def refuse(self, what: str) -> None:
+        """Note what can't be guarded, with the user's stack in the trace."""
+        self.unguardable.append((what, TracingContext.extract_stack()))
 
 
 _asked: ContextVar[Asked | None] = ContextVar("npugx_asked", default=None)
@@ -56,12 +62,17 @@ _asked: ContextVar[Asked | None] = ContextVar("npugx_asked", default=None)
 @contextlib.contextmanager
 def guarded() -> Iterator[Asked]:
     """Traces made inside get the missing guards; yields what was asked in them."""
-    asked = Asked()
-    token = _asked.set(asked)
+    noted = Asked()
+    token = _asked.set(noted)
     try:
-        yield asked
+        yield noted
     finally:
         _asked.reset(token)
+
+
+def asked() -> Asked | None:
+    """What `guarded` yielded, where a trace is made inside."""
+    return _asked.get()
 
 
 # --- dicts
@@ -75,6 +86,14 @@ def _guard_absent_key(self: Any, tx: Any, key: Any) -> None:
 def _guard_whole(value: Any) -> None:
     if isinstance(value, dicts.ConstDictVariable) and value.source:
         value.install_dict_keys_match_guard()
+
+
+def _guard_united(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Of torch before 2.13, where `|` takes the order of keys without a guard."""
+    del tx, kwargs
+    if name in ("__or__", "__ror__", "__ior__"):
+        for each in (self, *args):
+            _guard_whole(each.realize())
 
 
 def _guard_extending_dict(
@@ -133,7 +152,7 @@ def _note_subclass(cls: type, others: Any) -> None:
             asked.subclasses.add((cls, other))
         else:
             what = f"isinstance with {other.__qualname__} runs code that is not traced"
-            asked.unguardable.append(what)
+            asked.refuse(what)
 
 
 def _note_isinstance(self: Any, tx: Any, value: Any, classes: Any) -> None:
@@ -165,21 +184,21 @@ def _note_equality(self: Any, other: Any) -> None:
     own = any(type(each.value).__eq__ is not _IDENTICAL for each in objects)
     if own and self.value is not other.value:
         what = f"{type(self.value).__qualname__} in a dict or a set is compared by identity"
-        asked.unguardable.append(what)
+        asked.refuse(what)
 
 
 def _note_tensor_attribute(self: Any, tx: Any, name: str) -> None:
     del self, tx
     asked = _asked.get()
     if asked is not None and name == "_base":
-        asked.unguardable.append("whether a tensor is a view of another has no guard")
+        asked.refuse("whether a tensor is a view of another has no guard")
 
 
 def _note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
     del tx, function, rest
     asked = _asked.get()
     if asked is not None:
-        asked.unguardable.append(f"{name}() is assumed to give a constant")
+        asked.refuse(f"{name}() is assumed to give a constant")
 
 
 def _guard_absent_attribute(source: Any, name: str) -> None:
@@ -238,8 +257,12 @@ def _absent_attributes(owner: Any) -> None:
 
 # Once for the process, not around each trace: other threads may be tracing.
 _before(dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent", _guard_absent_key)
+_before(dicts.ConstDictVariable, "call_method", _guard_united)
 _before(lists.ListVariable, "call_method", _guard_extending_dict)
-if (_object_dict := getattr(dicts, "DunderDictVariable", None)) is not None:  # since torch 2.12
+_object_dict: Any = getattr(dicts, "DunderDictVariable", None)
+GUARDS_OBJECT_DICTS = _object_dict is not None
+"""Otherwise reads of an object's `__dict__` can't be given a guard: torch 2.11."""
+if GUARDS_OBJECT_DICTS:
     _before(_object_dict, "install_dict_keys_match_guard", _guard_object_keys)
     _before(_object_dict, "install_dict_contains_guard", _guard_object_key)
     _before(_object_dict, "call_method", _guard_copied_object_keys)

@@ -7,8 +7,8 @@ import marshal
 import types
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import frame
-from npugx_cache._compat.frame_shims import FRAME_SHIMS
+from npugx_cache import frame, location
+from npugx_cache._compat.frame_shims import DRAWS, FRAME_SHIMS
 from npugx_cache.guards import Step
 from npugx_cache.portable import NotPortable, Plain, encode, identity
 
@@ -36,6 +36,10 @@ def portable_frame(
         if name == graph_name:
             names[name] = frame.GRAPH
             continue
+        if name.startswith(DRAWS):
+            place = location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
+            change = "draw it outside the cached function and pass it in"
+            raise NotPortable(location.reason("a number of Python's random", place, change))
         step, arg = roots.of(name, imports)
         if step is Step.GLOBAL:
             plain_globals.append(name)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import (
+    older_classes,  # noqa: F401 - it puts guards in place
+    older_walks,
     opaque,
     reversed_walks,
     set_walks,
@@ -54,7 +56,8 @@ def capture(
     try:
         with (
             unguarded.guarded() as asked,
-            reversed_walks.noted(asked.unguardable),
+            reversed_walks.noted(asked.refuse),
+            older_walks.noted(asked.refuse),
             set_walks.noted_walks(flipped) as walks,
         ):
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
@@ -78,8 +81,9 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
 
 def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None:
     """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
-    for what in asked.unguardable:
-        return location.reason(what, None, "do this outside the cached function")
+    for fault, frames in asked.unguardable:
+        place = location.of_frames(frames)
+        return location.reason(fault, place, "do this outside the cached function")
     if output.backend_input is not None:
         graph_module = output.backend_input.graph_module
         # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.

@@ -61,10 +61,10 @@ def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered:
                 _add_alias(builder, source, parameters["source_b"])
             else:
                 _add_guard(builder, kind, builder.node(source), parameters)
-        except NotPortable as error:
+        except (NotPortable, reasons.NotEager) as error:
             what = f"{tracing.source_name(source)}: {error}"
             place = location.of_frames(guard.user_stack)
-            raise NotPortable(location.reason(what, place, _CHANGE)) from None
+            raise type(error)(location.reason(what, place, _CHANGE)) from None
     # A set: in an order of its own, so that equal traces make equal entries.
     for source in sorted(key_ordered, key=tracing.source_name):
         node = builder.node(source)
@@ -204,7 +204,7 @@ def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check_type(node)
     if isinstance(value, collections.deque):
         if value.maxlen is not None:  # Dynamo forgets it, and lets the deque grow
-            raise reasons.NotEager("a deque with a maxlen is traced as one without; use a list")
+            raise reasons.NotEager("a deque with a maxlen is traced as one without")
         builder.check(builder.step(node, Step.ATTR, "maxlen"), Kind.EQUALS, None)
     builder.check(node, Kind.LENGTH, len(value))
 

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache._compat import older
+from npugx_cache._compat import older, unguarded
 from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.answers import ANSWERS, recorded
@@ -99,10 +99,15 @@ _REFUSED = {
 }
 
 
+if not unguarded.GUARDS_OBJECT_DICTS:
+    _NO_GUARD = "with this torch the attributes in a __dict__ have no guard"
+    _REFUSED |= {"__dict__": _NO_GUARD, "vars": _NO_GUARD}
+
+
 def _refused_names(code: types.CodeType) -> Iterator[tuple[int, str]]:
     for each in dis.get_instructions(code):
         is_global = each.opname == "LOAD_GLOBAL"
-        asked = is_global if each.argval == "hash" else each.opname in _LOADS_ATTRIBUTE
+        asked = is_global if each.argval in ("hash", "vars") else each.opname in _LOADS_ATTRIBUTE
         if asked and each.argval in _REFUSED and each.positions is not None:
             yield each.positions.lineno or code.co_firstlineno, each.argval
 

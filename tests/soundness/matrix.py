@@ -15,6 +15,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # arguments: ...        of `cache_compile`
     # before: MODEL         put the text of that name below before the source
     # edit FILE: old -> new (Python strings) an edit of a file for the second process
+    # older: refused: text  (or `says: text`) with torch before 2.13, for these and `bypass`
 
 followed by the source of `main`, and that of other files after `#### file`. `main` defines what is
 cached, `f`; or `make(cached) -> (call, ...)`. `run(call, ...)` calls it. Changes other than edits
@@ -31,6 +32,11 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+
+from npugx_cache._compat.runtime import torch_version
+
+OLDER = torch_version() < (2, 13)
+"""Whether torch guards less than CI's: `npugx_cache/_compat/older_walks.py` and its like."""
 
 HEAD = """\
 import collections, contextlib, dataclasses, enum, functools, math, operator, os, typing
@@ -217,12 +223,7 @@ class Row:
 def parse(category: str, text: str) -> Row:
     header = re.match(r"(?:# .*\n)*", text)
     assert header is not None
-    options: dict[str, list[str]] = {}
-    for line in header[0].splitlines():
-        name, _, value = line.removeprefix("# ").partition(": ")
-        options.setdefault(name.partition(" ")[0], []).append(
-            f"{name.partition(' ')[2]} {value}".strip()
-        )
+    options = _options(header[0].splitlines())
     program, *others = re.split(r"^#### ", text[header.end() :], flags=re.MULTILINE)
     main = "".join(TEXTS[name] for name in options.get("before", ())) + program.strip() + "\n"
     if "def make(" not in main:
@@ -248,6 +249,22 @@ def parse(category: str, text: str) -> Row:
         bypass="bypass" in options or "refused" in options,
         refused=options["refused"][0] if "refused" in options else None,
     )
+
+
+def _options(lines: list[str]) -> dict[str, list[str]]:
+    lines = [line.removeprefix("# ") for line in lines]
+    older = [line.removeprefix("older: ") for line in lines if line.startswith("older: ")]
+    lines = [line for line in lines if not line.startswith("older: ")]
+    if older and OLDER:
+        replaced = ("says: ", "refused: ", "bypass")
+        lines = [line for line in lines if not line.startswith(replaced)] + older
+    options: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        options.setdefault(name.partition(" ")[0], []).append(
+            f"{name.partition(' ')[2]} {value}".strip()
+        )
+    return options
 
 
 def _edit(line: str) -> tuple[str, str, str]:

@@ -38,6 +38,7 @@ def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, na
         assert (cold["misses"], cold["bypasses"]) == (0, 1)
         assert (again["hits"], again["misses"], again["bypasses"]) == (0, 0, 1)
         assert refused in cold["warnings"]
+        assert "/main.py:" in cold["warnings"], "the reason names no line"
         return
     assert (cold["misses"], cold["bypasses"]) == (1, 0)
     assert again["difference"] is None

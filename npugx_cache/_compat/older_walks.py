@@ -1,0 +1,99 @@
+"""Walks that torch before 2.13 traces otherwise than eager, or unseen. Checked on torch 2.11.
+
+Sets are kept there in a module that `set_walks` does not know, and `reversed` takes a copy at once.
+So what walks a set, or changes what it has reversed, is not compiled. `sorted`, unions and whatever
+folds a set into a constant walk it too, and are taken for walks. Importing this loads the compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import side_effects
+from torch._dynamo.variables import builtin, constant, dicts
+
+from npugx_cache._compat.runtime import torch_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SET = "this torch walks sets in an order that no guard sees"
+_REVERSED = "this torch walks a list backwards as it was before it changed"
+
+
+@dataclass
+class _Walks:
+    refuse: Callable[[str], None]
+    reversed: dict[int, Any] = field(default_factory=dict)
+
+
+_walks: ContextVar[_Walks | None] = ContextVar("npugx_older_walks", default=None)
+
+
+@contextlib.contextmanager
+def noted(refuse: Callable[[str], None]) -> Iterator[None]:
+    """Call `refuse` with what traces made inside may get wrong."""
+    token = _walks.set(_Walks(refuse))
+    try:
+        yield
+    finally:
+        _walks.reset(token)
+
+
+def _is_set(value: Any) -> bool:
+    if isinstance(value, constant.ConstantVariable):
+        return isinstance(value.value, (set, frozenset)) and len(value.value) > 1
+    kinds = (vars(dicts)["SetVariable"], vars(dicts)["FrozensetVariable"])
+    return type(value) in kinds and len(value.items) > 1
+
+
+def _note_walk(walks: _Walks, value: Any, *_: Any) -> None:
+    if _is_set(value):
+        walks.refuse(_SET)
+
+
+def _note_pop(walks: _Walks, value: Any, tx: Any, name: str, *_: Any) -> None:
+    del tx
+    if name == "pop":
+        _note_walk(walks, value)
+
+
+def _note_reversed(walks: _Walks, builtin_: Any, tx: Any, value: Any) -> None:
+    del builtin_, tx
+    value = value.realize()
+    for each in (value, getattr(value, "dv_dict", None)):
+        walks.reversed[id(each)] = each
+
+
+def _note_change(walks: _Walks, effects: Any, changed: Any) -> None:
+    del effects
+    if id(changed) in walks.reversed:
+        walks.refuse(_REVERSED)
+
+
+def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        walks = _walks.get()
+        if walks is not None:
+            note(walks, *args)
+        return method(*args, **kwargs)
+
+    setattr(owner, name, noting)
+
+
+if torch_version() < (2, 13):
+    _set_variable = vars(dicts)["SetVariable"]
+    for _kind in (_set_variable, vars(dicts)["FrozensetVariable"]):
+        _before(_kind, "as_python_constant", _note_walk)
+    for _owner in (_set_variable, constant.ConstantVariable):
+        _before(_owner, "unpack_var_sequence", _note_walk)
+    _before(_set_variable, "call_method", _note_pop)
+    _before(builtin.BuiltinVariable, "call_reversed", _note_reversed)
+    _before(side_effects.SideEffects, "mutation", _note_change)
