@@ -55,7 +55,7 @@ STATIC: dict[str, Any] = {
     "_vllm_aclnn_static_kernel_sym_index": {"_vllm_aclnn_static_kernel_sym_index": 1},
     "_vllm_aclnn_static_kernel_sym_range": {"_vllm_aclnn_static_kernel_sym_range": [1, 8]},
 }
-"""Without CANN's op_compiler all run without static kernels; test_static_kernels.py has one."""
+"""What they change is shown by test_static_kernels.py."""
 
 MERGED: dict[str, Any] = {
     "super_kernel_optimize": {"super_kernel_optimize": True},

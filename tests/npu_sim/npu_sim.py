@@ -106,6 +106,11 @@ def waiting() -> int:
     return ctypes.c_long.in_dll(_stub(), "npu_stub_waiting").value
 
 
+def static_kernels() -> int:
+    """How many kernels of installed packages this process has selected."""
+    return ctypes.c_long.in_dll(_stub(), "npu_stub_static_kernels").value
+
+
 def _stub() -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(os.environ["NPU_STUB_LIB"]) / "libnpustub.so"))
 

@@ -85,6 +85,7 @@ def run(model, want, flip, tokens):
             "bypasses": info.bypasses,
             "graphs": len(captures.graphs),
             "replays": sum(graph.replays for graph in captures.graphs.values()),
+            "kernels": npu_sim.static_kernels() if device == "npu" else 0,
         }
     return found
 

@@ -2,9 +2,8 @@
 
 import json
 import logging
-import os
-from pathlib import Path
 
+import cann_folder
 import npu_sim
 import torch
 
@@ -14,7 +13,6 @@ from npugx_cache.backend.static_kernels.installed import Installed
 
 npu_sim.install()
 
-TOOL = Path(__file__).parent / "op_compiler.py"
 ON = {"static_kernel_compile": True}
 PAST = "select kernels"
 
@@ -25,14 +23,9 @@ class Cann:
     def __init__(self, folder):
         self.home, self.log, self.store = folder / "cann", folder / "calls", folder / "store"
         self.tool = self.home / "bin" / "op_compiler"
-        for each in ("bin", "opp", "runtime", "compiler"):
-            (self.home / each).mkdir(parents=True)
-        self.tool.symlink_to(TOOL)
         self.environment = {
-            "ASCEND_HOME_PATH": str(self.home),
-            "ASCEND_OPP_PATH": str(self.home / "opp"),
+            **cann_folder.install(self.home),
             "OP_COMPILER_LOG": str(self.log),
-            "PATH": f"{self.tool.parent}:{os.environ['PATH']}",
         }
 
     def calls(self):

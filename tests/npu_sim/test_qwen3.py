@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from cann_folder import install
 from flips import ELSEWHERE, MERGED, NPU, PASSES, REPLAY, STATIC, UNCAPTURED
 
 from npugx_cache.backend.options import SPECS
@@ -19,7 +20,8 @@ EVERYWHERE = {**PASSES, **REPLAY, **UNCAPTURED}
 ALL = "NPUGX_TEST_ALL_OPTIONS" in os.environ
 """Also what is far from the graphs of this model, or tested on the other device: takes minutes."""
 ON_CPU = ["default", "remove_noop_ops", "inplace_pass", "post_grad_custom_pre_pass", "force_eager"]
-ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize"]
+SOME_STATIC = ["static_kernel_compile", "_vllm_aclnn_static_kernel_sym_range"]
+ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize", *SOME_STATIC]
 EVERY = [*EVERYWHERE, *NPU, *STATIC, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
 SOME = {"cpu": ON_CPU, "cuda": [*ON_CPU, *REPLAY], "npu": ON_NPU}
 HERE = EVERY if ALL else [*dict.fromkeys(SOME[DEVICE])]
@@ -38,11 +40,16 @@ def run_both(once):
     """Run an option and its neighbours, cold and restarted."""
 
     def make(surroundings, group):
+        found = []
         kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         dumps = surroundings.folder / "dumps"  # part of the key
         dumps.mkdir(exist_ok=True)
         command = "-W", "ignore", SCRIPT, DEVICE, dumps, *group
-        return [surroundings.start(*command, **kept).result(timeout=SECONDS) for _ in range(2)]
+        with_cann = {**kept, **(install(surroundings.folder / "cann") if DEVICE == "npu" else {})}
+        # The restarted process finds no op_compiler.
+        for environment in (with_cann, {**with_cann, "PATH": os.environ["PATH"]}):
+            found.append(surroundings.start(*command, **environment).result(timeout=SECONDS))
+        return found
 
     def run(name):
         (group,) = (group for group in GROUPS if name in group)
@@ -65,6 +72,15 @@ def test_qwen3_cold_and_restarted(run_both, name, loop):
     captured = captures and name not in UNCAPTURED and name not in MERGED
     captured = captured and not name.startswith("_vllm")  # with force_eager
     assert (warm["replays"] > 0) == captured
+
+
+@pytest.mark.skipif(DEVICE != "npu", reason="kernels are compiled for an NPU alone")
+@pytest.mark.parametrize("name", SOME_STATIC)
+def test_static_kernels_of_a_model_are_found_again(run_both, name):
+    cold, warm = run_both(name)
+    for loop in ("growing", "decoding"):
+        assert warm[loop]["kernels"] == cold[loop]["kernels"]
+        assert cold[loop]["kernels"] > 20
 
 
 @pytest.mark.skipif(DEVICE != "npu", reason="graphs are counted where they are captured")

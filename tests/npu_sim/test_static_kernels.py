@@ -205,6 +205,11 @@ def test_what_has_no_effect_is_refused(options, said_so):
         parse(options)
 
 
+def test_a_backend_that_captures_nothing_refuses_the_option():
+    with pytest.raises(OptionError, match="no effect with 'aot_eager'"):
+        parse(ON, "aot_eager")
+
+
 def test_core_limits_and_static_kernels(cann):
     assert selected(run(cann, 3, function=limited)) == (1, True)
 
