@@ -16,6 +16,7 @@ import torch
 from attention import SEEN, UPDATE
 
 from npugx_cache import cache_compile
+from npugx_cache.backend import scope
 
 
 def split(query, keys, values, table, contexts, mask, counts, out):
@@ -130,3 +131,29 @@ def test_what_is_computed_of_numbers_is_updated_too(tmp_path):
         info = cached.cache_info()
         assert (info.misses, info.bypasses) == (misses, 0)
         assert [graph.replays for graph in info.graphs] == [len(used)]
+
+
+def at_a_level(q, k, v, length):
+    with scope.deterministic(2):
+        one = attention.score(q, k, v, [length, 2])
+    return one + attention.score(q, k, v, [3, length])
+
+
+def test_tasks_are_updated_at_the_level_of_their_scope(tmp_path):
+    cached, tensors = (
+        cache_compile(at_a_level, dynamic=True, cache_dir=tmp_path),
+        attention.inputs(),
+    )
+    for length in (2, 4, 5):
+        with torch.no_grad(), npu_sim.issued() as found:
+            got = cached(*tensors, length)
+        assert torch.equal(got.cpu(), at_a_level(*tensors, length).cpu())
+    assert [graph.replays for graph in cached.cache_info().graphs] == [3]
+    seen = [
+        each[:2] for each in found if each.what in ("update begin", "update end", "deterministic")
+    ]
+    assert seen == [
+        ("update begin", 0), ("deterministic", 2), ("update end", 0),
+        ("update begin", 0), ("update end", 0),
+    ]  # fmt: skip
+    assert not torch.are_deterministic_algorithms_enabled()
