@@ -9,7 +9,7 @@ shapes come up in many.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npugx_cache import events, store
@@ -32,6 +32,7 @@ class StoredPackages:
 
     settings: Settings
     _store: store.Store | store.Unusable | None = None
+    _said: set[str] = field(default_factory=set)
 
     def obtain(self, wanted: Wanted, make: Make) -> Packages | NoKernels:
         opened = self._opened()
@@ -41,7 +42,7 @@ class StoredPackages:
         found: list[Packages] = []
 
         def stored() -> bool:
-            packages = _read(opened, fingerprint.key)
+            packages = self._read(opened, fingerprint.key)
             if packages is not None:
                 found.append(packages)
             return bool(found)
@@ -71,24 +72,31 @@ class StoredPackages:
                 events.logger.warning("static kernels not stored: %s", self._store.reason)
         return None if isinstance(self._store, store.Unusable) else self._store
 
+    def _read(self, opened: store.Store, key: str) -> Packages | None:
+        """The packages of an entry whose origin and bytes are proven."""
+        candidates = opened.candidates(key)
+        for refused in candidates.refused:
+            self._say(refused.reason)
+        for manifest in candidates.manifests:
+            names = [ref.name for ref in manifest.blobs if ref.name.endswith(".run")]
+            blobs = opened.read(manifest, names)
+            if isinstance(blobs, store.Miss):
+                self._say(blobs.reason)
+            elif names:
+                opened.record_hit(manifest)
+                return blobs
+        return None
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._said:  # asked again and again while another worker compiles
+            self._said.add(reason)
+            events.logger.warning("stored static kernels not used: %s", reason)
+
 
 def _fingerprint(wanted: Wanted) -> Fingerprint:
     operators = digest(sorted(wanted.operators.digests))
     rows = (("format", FORMAT), ("operators", operators), *wanted.surroundings)
     return Fingerprint.of(Factor(name, value) for name, value in rows)
-
-
-def _read(opened: store.Store, key: str) -> Packages | None:
-    """The packages of an entry whose origin and bytes are proven."""
-    for manifest in opened.candidates(key).manifests:
-        names = [ref.name for ref in manifest.blobs if ref.name.endswith(".run")]
-        blobs = opened.read(manifest, names)
-        if isinstance(blobs, store.Miss):
-            events.logger.warning("static kernels not used: %s", blobs.reason)
-        elif names:
-            opened.record_hit(manifest)
-            return blobs
-    return None
 
 
 def _draft(

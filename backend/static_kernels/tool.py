@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,6 @@ from npugx_cache.backend.static_kernels.packages import NoKernels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.static_kernels.packages import Packages
@@ -44,7 +44,10 @@ def compile_packages(
     source, out = folder / "operators", folder / "packages"
     operators.write(source)
     out.mkdir()
-    failure = run([tool, *_arguments(source, out, options, device)], NAME)
+    # What it leaves where it runs (kernel_meta) goes with the folder.
+    failure = run(
+        [str(Path(tool).absolute()), *_arguments(source, out, options, device)], NAME, folder
+    )
     if failure:
         return NoKernels(failure)
     packages = {path.name: path.read_bytes() for path in sorted(out.glob("*.run"))}
@@ -79,14 +82,14 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def run(command: Sequence[str], title: str) -> str:
-    """Run a program to its end, within the time that is allowed; why that failed, or ""."""
+def run(command: Sequence[str], title: str, folder: Path | None = None) -> str:
+    """Run a program in a folder to its end, within the time allowed; why that failed, or ""."""
     started, limit = time.monotonic(), config.static_kernel_wait()
     logger.debug("%s: running %s", title, command)
     # Files, not pipes: a grandchild that outlives the program would hold those open.
     with tempfile.TemporaryFile() as said:
         try:
-            process = _start(command, said)
+            process = _start(command, said, folder)
         except OSError as error:
             return f"{title} can't be run: {error.strerror}"
         try:
@@ -105,7 +108,7 @@ def run(command: Sequence[str], title: str) -> str:
     return f"{title} failed with {code}: {last}"
 
 
-def _start(command: Sequence[str], said: Any) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], said: Any, folder: Path | None) -> subprocess.Popen[bytes]:
     for left in reversed(range(_BUSY_TRIES)):
         try:
             return subprocess.Popen(  # noqa: S603 - a list, no shell: CANN's tool, or a package of its
@@ -113,6 +116,7 @@ def _start(command: Sequence[str], said: Any) -> subprocess.Popen[bytes]:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
+                cwd=folder,
                 start_new_session=True,
             )
         except OSError as error:

@@ -168,6 +168,18 @@ def test_a_package_that_others_could_have_written_never_runs(cann, monkeypatch, 
     assert [text for _, text in said(caplog) if "trusted" in text]
 
 
+def test_a_package_is_signed_where_entries_are(cann, monkeypatch, caplog):
+    for number, calls in ((1, 1), (1, 1), (2, 2)):
+        key = cann.store.with_name(f"key{number}")
+        key.touch(mode=0o600)
+        key.write_text(f"{number}" * 64)
+        monkeypatch.setenv("NPUGX_CACHE_KEY_FILE", str(key))
+        restart(monkeypatch)
+        run(cann, 3)
+        assert len(cann.calls()) == calls
+    assert [text for _, text in said(caplog) if "not trusted" in text]
+
+
 def test_packages_are_not_shared_under_group_trust(cann, monkeypatch, caplog):
     monkeypatch.setenv("NPUGX_CACHE_TRUST", "group")
     assert selected(run(cann, 3)) == (1, True)
