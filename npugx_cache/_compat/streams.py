@@ -74,13 +74,17 @@ def unpaired_switch(graph: fx.Graph) -> Any:
     annotations say the same.
     """
     for node in graph.nodes:
-        if node.op != "call_function" or "setstream" not in _name(node.target):
+        if not sets_stream(node):
             continue
         given = node.args[0] if node.args else None
         goes_back = getattr(given, "op", "") == "call_function" and _asks(given)
         if not goes_back and not _asks(node.prev):
             return node
     return None
+
+
+def sets_stream(node: fx.Node) -> bool:
+    return node.op == "call_function" and "setstream" in _name(node.target)
 
 
 def call_without_streams(graph: fx.Graph) -> Any:

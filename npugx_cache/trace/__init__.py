@@ -29,6 +29,7 @@ from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.set_orders import add_orders, to_flip
 from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
+from npugx_cache.trace.streams import left_as_found
 from npugx_cache.trace.surroundings import (
     add_answers,
     add_environment,
@@ -251,7 +252,8 @@ def _local_only(
     for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
         frame_globals.setdefault(name, value)
     if output.backend_input is not None:
-        frame_globals[output.backend_input.backend_id] = output.backend_input.graph_module
+        graph = left_as_found(output.backend_input.graph_module)
+        frame_globals[output.backend_input.backend_id] = graph
     run = types.FunctionType(
         captured.bytecode,
         frame_globals,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import opaque, streams, vendor_scopes
+from npugx_cache.backend import operators
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 
@@ -28,3 +31,22 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
         what, change = "a scope of torch_npu's has no counterpart", "use npugx_cache.backend.scope"
         return location.reason(what, location.of_text(scope.stack_trace), change)
     return None
+
+
+def left_as_found(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The graph; should a call in it raise, streams and scopes are put back as blocks do.
+
+    A bound program sees to that itself.
+    """
+    if not any(streams.sets_stream(n) or _is_ours(n) for n in graph_module.graph.nodes):
+        return graph_module
+
+    def run(*inputs: Any) -> Any:
+        with streams.current_kept(), operators.scopes_closed():
+            return graph_module(*inputs)
+
+    return run
+
+
+def _is_ours(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and str(node.target).startswith(f"{operators.NAMESPACE}.")

@@ -222,6 +222,36 @@ def of_a_level_that_is_not_there(x):
             return y * 3
 
 
+class Nameless:
+    """No other process finds an object of this class again, so what reads one is not stored."""
+
+
+ANY = {Nameless(): 1}
+
+
+def of_a_level_that_is_not_there_and_not_stored(x):
+    for each in ANY:
+        x = x + ANY[each]
+    with torch.npu.stream(stream_programs.SIDE), of_the_vendors.limit_core_num(4, 8):
+        return of_a_level_that_is_not_there(x)
+
+
+of_the_vendors = torch.npu.npugraph_ex.scope
+
+
+def test_what_is_not_stored_leaves_streams_and_scopes_as_eager_does(tmp_path):
+    function = of_a_level_that_is_not_there_and_not_stored
+    cached, side = cache_compile(function, cache_dir=tmp_path), stream_programs.SIDE
+    before = torch.npu.get_stream_limit(side)
+    for each in (function, cached, cached):
+        with pytest.raises(RuntimeError, match="requires CANN runtime"):
+            each(torch.ones(3).npu())
+        assert torch.npu.current_stream() == torch.npu.default_stream()
+        assert torch.npu.get_stream_limit(side) == before
+        assert not torch.are_deterministic_algorithms_enabled()
+    assert cached.cache_info().entries == 1
+
+
 def test_what_a_scope_raises_leaves_all_as_it_was(tmp_path):
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
