@@ -6,15 +6,17 @@ Arguments are portable encodings (`npugx_cache.portable`) in which ["value", n] 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.portable.devices import renamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npugx_cache.portable import Plain
+    from npugx_cache.portable.devices import Rename
 
 VALUE = "value"
 COLLECTIVES = "_c10d_functional"
@@ -119,6 +121,21 @@ class Program:
         if value < len(self.constants):
             return self.constants[value].name
         return self.calls[value - len(self.constants)].name
+
+    def placed(self, rename: Rename) -> Program:
+        """The same with other names for its devices."""
+        return replace(
+            self,
+            constants=tuple(c._replace(device=rename(c.device)) for c in self.constants),
+            calls=tuple(
+                call._replace(
+                    args=[renamed(arg, rename) for arg in call.args],
+                    kwargs=[[name, renamed(arg, rename)] for name, arg in call.kwargs],
+                )
+                for call in self.calls
+            ),
+            outputs=renamed(self.outputs, rename),
+        )
 
     def to_plain(self) -> dict[str, Plain]:
         return {

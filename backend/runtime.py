@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.backend.program import Constant, Operator, Program
     from npugx_cache.backend.streams import Streams
+    from npugx_cache.portable.devices import Rename
 
 _MODULES: dict[str, Any] = {
     "builtins": builtins,
@@ -31,6 +32,18 @@ _MODULES: dict[str, Any] = {
     "operator": operator,
     "torch": torch,
 }
+
+
+class _Devices(dict[str, torch.device]):
+    """The devices that a program names, each made once."""
+
+    def __init__(self, rename: Rename) -> None:
+        super().__init__()
+        self._rename = rename
+
+    def __missing__(self, name: str) -> torch.device:
+        made = self[name] = torch.device(self._rename(name))
+        return made
 
 
 _STREAMS = "npugx_streams"
@@ -51,15 +64,17 @@ def bind(
     constants: Mapping[str, torch.Tensor],
     *,
     disable_autocast: bool,
+    rename: Rename | None = None,
     hand_over: Callable[[], Mapping[int, Any]] = handed_over,
 ) -> Callable[..., Any]:
     """The callable of a compiled program; raises `NotPortable` for an unregistered operator.
 
     `operators` pairs each global name in the code with the operator it stands for. The callable
     takes the graph's inputs in order and owns the constants, nothing else. `hand_over` gives the
-    streams and events of each call.
+    streams and events of each call, `rename` says what devices in the code are called here.
     """
-    namespace: dict[str, Any] = {"torch": torch, "device": torch.device, **constants}
+    device = torch.device if rename is None else _Devices(rename).__getitem__
+    namespace: dict[str, Any] = {"torch": torch, "device": device, **constants}
     streams = None
     for name, target in operators:
         if target.namespace == STREAMS:

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npugx_cache.backend.library import Library
+    from npugx_cache.portable.devices import Rename
 
 CONDITIONS = "conditions"
 BINDINGS = "bindings"
@@ -78,6 +79,13 @@ class Bindings:
     disable_autocast: bool
     layout: Layout | None
     library: Library | None = None
+
+    def placed(self, rename: Rename) -> Bindings:
+        """The same with other names for its devices, but for those in the program's code."""
+        layout = self.layout and replace(self.layout, device=rename(self.layout.device))
+        constants = tuple(c._replace(device=rename(c.device)) for c in self.constants)
+        frame = self.frame.placed(rename)
+        return replace(self, frame=frame, layout=layout, constants=constants)
 
     def pack(self) -> bytes:
         return _pack(

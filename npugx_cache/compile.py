@@ -15,7 +15,7 @@ from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.events import Progress
-from npugx_cache.portable import NotPortable
+from npugx_cache.portable import NotPortable, devices
 from npugx_cache.readable import Readable, render
 from npugx_cache.source import group_fact, operator_fact
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.program import Program
     from npugx_cache.fingerprint import Factor
     from npugx_cache.guards.sources import Scope
+    from npugx_cache.portable.devices import Accelerator, Rename
     from npugx_cache.recipe import Recipe
     from npugx_cache.sizes import Known
     from npugx_cache.source import SourceFact
@@ -72,6 +73,7 @@ def compile_call(
             dynamic=recipe.dynamic,
             known=known,
             decompositions=dict(recipe.decompositions),
+            shaping=tuple(recipe.shaping_code()),
             optimise=partial(_optimise, engines.load(recipe.backend), recipe.options, progress),
         )
         progress.done("guards and source facts")
@@ -102,10 +104,12 @@ _one_at_a_time = threading.RLock()
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
     made: engines.CompiledLibrary | None = None
     program, constants = None, None
+    rename = _names_for(traced.guards.device)
     if traced.graph is not None:
         from npugx_cache.backend.graph import to_program
 
         program, tensors = to_program(traced.graph, [name for name, _ in traced.inputs])
+        program = program.placed(rename)
         constants = _constant_bytes(tensors)
         made = traced.graph.meta.get(engines.LIBRARY)
     facts = (*traced.facts, *_operator_facts(program), *_group_facts(traced.graph))
@@ -124,13 +128,19 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
     )
     return Artifact(
         conditions=conditions,
-        bindings=_bindings(traced, program, made),
+        bindings=_bindings(traced, program, made).placed(rename),
         constants=constants,
         sizes=traced.sizes,
         program=program,
         library=made.data if made else None,
         readable=text,
     )
+
+
+def _names_for(device: Accelerator | None) -> Rename:
+    """What devices are called in an entry with these conditions."""
+    index = runtime.current_index(device.kind) if device and device.index is None else None
+    return str if device is None or index is None else devices.to_current(device.kind, index)
 
 
 def _bindings(

@@ -14,16 +14,19 @@ import itertools
 import marshal
 import types
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.guards import Step
 from npugx_cache.guards.sources import Scope, read
 from npugx_cache.portable import NotPortable, Plain, decode
+from npugx_cache.portable.devices import renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from npugx_cache.portable.devices import Rename
 
 GRAPH = "graph"
 SHIM = "shim"
@@ -43,6 +46,10 @@ class Frame:
     names: Mapping[str, Plain]
     globals: tuple[str, ...]
     constants: tuple[Plain, ...]
+
+    def placed(self, rename: Rename) -> Frame:
+        """The same with other names for the devices that it returns or stores."""
+        return replace(self, constants=tuple(renamed(each, rename) for each in self.constants))
 
     def to_plain(self) -> dict[str, Plain]:
         return {
@@ -102,15 +109,15 @@ def bind(
     for name in frame.globals:  # or the call would die of a NameError
         if name not in scope and name not in builtins:
             raise NotPortable(f"the caller frame needs a global {name}, which does not exist")
-    renamed = {name: f"__npugx_{next(_serial)}" for name in frame.names}
+    installed = {name: f"__npugx_{next(_serial)}" for name in frame.names}
     for name, data in frame.names.items():
-        scope[renamed[name]] = graph if data == GRAPH else _named_value(data, scope)
-    code = _with_constants(_with_names(code, renamed), frame.constants)
+        scope[installed[name]] = graph if data == GRAPH else _named_value(data, scope)
+    code = _with_constants(_with_names(code, installed), frame.constants)
     bound = types.FunctionType(
         code, scope, function.__name__, function.__defaults__, function.__closure__
     )
     bound.__kwdefaults__ = function.__kwdefaults__
-    weakref.finalize(bound, _uninstall, scope, tuple(renamed.values()))
+    weakref.finalize(bound, _uninstall, scope, tuple(installed.values()))
     return bound
 
 
@@ -131,11 +138,11 @@ def _uninstall(scope: dict[str, Any], names: tuple[str, ...]) -> None:
         scope.pop(name, None)
 
 
-def _with_names(code: types.CodeType, renamed: Mapping[str, str]) -> types.CodeType:
+def _with_names(code: types.CodeType, installed: Mapping[str, str]) -> types.CodeType:
     constants = tuple(
-        _with_names(c, renamed) if isinstance(c, types.CodeType) else c for c in code.co_consts
+        _with_names(c, installed) if isinstance(c, types.CodeType) else c for c in code.co_consts
     )
-    names = tuple(renamed.get(name, name) for name in code.co_names)
+    names = tuple(installed.get(name, name) for name in code.co_names)
     return code.replace(co_names=names, co_consts=constants)
 
 

@@ -220,9 +220,9 @@ class Lookup:
         )
 
     def _bound(self, blobs: dict[str, bytes], call: Call) -> Specialisation:
-        """Bind the packed bytes: what runs now is what a restart will run (P7).
+        """Bind the packed bytes as a restart will (P7), before they are published.
 
-        Before they are published: an entry that can't be bound or refuses its own call is none.
+        An entry that can't be bound or refuses its own call is none.
         """
         candidate = restore.Candidate.of(blobs)
         if not candidate.accepts(call.scope):
@@ -243,6 +243,7 @@ class Lookup:
             accepts=candidate.repeated(call.scope, self.recipe.guards),
             call_state=call.call_state,
             captures=self.captures,
+            device=candidate.device,
         )
 
     def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:

@@ -259,6 +259,7 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
             accepts=restore.Conditional(candidate.facts, candidate.guards),
             call_state=environment.call_state(),
             captures=lookup.captures,
+            device=candidate.device,
         )
     except (CorruptEntry, NotPortable) as error:
         return str(error)

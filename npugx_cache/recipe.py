@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,11 @@ from npugx_cache._compat import runtime
 from npugx_cache.backend import patterns
 from npugx_cache.errors import OptionError
 from npugx_cache.fingerprint import Factor, digest
-from npugx_cache.portable import code_hash
+from npugx_cache.portable import code_hash, unwrap
+from npugx_cache.source import reachable_functions
 from npugx_cache.user_functions import check_function, function_digest
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.options import Options
@@ -54,6 +55,16 @@ class Recipe:
             yield Factor(f"decomposition.{operator}", function_digest(function))
         if self.backend == "inductor":
             yield from environment.library_factors()
+
+    def shaping_code(self) -> Iterator[types.CodeType]:
+        """User code that runs while a graph is made, and is not traced itself."""
+        every = [function for _, function in (*self.options.functions(), *self.decompositions)]
+        every += [function for pattern in self._patterns() for function in pattern.functions()]
+        for function in map(unwrap, every):
+            plain = isinstance(function, types.FunctionType)
+            called = function if plain else vars(type(function)).get("__call__")
+            if isinstance(called, types.FunctionType):
+                yield from (each.__code__ for each in reachable_functions(called))
 
     def _patterns(self) -> tuple[patterns.Pattern, ...]:
         return patterns.registered() if self._fuses else ()

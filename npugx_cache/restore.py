@@ -11,7 +11,8 @@ from npugx_cache.backend import capture, runtime
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.inputs import InputGuards
-from npugx_cache.portable import NotPortable
+from npugx_cache.guards.placing import placed_here
+from npugx_cache.portable import NotPortable, devices
 from npugx_cache.watch import Watch
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.backend.library import Library
     from npugx_cache.guards.sources import Scope
+    from npugx_cache.portable.devices import Accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Candidate:
         """Raises `CorruptEntry`."""
         conditions = Conditions.unpack(blobs[CONDITIONS])
         try:
-            return cls(Guards(conditions.guards), conditions.facts)
+            return cls(Guards(placed_here(conditions.guards)), conditions.facts)
         except (NotPortable, TypeError, ValueError, RuntimeError) as error:
             raise CorruptEntry(f"conditions: {error!r}") from error
 
@@ -120,6 +122,11 @@ class Candidate:
         if guards == "inputs_unsafe":
             return InputGuards(self.guards.tree, scope)
         return Conditional(self.facts, self.guards)
+
+    @property
+    def device(self) -> Accelerator | None:
+        """The accelerator that the conditions are about, as it is called in this process."""
+        return self.guards.tree.device
 
     def failures(self, scope: Scope) -> tuple[str, ...]:
         return (*source.failures(self.facts), *self.guards.failures(scope))
@@ -133,14 +140,17 @@ def bind(
     accepts: Accepts,
     call_state: tuple[object, ...],
     captures: capture.Captures | None,
+    device: Accelerator | None,
 ) -> Specialisation:
     """Make an entry callable in the place of `function`, for the calls that `accepts` lets through.
 
+    `device` is the candidate's: what the entry calls the current device is that one from now on.
     `captures` are the captured graphs of the function; None: its programs are called directly.
     Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
     refers to (an operator, a class) does not exist in this process.
     """
-    bindings = Bindings.unpack(blobs[BINDINGS])
+    rename = devices.at(device.index if device else None)
+    bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
     graph: Callable[..., Any] = _no_graph
     if bindings.program_code:
         constants = _constants(bindings, blobs)
@@ -149,6 +159,7 @@ def bind(
             bindings.operators,
             constants,
             disable_autocast=bindings.disable_autocast,
+            rename=rename,
         )
         if bindings.library is not None:
             program = _with_library(bindings, bindings.library, blobs, program, constants)

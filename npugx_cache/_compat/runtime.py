@@ -44,6 +44,19 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def accelerator() -> str | None:
+    """The kind of the accelerator that there is, such as "npu"."""
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    return None if found is None else found.type
+
+
+def current_index(kind: str) -> int | None:
+    """The index of the current device of a kind in this thread; None where there is none."""
+    return torch.accelerator.current_device_index() if accelerator() == kind else None
+
+
 def operator_name(value: object) -> list[str] | None:
     """Portable identity of an operator, or None for any other object."""
     if isinstance(value, _ops.OpOverload):

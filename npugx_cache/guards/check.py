@@ -12,6 +12,7 @@ from npugx_cache._compat import runtime
 from npugx_cache.events import logger
 from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.native import NativeCheck
+from npugx_cache.guards.placing import Place
 from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, plan
 from npugx_cache.guards.tensors import LiveTensorFact
 from npugx_cache.guards.tree import Check, GuardTree, Kind
@@ -45,6 +46,7 @@ class Guards:
 
     def __init__(self, tree: GuardTree) -> None:
         self.tree = tree
+        self._place, self._anywhere = Place(tree), tree.device is None
         self._plan = plan(tree)
         self._known: list[object] = [MISSING] * len(tree.idents)
         self._tensors = tuple(starmap(LiveTensorFact.of, tree.tensors))
@@ -58,7 +60,7 @@ class Guards:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
         if self.accept_quickly(scope):
             return True
-        if live_state() != self.tree.state or not self._threads_match():
+        if live_state() != self.tree.state or not self._place.holds():
             return False
         try:
             values = evaluate(self._plan, scope)
@@ -72,7 +74,8 @@ class Guards:
     def accept_quickly(self, scope: Scope) -> bool:
         """Whether C++ accepts; if it does not, or is not there yet, only `accept` can tell."""
         try:
-            return self._native is not None and self._native.accept(scope)
+            native, here = self._native, self._anywhere or self._place.device_is_current()
+            return native is not None and here and native.accept(scope)
         except Exception:  # noqa: BLE001 - the full check says what it means
             return False
 
@@ -90,9 +93,6 @@ class Guards:
     def failures(self, scope: Scope, limit: int = 8) -> list[str]:
         """Why the conditions don't hold, in words; an empty list when they do."""
         return list(_take(self._failures(scope), limit))
-
-    def _threads_match(self) -> bool:
-        return self.tree.threads is None or self.tree.threads == torch.get_num_threads()
 
     def _checks_hold(self, values: list[Any]) -> bool:
         for kind, rows in self._groups:
@@ -172,8 +172,7 @@ class Guards:
     def _failures(self, scope: Scope) -> Iterator[str]:
         words = Wording(self.tree)
         yield from _state_failures(self.tree.state, live_state())
-        if not self._threads_match():
-            yield f"torch.get_num_threads() was {self.tree.threads}, is {torch.get_num_threads()}"
+        yield from self._place.failures()
         values = evaluate_all(self._plan, scope)
         reported: set[int] = set()
         for check in self.tree.all_checks():

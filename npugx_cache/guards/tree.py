@@ -7,16 +7,18 @@ names an unknown step or kind is refused when it is decoded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.portable.devices import Accelerator, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from npugx_cache.portable import Plain
+    from npugx_cache.portable.devices import Rename
 
 
 class Step(IntEnum):
@@ -133,6 +135,8 @@ class GuardTree:
     state: Mapping[str, Plain]
     threads: int | None
     """Number of intra-op threads if the traced code asked for it, else None."""
+    device: Accelerator | None = None
+    """None for a graph that touches no accelerator."""
 
     def node(self, index: int) -> Node:
         return Node(self.parents[index], _STEPS[self.steps[index]], self.args[index])
@@ -151,6 +155,19 @@ class GuardTree:
                 node = self.parents[node]  # noqa: PLW2901 - walks up
         return sorted(found)
 
+    def placed(self, device: Accelerator | None, rename: Rename) -> GuardTree:
+        """These conditions with that device as the current one, and its name where it is named."""
+        nodes, args = self.checks.get(Kind.EQUALS, ((), ()))
+        equals = {Kind.EQUALS: (nodes, tuple(renamed(arg, rename) for arg in args))}
+        default = self.state.get("default_device")
+        return replace(
+            self,
+            checks={**self.checks, **(equals if nodes else {})},
+            tensors=tuple(fact._replace(device=rename(fact.device)) for fact in self.tensors),
+            state={**self.state, **({"default_device": rename(default)} if default else {})},
+            device=device,
+        )
+
     def to_plain(self) -> dict[str, Plain]:
         return {
             "parents": list(self.parents),
@@ -166,6 +183,7 @@ class GuardTree:
             "orders": list(self.orders),
             "state": dict(self.state),
             "threads": self.threads,
+            "device": self.device and [self.device.kind, self.device.index, self.device.why],
         }
 
     @classmethod
@@ -188,6 +206,7 @@ class GuardTree:
                 orders=tuple(data["orders"]),
                 state=dict(data["state"]),
                 threads=data["threads"],
+                device=None if data["device"] is None else Accelerator(*data["device"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"guard tree: {error!r}") from error

@@ -69,6 +69,8 @@ class Wording:
         tree = self._tree
         for name, value in sorted(tree.state.items()):
             yield f"torch_state[{name!r}] == {value!r}"
+        if tree.device is not None and tree.device.index is not None:
+            yield f"current_device() == {tree.device.name!r}  # {tree.device.why}".rstrip("# ")
         if tree.threads is not None:
             yield f"torch.get_num_threads() == {tree.threads}"
         for check in tree.all_checks():

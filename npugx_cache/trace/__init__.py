@@ -24,6 +24,7 @@ from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace import capturing, reasons, same_call
 from npugx_cache.trace.caller_frame import portable_frame
+from npugx_cache.trace.devices import accelerator_of, placed
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.roots import Roots
@@ -103,12 +104,13 @@ def trace(
     known: Known,
     decompositions: dict[Any, Any] | None,
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
+    shaping: tuple[types.CodeType, ...] = (),
 ) -> Traced | LocalOnly | Untraceable:
     """Trace one call. Runs nothing of it on real tensors; has no effect on the arguments.
 
     `scope` are the frame's locals and globals, `state` the global torch state, both as they are at
-    this call. `optimise` changes the graph in place; sizes it looks at become guards. Call it under
-    `torch.no_grad()`.
+    this call. `optimise` changes the graph in place; sizes it looks at become guards. `shaping` is
+    the user code behind decompositions and passes. Call it under `torch.no_grad()`.
     """
     before = frozenset(function.__globals__)
     capture = partial(capturing.capture, function, args, kwargs, dynamic=dynamic, known=known)
@@ -123,7 +125,7 @@ def trace(
             again = capture(flipped=key)
             captured, graph = same_call.either(key, captured, graph, again, lower)
             roots = Roots(function.__globals__, before)
-        traced = _portable(captured, graph, function, scope, roots, state, optimise)
+        traced = _portable(captured, graph, function, scope, roots, state, optimise, shaping)
         return replace(traced, sizes=captured.sizes)
     except NotPortable as error:
         return _local_only(captured, function, scope, roots, str(error))
@@ -141,6 +143,7 @@ def _portable(
     roots: Roots,
     state: Mapping[str, Any],
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
+    shaping: tuple[types.CodeType, ...],
 ) -> Traced:
     output = capture.output
     captured = output.graph_capture_output
@@ -158,13 +161,16 @@ def _portable(
     if failed := Guards(tree).failures(scope, limit=1):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     backend_id = output.backend_input.backend_id if output.backend_input else None
+    frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
+    untraced = [*written_by_users(run), *shaping]
+    tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced))
     return Traced(
         graph=graph,
         passes=passes,
         inputs=tuple(described(origins, Wording(tree))),
         static=tracing.static_inputs(output),
         guards=tree,
-        frame=portable_frame(captured.bytecode, backend_id, roots, captured.import_sources),
+        frame=frame,
         facts=(*facts_of(code, function.__code__, owners), *_asked(capture, builder)),
         local_only=lambda reason: _local_only(capture, function, scope, roots, reason),
     )

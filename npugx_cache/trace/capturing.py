@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import (
+    device_values,
     older_classes,  # noqa: F401 - it puts guards in place
     older_walks,
     opaque,
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 class Capture:
     """`sizes` is what Dynamo knew of sizes before and after (`_compat.size_memory`).
 
-    `asked` is what the traced code asked of classes and objects, and got a constant for.
+    `asked` is what the traced code asked of classes and objects, and got a constant for; `devices`
+    what it made of devices.
     """
 
     output: tracing.CaptureOutput
     walks: Walks
     asked: unguarded.Asked
+    devices: device_values.DeviceUses
     sizes: tuple[list[Any], list[Any]]
 
 
@@ -59,6 +62,7 @@ def capture(
             reversed_walks.noted(asked.refuse),
             older_walks.noted(asked.refuse),
             set_walks.noted_walks(flipped) as walks,
+            device_values.noted() as devices,
         ):
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
@@ -68,7 +72,7 @@ def capture(
     if reason := _opaque(output, asked):
         return reason
     after = size_memory.recorded(function) if dynamic is None else []
-    return Capture(output=output, walks=walks, asked=asked, sizes=(sizes, after))
+    return Capture(output=output, walks=walks, asked=asked, devices=devices, sizes=(sizes, after))
 
 
 def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:

@@ -1,0 +1,81 @@
+"""Devices by name: with their index, or as the current one of their kind.
+
+An entry that means the current device wherever it names one says "npu:current".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Rename = Callable[[str], str]
+
+Plain = Any
+_CURRENT = ":current"
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The device that must be current, of the kind that an entry uses.
+
+    `index` is None in a stored entry that means whatever device is current; otherwise `why` tells
+    what ties it to its indices.
+    """
+
+    kind: str
+    index: int | None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.kind + (_CURRENT if self.index is None else f":{self.index}")
+
+
+def name_of(kind: str, index: int) -> str:
+    return f"{kind}:{index}"
+
+
+def to_current(kind: str, index: int) -> Rename:
+    """Calls the device of this index the current one."""
+    return partial(_to_current, kind, index)
+
+
+def _to_current(kind: str, index: int, name: str) -> str:
+    return kind + _CURRENT if name == name_of(kind, index) else name
+
+
+def at(index: int | None) -> Rename:
+    """Calls the current device by this index."""
+    return partial(_at, index or 0)
+
+
+def _at(index: int, name: str) -> str:
+    return name_of(name.removesuffix(_CURRENT), index) if name.endswith(_CURRENT) else name
+
+
+def is_device(data: Plain) -> bool:
+    """Whether encoded data is a device, and not merely holds one."""
+    return isinstance(data, list) and data[:1] == ["device"] and len(data) == 2
+
+
+def names_in(data: Plain) -> set[str]:
+    """The devices in encoded data, however deep."""
+    if is_device(data):
+        return {str(data[1])}
+    found: set[str] = set()
+    for item in data if isinstance(data, (list, tuple)) else ():
+        found |= names_in(item)
+    return found
+
+
+def renamed(data: Plain, rename: Rename) -> Plain:
+    """Encoded data with other names for its devices."""
+    if is_device(data):
+        return ["device", rename(str(data[1]))]
+    if isinstance(data, list):
+        return [renamed(item, rename) for item in data]
+    return data

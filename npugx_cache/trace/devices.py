@@ -1,0 +1,183 @@
+"""Whether a trace means the current device wherever it names one, or a device by its index.
+
+It means the current one if all it touches was on the current device, and nothing that was traced
+names an index or looks at one. In doubt it means the index: that is a miss elsewhere at worst.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from npugx_cache._compat import runtime, schemas
+from npugx_cache.backend.program import STREAMS
+from npugx_cache.guards import Kind, Step
+from npugx_cache.portable import devices
+from npugx_cache.portable.devices import Accelerator
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache._compat.device_values import DeviceUses
+    from npugx_cache.frame import Frame
+    from npugx_cache.guards import GuardTree
+    from npugx_cache.trace.capturing import Capture
+    from npugx_cache.trace.tree_builder import TreeBuilder
+
+_INDEXED = re.compile(r"[a-z][a-z0-9_]*:\d+")
+_ASKS = frozenset({"current_device", "current_device_index", "get_device_properties"})
+_METHODS = frozenset({"to", "cuda", "npu", "xpu", "pin_memory"})
+"""Methods of a tensor that take the index of a device."""
+_LOOKS = frozenset(
+    {"index", "get_device", "current_device", "current_device_index", "device_index", "_base"}
+)
+
+
+def accelerator_of(
+    capture: Capture,
+    graph: fx.GraphModule | None,
+    builder: TreeBuilder,
+    tree: GuardTree,
+    frame: Frame,
+    shaping: Iterable[types.CodeType],
+) -> Accelerator | None:
+    """None for a trace that touches no accelerator.
+
+    `shaping` is the user code that ran besides, which Dynamo did not trace.
+    """
+    uses, handed = capture.devices, capture.output.backend_input
+    touched = {*_devices_of(graph), *_devices_in(tree, frame)} if uses.kind else set()
+    touched = {name for name in touched if name.partition(":")[0] == uses.kind}
+    index = runtime.current_index(uses.kind) if touched else None
+    if index is None:
+        return None
+    others = touched - {uses.kind, devices.name_of(uses.kind, index)}
+    reasons = [*(f"it uses {name}" for name in sorted(others)), *uses.fixed]
+    reasons += [
+        *_unguarded(uses, builder),
+        *_in_conditions(tree),
+        *_in_graph(handed.graph_module if handed else None),
+        *_in_streams(graph),
+        *(f"{c.co_qualname} may name the index of a device" for c in shaping if _may_name(c)),
+    ]
+    return Accelerator(uses.kind, index, reasons[0] if reasons else "")
+
+
+def placed(tree: GuardTree, device: Accelerator | None) -> GuardTree:
+    """The conditions as they are stored."""
+    if device is None or device.index is None or device.why:
+        return tree.placed(device, str)
+    rename = devices.to_current(device.kind, device.index)
+    return tree.placed(replace(device, index=None), rename)
+
+
+# --- what a trace touches
+
+
+def _devices_of(graph: fx.GraphModule | None) -> Iterator[str]:
+    for node in graph.graph.nodes if graph is not None else ():
+        value = node.meta.get("val")
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(part, torch.Tensor):
+                yield str(part.device)
+        yield from (str(arg) for arg in _arguments(node) if isinstance(arg, torch.device))
+
+
+def _arguments(node: fx.Node) -> list[Any]:
+    found: list[Any] = []
+    fx.node.map_aggregate((node.args, node.kwargs), found.append)
+    return found
+
+
+def _devices_in(tree: GuardTree, frame: Frame) -> set[str]:
+    rows = [args for _, args in tree.checks.values()]
+    default = tree.state.get("default_device")
+    named = devices.names_in([rows, tree.args, tree.idents, tree.orders, frame.constants])
+    return {*named, *(fact.device for fact in tree.tensors), *([default] if default else [])}
+
+
+# --- what ties it to an index
+
+
+def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
+    """Devices that were read from somewhere must be guarded there, each by itself."""
+    guarded = {c.node for c in builder.checks.values() if c.kind is Kind.EQUALS}
+    if any(builder.node(source) not in guarded for source in uses.sources):
+        yield "it reads a device that has no guard"
+
+
+def _in_conditions(tree: GuardTree) -> Iterator[str]:
+    """Devices elsewhere than alone under EQUALS, and answers that hold an index."""
+    nested = [
+        arg
+        for kind, (_, args) in tree.checks.items()
+        for arg in args
+        if kind is not Kind.EQUALS or not devices.is_device(arg)
+    ]
+    if devices.names_in([nested, tree.args, tree.idents, tree.orders]):
+        yield "a device is part of a value that is guarded as a whole"
+    for step, arg in zip(tree.steps, tree.args, strict=True):
+        if step == Step.ANSWER and arg in _ASKS:
+            yield f"it asks for {arg}"
+
+
+def _in_graph(graph: fx.GraphModule | None) -> Iterator[str]:
+    """Indices that Dynamo hands on as they are written, in text or as a number."""
+    for node in graph.graph.nodes if graph is not None else ():
+        if any(isinstance(arg, str) and _INDEXED.fullmatch(arg) for arg in _arguments(node)):
+            yield "the traced code names the index of a device"
+        elif node.op == "call_method" and node.target in _METHODS:
+            if any(type(arg) is int for arg in _arguments(node)):
+                yield "the traced code gives the index of a device"
+        elif type(node.kwargs.get("device")) is int:
+            yield "the traced code gives the index of a device"
+        elif node.op == "call_function" and _takes_index(node):
+            yield f"{node.target} may be given the index of a device"
+
+
+def _takes_index(node: fx.Node) -> bool:
+    """Whether a number in its place among the arguments may be a device."""
+    if "device" in getattr(node.target, "__name__", ""):
+        return True
+    if runtime.operator_name(node.target) is None:
+        return False
+    numbers = any(type(arg) is int for arg in _arguments(node))
+    return numbers and _has_device(node.target)
+
+
+def _has_device(target: Any) -> bool:
+    """Whether an operator, with any of its overloads, has a device among its arguments."""
+    names = target.overloads() if hasattr(target, "overloads") else ()
+    found = [schemas.schema_of(getattr(target, name)) for name in names]
+    found = found or [schemas.schema_of(target)]
+    return any(each is None or "Device" in str(each.arguments) for each in found)
+
+
+def _in_streams(graph: fx.GraphModule | None) -> Iterator[str]:
+    for node in graph.graph.nodes if graph is not None else ():
+        schema = schemas.schema_of(node.target) if node.op == "call_function" else None
+        if schema is not None and schema.name.startswith(f"{STREAMS}::"):
+            yield "it works on streams, which belong to a device"
+            return
+
+
+def _may_name(code: types.CodeType) -> bool:
+    """Whether code that ran, untraced, may name an index or look at one: by its looks."""
+    loads = sum(
+        i.opname.startswith("LOAD_") and i.argval == "device" for i in dis.get_instructions(code)
+    )
+    given = 0
+    for constant in code.co_consts:
+        if isinstance(constant, str) and _INDEXED.fullmatch(constant):
+            return True
+        if isinstance(constant, tuple):
+            given += constant.count("device")
+        if hasattr(constant, "co_code") and _may_name(constant):
+            return True
+    return bool(_LOOKS & {*code.co_names}) or given > loads
