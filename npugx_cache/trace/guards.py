@@ -162,7 +162,7 @@ def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:
 
 
 def _add_alias(builder: TreeBuilder, source: Any, other: Any) -> None:
-    if tracing.unskipped(source, other):
+    if tracing.unskipped(source, other) and not builder.in_compiler(other):
         builder.aliases.append((builder.node(source), builder.node(other)))
 
 

@@ -13,6 +13,7 @@ from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Check, GuardTree, Kind, Node, Step, TensorFact
 from npugx_cache.guards.sources import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity
+from npugx_cache.trace.compilers import in_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -80,16 +81,7 @@ class TreeBuilder:
             ) from None
 
     def in_compiler(self, source: Any) -> bool:
-        """Whether a guard is about Dynamo's own code, which the version of torch stands for.
-
-        A restore could not check it: it must not import Dynamo (P3).
-        """
-        while hasattr(source, "base"):
-            source = source.base
-        if type(source) is not S.GlobalSource:
-            return False
-        step, arg = self._root(source.global_name)
-        return step is Step.MODULE and arg.split(".")[:2] == ["torch", "_dynamo"]
+        return in_compiler(source, self._root, self._scope.frame_globals)
 
     def _add_source(self, source: Any) -> int:
         if type(source) is S.LocalSource:

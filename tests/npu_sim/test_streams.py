@@ -277,7 +277,7 @@ def test_the_vendors_scopes_do_the_same_beside_its_compiler(surroundings):
         kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         return surroundings.start("-W", "ignore", SCRIPT, way, *names, **kept).result()["rows"]
 
-    cold, restarted = (run("BESIDE", *SCOPES) for _ in range(2))
+    cold, restarted = run("BESIDE", *SCOPES), run("CAPTURED", *SCOPES)
     for rows in (cold, restarted):
         assert all(row["equal"] and row["bypasses"] == 0 for row in rows.values())
         assert all(kernels(r["issued"][0]) == kernels(r["eager"][0]) for r in rows.values())
