@@ -80,19 +80,23 @@ def test_static_kernels_with_force_eager(cann):
     assert run(cann, 3, 4, 3, force_eager=True).count(PAST) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ({"_vllm_aclnn_static_kernel_sym_range": [3, 4]}, 2),
-        ({"_vllm_aclnn_static_kernel_sym_range": [4]}, 1),
-        ({"_vllm_aclnn_static_kernel_sym_range": []}, 0),
-        ({"_vllm_aclnn_static_kernel_sym_range": [5], "_vllm_aclnn_static_kernel_sym_index": 2}, 3),
-        ({"_vllm_aclnn_static_kernel_sym_range": [3], "_vllm_aclnn_static_kernel_sym_index": 9}, 0),
-    ],
-)
-def test_vllm_aclnn_static_kernel_sym_range_and_index(cann, options, count):
-    assert run(cann, 3, 4, 6, 3, force_eager=True, **options).count(PAST) == count
-    assert len(cann.calls()) == count
+def kernels_of_sizes(cann, **options):
+    """How often kernels were made and used for calls with several sizes."""
+    used = run(cann, 3, 4, 6, 3, force_eager=True, **options).count(PAST)
+    return used, len(cann.calls())
+
+
+@pytest.mark.parametrize(("sizes", "count"), [([3, 4], 2), ([4], 1), ([], 0)])
+def test_vllm_aclnn_static_kernel_sym_range(cann, sizes, count):
+    options = {"_vllm_aclnn_static_kernel_sym_range": sizes}
+    assert kernels_of_sizes(cann, **options) == (count, count)
+
+
+@pytest.mark.parametrize(("index", "sizes", "count"), [(2, [5], 3), (9, [3], 0)])
+def test_vllm_aclnn_static_kernel_sym_index(cann, index, sizes, count):
+    options = {"_vllm_aclnn_static_kernel_sym_range": sizes}
+    options["_vllm_aclnn_static_kernel_sym_index"] = index
+    assert kernels_of_sizes(cann, **options) == (count, count)
 
 
 def counting(x, seen):
