@@ -204,8 +204,7 @@ class Lookup:
         outcome = self._compile(call, sizes.before(opened, call.fingerprint.key, found.entry))
         if not isinstance(outcome, Compiled):
             raise VerificationError(title, f"now it can't be stored: {outcome.reason}", None, None)
-        manifests = opened.candidates(call.fingerprint.key).manifests if opened else ()
-        for manifest in manifests:
+        for manifest in opened.candidates(call.fingerprint.key).manifests if opened else ():
             stored = opened.read(manifest, [READABLE]) if opened else None
             if manifest.entry == found.entry and isinstance(stored, dict):
                 text = stored[READABLE].decode()
