@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 class DeviceUses:
     """Of the trace made inside. `sources`: where devices were read from, which need a guard each.
 
-    `fixed`: what ties the graph to the index of a device, in words.
+    `fixed`: what ties the graph to the index of a device, in words. `met`: whether there was any
+    device, also one that no operator of the graph is on in the end.
     """
 
     kind: str
     sources: list[Any] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
+    met: bool = False
 
     def matters(self, value: object) -> bool:
         return type(value) is torch.device and value.type == self.kind and value.index is not None
@@ -145,6 +147,7 @@ def _of_device(frame: types.FrameType) -> bool:
 
 
 def _note_read(uses: DeviceUses) -> None:
+    uses.met = True
     as_proxy = sys._getframe(2).f_code.co_name == "as_proxy"
     frames = list(_callers())
     if not frames or not _reads_harmlessly(frames, as_proxy=as_proxy):
@@ -153,6 +156,7 @@ def _note_read(uses: DeviceUses) -> None:
 
 
 def _note_made(uses: DeviceUses, variable: Any) -> None:
+    uses.met = True
     origin = vars(variable).get("source")
     if origin is not None:
         uses.sources.append(origin)
@@ -187,6 +191,7 @@ def _set(self: Any, value: Any) -> None:
 def _get_device(self: Any, tx: Any) -> Any:
     uses = _uses.get()
     if uses is not None and uses.matters(self.device):
+        uses.met = True
         uses.fixed.append("the traced code calls get_device()")
     return _method_get_device(self, tx)
 

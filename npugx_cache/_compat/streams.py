@@ -95,6 +95,23 @@ def call_without_streams(graph: fx.Graph) -> Any:
     return next(found, None)
 
 
+def other_device(graph: fx.Graph) -> Any:
+    """A call of Dynamo's graph that makes another device current than the caller's, or None.
+
+    Dynamo knows of no such thing: what is traced after it is on the wrong device.
+    """
+    for node in graph.nodes:
+        stream = node.meta.get("example_value")
+        elsewhere = isinstance(stream, torch.Stream) and stream.device.index != _current_index()
+        if elsewhere or (node.op == "call_function" and "exchangedevice" in _name(node.target)):
+            return node
+    return None
+
+
+def _current_index() -> int | None:
+    return torch.accelerator.current_device_index() if torch.accelerator.is_available() else None
+
+
 def _asks(node: Any) -> bool:
     return _name(node.target) == "currentstream"
 

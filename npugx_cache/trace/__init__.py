@@ -163,7 +163,7 @@ def _portable(
     backend_id = output.backend_input.backend_id if output.backend_input else None
     frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
     untraced = [*written_by_users(run), *shaping]
-    tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced))
+    tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
     return Traced(
         graph=graph,
         passes=passes,

@@ -6,7 +6,6 @@ names an index or looks at one. In doubt it means the index: that is a miss else
 
 from __future__ import annotations
 
-import dis
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ from npugx_cache.backend.program import STREAMS
 from npugx_cache.guards import Kind, Step
 from npugx_cache.portable import devices
 from npugx_cache.portable.devices import Accelerator
+from npugx_cache.trace.source_facts import is_covered
+from npugx_cache.trace.untraced_devices import may_name_index
 
 if TYPE_CHECKING:
     import types
@@ -28,15 +29,13 @@ if TYPE_CHECKING:
     from npugx_cache.frame import Frame
     from npugx_cache.guards import GuardTree
     from npugx_cache.trace.capturing import Capture
+    from npugx_cache.trace.source_facts import Owners
     from npugx_cache.trace.tree_builder import TreeBuilder
 
 _INDEXED = re.compile(r"[a-z][a-z0-9_]*:\d+")
 _ASKS = frozenset({"current_device", "current_device_index", "get_device_properties"})
 _METHODS = frozenset({"to", "cuda", "npu", "xpu", "pin_memory"})
 """Methods of a tensor that take the index of a device."""
-_LOOKS = frozenset(
-    {"index", "get_device", "current_device", "current_device_index", "device_index", "_base"}
-)
 
 
 def accelerator_of(
@@ -46,6 +45,7 @@ def accelerator_of(
     tree: GuardTree,
     frame: Frame,
     shaping: Iterable[types.CodeType],
+    owners: Owners,
 ) -> Accelerator | None:
     """None for a trace that touches no accelerator.
 
@@ -54,17 +54,21 @@ def accelerator_of(
     uses, handed = capture.devices, capture.output.backend_input
     touched = {*_devices_of(graph), *_devices_in(tree, frame)} if uses.kind else set()
     touched = {name for name in touched if name.partition(":")[0] == uses.kind}
-    index = runtime.current_index(uses.kind) if touched else None
+    index = runtime.current_index(uses.kind) if touched or uses.met else None
     if index is None:
         return None
     others = touched - {uses.kind, devices.name_of(uses.kind, index)}
     reasons = [*(f"it uses {name}" for name in sorted(others)), *uses.fixed]
     reasons += [
         *_unguarded(uses, builder),
-        *_in_conditions(tree),
+        *_in_conditions(tree, uses.kind),
         *_in_graph(handed.graph_module if handed else None),
         *_in_streams(graph),
-        *(f"{c.co_qualname} may name the index of a device" for c in shaping if _may_name(c)),
+        *(
+            f"{code.co_qualname} may name the index of a device"
+            for code in shaping
+            if not is_covered(code, owners.get(id(code), [])) and may_name_index(code, owners)
+        ),
     ]
     return Accelerator(uses.kind, index, reasons[0] if reasons else "")
 
@@ -112,15 +116,16 @@ def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
         yield "it reads a device that has no guard"
 
 
-def _in_conditions(tree: GuardTree) -> Iterator[str]:
+def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
     """Devices elsewhere than alone under EQUALS, and answers that hold an index."""
     nested = [
         arg
-        for kind, (_, args) in tree.checks.items()
+        for check, (_, args) in tree.checks.items()
         for arg in args
-        if kind is not Kind.EQUALS or not devices.is_device(arg)
+        if check is not Kind.EQUALS or not devices.is_device(arg)
     ]
-    if devices.names_in([nested, tree.args, tree.idents, tree.orders]):
+    named = devices.names_in([nested, tree.args, tree.idents, tree.orders])
+    if any(name.partition(":")[0] == kind for name in named):
         yield "a device is part of a value that is guarded as a whole"
     for step, arg in zip(tree.steps, tree.args, strict=True):
         if step == Step.ANSWER and arg in _ASKS:
@@ -132,13 +137,20 @@ def _in_graph(graph: fx.GraphModule | None) -> Iterator[str]:
     for node in graph.graph.nodes if graph is not None else ():
         if any(isinstance(arg, str) and _INDEXED.fullmatch(arg) for arg in _arguments(node)):
             yield "the traced code names the index of a device"
-        elif node.op == "call_method" and node.target in _METHODS:
-            if any(type(arg) is int for arg in _arguments(node)):
+        elif node.target in _METHODS or getattr(node.target, "__name__", "") in _METHODS:
+            if any(map(_is_number, _arguments(node))):
                 yield "the traced code gives the index of a device"
-        elif type(node.kwargs.get("device")) is int:
+        elif _is_number(node.kwargs.get("device")):
             yield "the traced code gives the index of a device"
         elif node.op == "call_function" and _takes_index(node):
             yield f"{node.target} may be given the index of a device"
+
+
+def _is_number(arg: object) -> bool:
+    """Whether an argument is a number, be it one that the graph computes or is given."""
+    if not isinstance(arg, fx.Node):
+        return type(arg) is int
+    return not isinstance(arg.meta.get("example_value"), torch.Tensor)
 
 
 def _takes_index(node: fx.Node) -> bool:
@@ -147,8 +159,7 @@ def _takes_index(node: fx.Node) -> bool:
         return True
     if runtime.operator_name(node.target) is None:
         return False
-    numbers = any(type(arg) is int for arg in _arguments(node))
-    return numbers and _has_device(node.target)
+    return any(map(_is_number, _arguments(node))) and _has_device(node.target)
 
 
 def _has_device(target: Any) -> bool:
@@ -165,19 +176,3 @@ def _in_streams(graph: fx.GraphModule | None) -> Iterator[str]:
         if schema is not None and schema.name.startswith(f"{STREAMS}::"):
             yield "it works on streams, which belong to a device"
             return
-
-
-def _may_name(code: types.CodeType) -> bool:
-    """Whether code that ran, untraced, may name an index or look at one: by its looks."""
-    loads = sum(
-        i.opname.startswith("LOAD_") and i.argval == "device" for i in dis.get_instructions(code)
-    )
-    given = 0
-    for constant in code.co_consts:
-        if isinstance(constant, str) and _INDEXED.fullmatch(constant):
-            return True
-        if isinstance(constant, tuple):
-            given += constant.count("device")
-        if hasattr(constant, "co_code") and _may_name(constant):
-            return True
-    return bool(_LOOKS & {*code.co_names}) or given > loads

@@ -27,6 +27,10 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
     if call is not None:
         what, change = f"{call.target} is called without an accelerator", "leave it out there"
         return location.reason(what, location.of_text(call.stack_trace), change)
+    elsewhere = streams.other_device(graph_module.graph)
+    if elsewhere is not None:
+        what, change = "another device becomes current", "call it where that device is current"
+        return location.reason(what, location.of_text(elsewhere.stack_trace), change)
     for scope in filter(vendor_scopes.begins, graph_module.graph.nodes):
         what, change = "a scope of torch_npu's has no counterpart", "use npugx_cache.backend.scope"
         return location.reason(what, location.of_text(scope.stack_trace), change)

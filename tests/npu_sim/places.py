@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import npu_sim
+import placed_operators
 import torch
 
 from npugx_cache import cache_compile
@@ -19,6 +20,7 @@ FIXED = torch.device("npu:0")
 OWN = torch.device("npu", HERE)
 OWNS = [OWN]
 SCALE = {"npu:0": 2.0, "npu:1": 3.0}
+STREAM = torch.npu.Stream(device=0)
 
 
 class Block(torch.nn.Module):
@@ -82,34 +84,6 @@ def made(x):
 
 def grows(x):
     return x.sum(0) + x.shape[0]
-
-
-@torch.library.custom_op("npugx_places::twice", mutates_args=(), device_types=("cpu", "npu"))
-def twice(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-@twice.register_fake
-def _(x):
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
-@torch.library.custom_op("npugx_places::numbered", mutates_args=(), device_types=("cpu", "npu"))
-def numbered(x: torch.Tensor) -> torch.Tensor:
-    return x.new_zeros(4 + x.device.index)
-
-
-@numbered.register_fake
-def _(x):
-    return torch.empty(4 + x.device.index, dtype=x.dtype, device=x.device)
-
-
-def custom(x):
-    return twice(x) + 1
-
-
-def custom_by_index(x):
-    return numbered(x)
 
 
 def literal(x):
@@ -192,6 +166,37 @@ def both(x, y):
     return x + 1, y * 2
 
 
+def to_given(x, n):
+    return x.to(n), torch.ones(4, device=n), x + 1
+
+
+def on_computed(x, n):
+    return torch.ones(4, device=n - 1), x.new_ones(2, device=n * 2 - 2), x + 1
+
+
+def index_of_made(x):
+    return x + torch.zeros(2, device="npu").device.index
+
+
+def with_cpu_default(x, device=torch.device("cpu")):  # noqa: B008 - what is tested
+    return torch.arange(4, device=device).to(x.device) + x
+
+
+def with_cpu(x):
+    return with_cpu_default(x)
+
+
+def block_of_device(x):
+    with torch.accelerator.device_index(0):
+        return x + 1, torch.ones(4, device="npu")
+
+
+def block_of_stream(x):
+    with STREAM:
+        y = torch.ones(4, device="npu")
+    return x + 1, y
+
+
 def here(*size):
     torch.manual_seed(1)
     return torch.randn(size or (2, 4)).to(OWN)
@@ -213,7 +218,7 @@ HITS = {
     "a device as a key": lambda: (checked, (here(),)),
     "a constant of the graph": lambda: (constant, (here(),)),
     "from the CPU": lambda: (moved_here, (here().cpu(),)),
-    "a custom operator": lambda: (custom, (here(),)),
+    "the CPU beside": lambda: (with_cpu, (here(),)),
     "a symbolic size": lambda: (grows, (here(5, 4),), {"dynamic": True}),
 }
 RIGHT = {
@@ -238,8 +243,18 @@ RIGHT = {
     "a fixed default": lambda: (default_argument, (here(),)),
     "two devices": lambda: (both, (here(), elsewhere())),
     "inputs elsewhere": lambda: (grows, (elsewhere(),)),
-    "a fake that looks at the index": lambda: (custom_by_index, (here(),)),
+    "a symbolic number": lambda: (to_given, (here(), 0), {"dynamic": True}),
+    "a computed number": lambda: (on_computed, (here(), 1), {"dynamic": True}),
+    "no operator on it": lambda: (index_of_made, (here().cpu(),)),
 }
+ELSEWHERE = {
+    "another device in a block": lambda: (block_of_device, (here(),)),
+    "a stream of another device": lambda: (block_of_stream, (here(),)),
+}
+for each in placed_operators.PORTABLE:
+    HITS[each._name] = lambda made=each: (placed_operators.calling(made), (here(),))
+for each in placed_operators.TIED:
+    RIGHT[each._name] = lambda made=each: (placed_operators.calling(made), (here(),))
 
 
 def same(got, want):
@@ -266,7 +281,7 @@ if __name__ == "__main__":
     torch.npu.set_device(HERE)
     times = int(sys.argv[2])
     found = {}
-    for name, make in {**HITS, **RIGHT}.items():
+    for name, make in {**HITS, **RIGHT, **ELSEWHERE}.items():
         found[name] = outcome(make, Path.cwd() / name.replace(" ", "_"), times)
     torch.set_default_device(OWN)
     found["a default device"] = outcome(lambda: (made, (here(),)), Path.cwd() / "default", times)

@@ -42,6 +42,14 @@ def test_compiled_on_one_device_and_called_on_another(once, name):
     assert warm["captured"] == cold["captured"] or not hits
 
 
+@pytest.mark.parametrize("name", places.ELSEWHERE)
+def test_what_makes_another_device_current_runs_eagerly(once, name):
+    _, *elsewhere = (run[name] for run in once("places", both))
+    for found in elsewhere:
+        assert found["right"]
+        assert found["hits"] == found["misses"] == 0
+
+
 def test_the_restored_need_no_compiler(once):
     _, warm, _ = once("places", both)
     first = next(iter(warm))
