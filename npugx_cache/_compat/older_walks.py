@@ -7,41 +7,20 @@ folds a set into a constant walk it too, and are taken for walks. Importing this
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import side_effects
 from torch._dynamo.variables import builtin, constant, dicts
 
+from npugx_cache._compat import unguarded
 from npugx_cache._compat.runtime import torch_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _SET = "this torch walks sets in an order that no guard sees"
 _REVERSED = "this torch walks a list backwards as it was before it changed"
-
-
-@dataclass
-class _Walks:
-    refuse: Callable[[str], None]
-    reversed: dict[int, Any] = field(default_factory=dict)
-
-
-_walks: ContextVar[_Walks | None] = ContextVar("npugx_older_walks", default=None)
-
-
-@contextlib.contextmanager
-def noted(refuse: Callable[[str], None]) -> Iterator[None]:
-    """Call `refuse` with what traces made inside may get wrong."""
-    token = _walks.set(_Walks(refuse))
-    try:
-        yield
-    finally:
-        _walks.reset(token)
 
 
 def _is_set(value: Any) -> bool:
@@ -51,28 +30,28 @@ def _is_set(value: Any) -> bool:
     return type(value) in kinds and len(value.items) > 1
 
 
-def _note_walk(walks: _Walks, value: Any, *_: Any) -> None:
+def _note_walk(asked: unguarded.Asked, value: Any, *_: Any) -> None:
     if _is_set(value):
-        walks.refuse(_SET)
+        asked.refuse(_SET)
 
 
-def _note_pop(walks: _Walks, value: Any, tx: Any, name: str, *_: Any) -> None:
+def _note_pop(asked: unguarded.Asked, value: Any, tx: Any, name: str, *_: Any) -> None:
     del tx
     if name == "pop":
-        _note_walk(walks, value)
+        _note_walk(asked, value)
 
 
-def _note_reversed(walks: _Walks, builtin_: Any, tx: Any, value: Any) -> None:
+def _note_reversed(asked: unguarded.Asked, builtin_: Any, tx: Any, value: Any) -> None:
     del builtin_, tx
     value = value.realize()
     for each in (value, getattr(value, "dv_dict", None)):
-        walks.reversed[id(each)] = each
+        asked.walked_backwards[id(each)] = (each,)
 
 
-def _note_change(walks: _Walks, effects: Any, changed: Any) -> None:
+def _note_change(asked: unguarded.Asked, effects: Any, changed: Any) -> None:
     del effects
-    if id(changed) in walks.reversed:
-        walks.refuse(_REVERSED)
+    if id(changed) in asked.walked_backwards:
+        asked.refuse(_REVERSED)
 
 
 def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
@@ -80,9 +59,9 @@ def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
 
     @functools.wraps(method)
     def noting(*args: Any, **kwargs: Any) -> Any:
-        walks = _walks.get()
-        if walks is not None:
-            note(walks, *args)
+        asked = unguarded.asked()
+        if asked is not None:
+            note(asked, *args)
         return method(*args, **kwargs)
 
     setattr(owner, name, noting)

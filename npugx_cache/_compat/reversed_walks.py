@@ -6,36 +6,12 @@ eager does. `older_walks` is for torch before it. Importing this module loads th
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch._dynamo.variables import dicts, lists
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@dataclass
-class _Walks:
-    refuse: Callable[[str], None]
-    begun: dict[int, tuple[Any, Any, list[Any]]] = field(default_factory=dict)
-    """By id: an iterator, what it walks, and what that held when the walk began."""
-
-
-_walks: ContextVar[_Walks | None] = ContextVar("npugx_reversed", default=None)
-
-
-@contextlib.contextmanager
-def noted(refuse: Callable[[str], None]) -> Iterator[None]:
-    """Call `refuse` with what traces made inside get wrong."""
-    token = _walks.set(_Walks(refuse))
-    try:
-        yield
-    finally:
-        _walks.reset(token)
+from npugx_cache._compat import unguarded
 
 
 def _items(walked: Any) -> list[Any]:
@@ -53,9 +29,9 @@ def _remembering(owner: Any) -> None:
     @functools.wraps(method)
     def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
         made = method(self, tx, name, *rest)
-        walks = _walks.get()
-        if walks is not None and name == "__reversed__" and _has_items(self):
-            walks.begun[id(made)] = made, self, _items(self)
+        asked = unguarded.asked()
+        if asked is not None and name == "__reversed__" and _has_items(self):
+            asked.walked_backwards[id(made)] = made, self, _items(self)
         return made
 
     owner.call_method = remembering
@@ -68,12 +44,13 @@ def _comparing(name: str) -> None:
 
     @functools.wraps(method)
     def comparing(self: Any, *rest: Any) -> Any:
-        walks = _walks.get()
-        if walks is not None and id(self) in walks.begun and self.index < len(self.items):
-            _, walked, before = walks.begun[id(self)]
+        asked = unguarded.asked()
+        begun = asked.walked_backwards.get(id(self)) if asked is not None else None
+        if asked is not None and begun is not None and self.index < len(self.items):
+            _, walked, before = begun
             if list(map(id, _items(walked))) != list(map(id, before)):
                 what = "a list or dict that changes while it is walked backwards"
-                walks.refuse(f"{what} is traced as if it did not")
+                asked.refuse(f"{what} is traced as if it did not")
         return method(self, *rest)
 
     setattr(lists.ListIteratorVariable, name, comparing)

@@ -50,6 +50,8 @@ class Asked:
     subclasses: set[tuple[type, type]] = field(default_factory=set)
     attributes: set[tuple[type, str]] = field(default_factory=set)
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
+    walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
 
     def refuse(self, what: str) -> None:
         """Note what can't be guarded, with the user's stack in the trace."""

@@ -9,9 +9,9 @@ from npugx_cache import location
 from npugx_cache._compat import (
     device_values,
     older_classes,  # noqa: F401 - it puts guards in place
-    older_walks,
+    older_walks,  # noqa: F401 - it notes what it sees
     opaque,
-    reversed_walks,
+    reversed_walks,  # noqa: F401 - it notes what it sees
     set_walks,
     size_memory,
     tracing,
@@ -59,8 +59,6 @@ def capture(
     try:
         with (
             unguarded.guarded() as asked,
-            reversed_walks.noted(asked.refuse),
-            older_walks.noted(asked.refuse),
             set_walks.noted_walks(flipped) as walks,
             device_values.noted() as devices,
         ):
