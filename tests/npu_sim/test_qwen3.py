@@ -46,8 +46,10 @@ def run_both(once):
         dumps.mkdir(exist_ok=True)
         command = "-W", "ignore", SCRIPT, DEVICE, dumps, *group
         with_cann = {**kept, **(install(surroundings.folder / "cann") if DEVICE == "npu" else {})}
-        # The restarted process finds no op_compiler.
-        for environment in (with_cann, {**with_cann, "PATH": os.environ["PATH"]}):
+        # The restarted process finds no op_compiler, unless an option asks for it each time.
+        compiles = "disable_static_kernel_compile_cache" in group
+        restarted = with_cann if compiles else {**with_cann, "PATH": os.environ["PATH"]}
+        for environment in (with_cann, restarted):
             found.append(surroundings.start(*command, **environment).result(timeout=SECONDS))
         return found
 
