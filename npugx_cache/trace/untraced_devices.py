@@ -30,8 +30,13 @@ _ATTRIBUTES = frozenset(
         *("half", "float", "double", "int", "long"),
     }
 )
-_HARMLESS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL"})
-_OPENS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH"})
+_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL"})
+_OPENS = frozenset(
+    {
+        *("LOAD_DEREF", "LOAD_CLASSDEREF", "IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH"),
+        "CALL_FUNCTION_EX",  # arguments whose names don't show
+    }
+)
 _TEXTS = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "BUILD_STRING"})
 _PUSHES = frozenset({"LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL"})
 
@@ -47,7 +52,7 @@ def may_name_index(code: types.CodeType, owners: Owners) -> bool:
         return True
     handed_on = 0
     for position, each in enumerate(instructions):
-        if each.argval == "device" and each.opname in _HARMLESS:
+        if each.argval == "device" and each.opname in _READS:
             if not _is_handed_on(code, instructions, position):
                 return True
             handed_on += 1

@@ -46,6 +46,11 @@ def on_a_number(x, i):
     return torch.empty(4, device=0)
 
 
+def on_an_argument_by_name(x, i):
+    given = {"device": 0}
+    return torch.empty(4, **given)
+
+
 def on_a_formatted(x, i):
     return torch.empty(4).to(f"npu:{i}")
 
@@ -87,7 +92,14 @@ PORTABLE = [operator(fake.__name__, twice, fake) for fake in (handed_on, handed_
 TIED = [
     *(
         operator(fake.__name__, fixed, fake)
-        for fake in (on_a_literal, on_a_global, on_a_number, on_a_formatted, in_a_block)
+        for fake in (
+            on_a_literal,
+            on_a_global,
+            on_a_number,
+            on_an_argument_by_name,
+            on_a_formatted,
+            in_a_block,
+        )
     ),
     *(
         operator(fake.__name__, sized, fake)
