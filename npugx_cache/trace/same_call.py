@@ -149,20 +149,26 @@ def _digest(*parts: object) -> str:
 
 
 def _frame(code: types.CodeType, inputs: int) -> tuple[list[Any], list[Any]]:
-    """What each input of the graph is read from, and the instructions after the call of the graph.
+    """What each input of the graph is read from, and what is called around the call of the graph.
 
-    Values that were kept while inputs were read are put in where they are used.
+    Values that were kept while inputs were read are put in where they are used, those of calls by
+    their position among the calls: with an accelerator, Dynamo asks for the current stream first.
     """
     instructions = list(dis.get_instructions(code))
     stack: list[Any] = []
     kept: dict[str, Any] = {}
+    calls: list[Any] = []
     for position, this in enumerate(instructions):
-        if this.opname == "CALL":
-            (graph,) = stack[: len(stack) - inputs]
-            if not str(graph[1]).startswith("__compiled_fn_"):
-                raise ValueError("something else is called before the graph")
-            return stack[len(stack) - inputs :], _rest(code, instructions[position + 1 :], kept)
-        _read(this, stack, kept)
+        if this.opname != "CALL":
+            _read(this, stack, kept)
+            continue
+        called, *arguments = stack[-1 - (this.arg or 0) :]
+        if str(called[1]).startswith("__compiled_fn_"):
+            if len(stack) != 1 + inputs:
+                raise ValueError("the graph is called with something else on the stack")
+            return arguments, [calls, *_rest(code, instructions[position + 1 :], kept)]
+        stack[-1 - len(arguments) :] = [("result", len(calls))]
+        calls.append((called, arguments))
     raise ValueError("the graph is not called")
 
 
@@ -182,6 +188,8 @@ def _read(this: dis.Instruction, stack: list[Any], kept: dict[str, Any]) -> None
         stack.append(stack[-1])
     elif this.opname == "STORE_FAST":
         kept[this.argval] = stack.pop()
+    elif this.opname == "POP_TOP":
+        stack.pop()
     else:
         raise ValueError(f"unknown to this comparison: {this.opname}")
 

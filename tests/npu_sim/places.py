@@ -48,6 +48,18 @@ class Kept(Block):
         return super().forward(x.to(self.kept)), torch.arange(4, device=self.kept)
 
 
+class Layers(Block):
+    """A table per kind of layer, made in the order of a set, as by Gemma 3."""
+
+    kinds = ("sliding_attention", "full_attention")
+
+    def forward(self, x):
+        tables = {kind: self.offset * len(kind) for kind in set(self.kinds)}
+        for kind in self.kinds:
+            x = super().forward(x) * tables[kind]
+        return x
+
+
 def alike(x, y):
     return x + 1 if x.device == y.device and x.device.type == "npu" else x - 1
 
@@ -219,6 +231,7 @@ HITS = {
     "a constant of the graph": lambda: (constant, (here(),)),
     "from the CPU": lambda: (moved_here, (here().cpu(),)),
     "the CPU beside": lambda: (with_cpu, (here(),)),
+    "an order that does not matter": lambda: (Layers(OWN).forward, (here(),)),
     "a symbolic size": lambda: (grows, (here(5, 4),), {"dynamic": True}),
 }
 RIGHT = {
