@@ -17,7 +17,7 @@ from npugx_cache.backend.options.table import SPECS, Options
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["MAX_CAPTURE_LIMIT", "SPECS", "Options", "Spec", "parse"]
 
@@ -30,6 +30,10 @@ _USELESS_UNDER_FORCE_EAGER = (
     "super_kernel_optimize",
     "deadlock_check",
 )
+
+_DEFAULTS = Options()
+_DONE_BY_PASSES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "dump_tensor_data")
+_WITHOUT_PASSES = ("aot_eager", "npugraphs", "cudagraphs")
 
 _ONLY_UNDER_FORCE_EAGER = (
     "_vllm_aclnn_static_kernel_sym_index",
@@ -44,8 +48,7 @@ def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Op
     """
     if backend != "inductor":
         parsed = Options(**_checked(dict(options or {})))
-        if backend == "aot_eager" and parsed.static_kernel_compile:
-            raise OptionError("option 'static_kernel_compile' has no effect with 'aot_eager'")
+        _check_backend(parsed, options or {}, backend)
         return parsed
     from npugx_cache.backend.options import inductor
 
@@ -114,6 +117,20 @@ def _check_conflicts(options: Options) -> None:
             raise OptionError(
                 f"options 'force_eager' and {name!r} exclude each other: nothing is captured"
             )
+
+
+def _check_backend(options: Options, given: Iterable[str], backend: str) -> None:
+    """Refuse what would be ignored. A pass that is switched on where none runs is a default."""
+    for name in given if backend in _WITHOUT_PASSES else ():
+        if getattr(options, name) in (SPECS[name].off, getattr(_DEFAULTS, name)):
+            continue
+        if name in _DONE_BY_PASSES:
+            why = "runs no graph passes"
+        elif backend == "aot_eager" and name != "force_eager":
+            why = "captures nothing"
+        else:
+            continue
+        raise OptionError(f"option {name!r} has no effect with {backend!r}, which {why}")
 
 
 def _kept(value: Any) -> Any:

@@ -18,7 +18,9 @@ of the key of an entry. An option that has no effect on the devices of a graph i
 `BackendUnavailable` when it is compiled; one that needs an NPU, where torch_npu is not installed,
 when the function is decorated.
 
-The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes.
+The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes, and `aot_eager` captures
+nothing: custom passes and dumps are refused with them, and with `aot_eager` every option below
+`force_eager` that differs from its default.
 
 The backend `inductor` takes the settings of `torch._inductor.config` instead, such as
 `{"max_autotune": True, "cpp.min_chunk_size": 1024}`. Names are checked when a function is

@@ -434,7 +434,7 @@ def a_decomposition_and_options(cached):
     call = cached(
         uses_silu,
         custom_decompositions={torch.ops.aten.silu.default: silu},
-        options={"remove_noop_ops": False, "capture_limit": 8},
+        options={"remove_noop_ops": False, "force_eager": True},
         backend="aot_eager",
     )
     return [call(tensor(3))]

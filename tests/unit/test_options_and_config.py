@@ -91,6 +91,30 @@ def test_options_that_exclude_each_other_are_named(given_options, said):
         options.parse(given_options)
 
 
+@pytest.mark.parametrize(
+    ("backend", "given_options", "said"),
+    [
+        ("aot_eager", {"capture_limit": 3}, "which captures nothing"),
+        ("aot_eager", {"use_graph_pool": (0, 5)}, "'use_graph_pool' has no effect"),
+        ("aot_eager", {"clone_output": False}, "which captures nothing"),
+        ("aot_eager", {"dump_tensor_data": True}, "which runs no graph passes"),
+        ("npugraphs", {"dump_tensor_data": True}, "no effect with 'npugraphs'"),
+        ("cudagraphs", {"post_grad_custom_pre_pass": f}, "which runs no graph passes"),
+    ],
+)
+def test_what_a_backend_would_ignore_is_refused(backend, given_options, said):
+    with pytest.raises(OptionError, match=said):
+        cache_compile(f, backend=backend, options=given_options)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "npugraphs", "cudagraphs"])
+def test_what_a_backend_does_anyway_may_be_said(backend):
+    switches = {name: spec.off for name, spec in options.SPECS.items() if not spec.needs}
+    assert switches["remove_noop_ops"] is False
+    for given_options in (switches, {"force_eager": True}, {"inplace_pass": True}):
+        cache_compile(f, backend=backend, options=given_options)
+
+
 def test_defaults_and_given_options_are_factors():
     factors = dict(options.parse({"capture_limit": 3}).as_factors())
     assert factors["capture_limit"] == "3"
