@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npugx_cache import cache_compile
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.passes.dead_code import remove_dead_code
 from npugx_cache.backend.passes.noop import remove_noops
@@ -106,15 +105,3 @@ def test_a_view_that_nobody_sees_through_becomes_a_reshape():
     assert views_to_reshapes(graph.graph) == 1
     assert targets(graph).count(aten.view.default) == 2
     torch.testing.assert_close(graph(torch.ones(2, 3)), function(torch.ones(2, 3)))
-
-
-def test_a_product_that_raises_stays_though_nothing_uses_it(tmp_path):
-    linear = torch.nn.Linear(3, 3)
-
-    def function(x):
-        linear(x.double())
-        return x + 1
-
-    for called in (function, cache_compile(function, cache_dir=tmp_path)):
-        with pytest.raises(RuntimeError, match="same dtype"):
-            called(torch.ones(2, 3))

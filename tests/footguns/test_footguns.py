@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -150,3 +151,26 @@ def test_outside_of_a_call_nothing_is_compiled(tmp_path):
     assert cached.cache_info() == (0, 0, 0, 0, 0, ())
     cached.warm(torch.ones(1))
     assert cached.cache_info().misses == 1
+
+
+class Looked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 2)
+        self.calls = 0
+
+    def forward(self, x, index):
+        self.calls += 1
+        x.add_(1)
+        return x + self.table(index)
+
+
+def test_before_an_error_of_a_kernel_tensors_are_written_but_objects_are_not(tmp_path):
+    """As in torch.compile, objects are changed after the graph; eager would count the call."""
+    for wrap, counted in ((lambda f: f, 1), (lambda f: cache_compile(f, cache_dir=tmp_path), 0)):
+        model, x = Looked(), torch.zeros(2)
+        call = wrap(model.forward)
+        with pytest.raises(IndexError), torch.no_grad():
+            call(x, torch.tensor([9]))
+        assert torch.equal(x, torch.ones(2))
+        assert model.calls == counted
