@@ -27,7 +27,6 @@ from npugx_cache.trace.caller_frame import portable_frame
 from npugx_cache.trace.devices import accelerator_of, placed
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.placeholders import described, origins_of
-from npugx_cache.trace.raising import refuse_mixed_products
 from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.set_orders import add_orders, to_flip
 from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
@@ -223,7 +222,6 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
-    refuse_mixed_products(graph)
     if layer := older.wrong_lstm(output.backend_input.graph_module, graph):
         what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
         raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))

@@ -174,3 +174,17 @@ def test_before_an_error_of_a_kernel_tensors_are_written_but_objects_are_not(tmp
             call(x, torch.tensor([9]))
         assert torch.equal(x, torch.ones(2))
         assert model.calls == counted
+
+
+def without_use(x):
+    torch.relu(x) - True
+    return x + 1
+
+
+def test_an_error_of_a_call_that_nothing_uses_comes_only_where_it_is_kept(tmp_path):
+    x = torch.ones(2)
+    assert torch.equal(cache_compile(without_use, cache_dir=tmp_path)(x), x + 1)
+    kept = cache_compile(without_use, cache_dir=tmp_path, options={"remove_dead_ops": False})
+    for call in (without_use, kept):
+        with pytest.raises(RuntimeError, match="Subtraction"):
+            call(x)

@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from processes import run, write
-from random_programs import row, texts
+from random_programs import KERNEL, row, texts
 
 EXAMPLES = int(os.environ.get("NPUGX_TEST_EXAMPLES", "25"))
 SEED = int(os.environ.get("NPUGX_TEST_SEED", "1"))
@@ -48,12 +48,19 @@ def faults(surroundings, programs):
 
 
 def _fault(text, cold, warm):
-    if cold["difference"] or warm["difference"]:
-        return f"cold: {cold['difference']}; changed: {warm['difference']}"
+    differences = [_not_documented(each["difference"]) for each in (cold, warm)]
+    if any(differences):
+        return "cold: {}; changed: {}".format(*differences)
     unchanged = NOTHING_CHANGED in text and "# edit" not in text
     if unchanged and not cold["bypasses"] and warm["misses"]:
         return f"a needless miss: {warm['reasons']}"
     return None
+
+
+def _not_documented(difference):
+    """None where a kernel raised in eager, in a call that the graph has dropped as unused."""
+    dropped = (f"['list', {KERNEL!r}, ", f"eager {KERNEL!r} and cached ")
+    return None if (difference or "").startswith(dropped) else difference
 
 
 def test_random_programs_give_eagers_results_after_a_restart_and_a_change(surroundings):
@@ -64,8 +71,12 @@ def test_random_programs_give_eagers_results_after_a_restart_and_a_change(surrou
         part, texts_found = texts_found[:BATCH], texts_found[BATCH:]
         found |= faults(surroundings.beside(f"batch{batches}"), part)
         batches += 1
-    if not any(found.values()):
+    failed = [text for text, fault in found.items() if fault]
+    if not failed:
         return
+    print(len(failed), "of", len(found), "programs failed, and one of them is shrunk:")
+    for text in failed:
+        print(f"\n{found[text]}\n### name\n{text}")
 
     def look(text):
         if text not in found:
