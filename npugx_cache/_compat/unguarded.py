@@ -40,6 +40,7 @@ from npugx_cache.covered import is_covered_module
 
 if TYPE_CHECKING:
     import traceback
+    import types
     from collections.abc import Callable, Iterator
 
 
@@ -52,6 +53,8 @@ class Asked:
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
+    dict_reads: dict[tuple[types.CodeType, int], list[bool]] = field(default_factory=dict)
+    """For each line that reads a `__dict__`, whose the trace made; noted by `older_dicts` alone."""
 
     def refuse(self, what: str) -> None:
         """Note what can't be guarded, with the user's stack in the trace."""

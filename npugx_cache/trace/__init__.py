@@ -153,7 +153,7 @@ def _portable(
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
     code = [*captured.traced_code, *written_by_users(run)]
     owners = owners_of(code)
-    refuse_names(captured.traced_code, owners)
+    refuse_names(captured.traced_code, owners, capture.asked.dict_reads)
     _add_conditions(builder, output, function, owners)
     add_orders(builder, capture.walks, owners)
     origins = list(origins_of(output, builder))

@@ -9,6 +9,7 @@ from npugx_cache import location
 from npugx_cache._compat import (
     device_values,
     older_classes,  # noqa: F401 - it puts guards in place
+    older_dicts,  # noqa: F401 - it notes what it sees
     older_walks,  # noqa: F401 - it notes what it sees
     opaque,
     reversed_walks,  # noqa: F401 - it notes what it sees

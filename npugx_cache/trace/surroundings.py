@@ -24,7 +24,7 @@ from npugx_cache.trace.source_facts import is_covered, owners_of
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npugx_cache.trace.source_facts import Owners
     from npugx_cache.trace.tree_builder import TreeBuilder
@@ -75,15 +75,21 @@ def starred_assignment(codes: Iterable[types.CodeType]) -> str | None:
     return None
 
 
-def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:
+def refuse_names(
+    codes: Iterable[types.CodeType],
+    owners: Owners,
+    dict_reads: Mapping[tuple[types.CodeType, int], list[bool]],
+) -> None:
     """Raises where user code asks what Dynamo folds and no guard can tell: by name, at its line.
 
     `NotPortable` for `hash`, which this process alone may keep; `NotEager` for what may change
-    while it lives.
+    while it lives. `dict_reads` tells where a `__dict__` is read that the trace itself made.
     """
     for code in set(codes):
         written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
         for line, name in _refused_names(code) if written else ():
+            if name == "__dict__" and all(dict_reads.get((code, line), [False])):
+                continue
             text = linecache.getline(code.co_filename, line).strip()
             place = location.Place(code.co_filename, line, code.co_name, text)
             change = "compute it outside the cached function and pass it in"
