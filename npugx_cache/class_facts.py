@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.covered import is_covered_module
 from npugx_cache.fingerprint import digest
-from npugx_cache.portable import NotPortable, encode, look_up
+from npugx_cache.portable import NotPortable, encode, look_up, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,6 +64,61 @@ def members_hash(module: str, name: str) -> str:
         return ""
     named: dict[str, Any] = dict(cls.__members__)
     return digest(f"{each}={_value_text(member)}" for each, member in named.items())
+
+
+def special_names(classes: Iterable[type]) -> Iterator[tuple[str, str, str]]:
+    """Module, name and hash of what classes of user code define for Python's own syntax.
+
+    A `__bool__` or an `__init__` that a class gets later changes what was traced, and nothing else
+    tells. A class that no name leads to is left out.
+    """
+    for cls in classes:
+        try:
+            if look_up(cls.__module__, cls.__qualname__) is cls:
+                found = special_hash(cls.__module__, cls.__qualname__)
+                yield cls.__module__, cls.__qualname__, found
+        except NotPortable:
+            continue
+
+
+def special_hash(module: str, name: str) -> str:
+    """Of the classes in the MRO, and the special names that those of user code define.
+
+    With what stands under them: one that a library makes, as `functools.total_ordering` does, may
+    be replaced by the user's.
+    """
+    parts = []
+    for cls in getattr(look_up(module, name), "__mro__", ()):
+        space = vars(cls)
+        names = () if is_covered_module(cls.__module__) else sorted(SPECIAL & space.keys())
+        defined = (f"{each}={_made_by(space[each])}" for each in names)
+        parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
+    return digest(parts)[:32]
+
+
+def _made_by(member: Any) -> str:
+    code = getattr(unwrap(member), "__code__", None)
+    return code.co_qualname if code is not None else type(member).__name__
+
+
+_OPERATORS = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
+    *("lshift", "rshift", "and", "xor", "or"),
+)
+SPECIAL = frozenset(
+    f"__{name}__"
+    for name in (
+        *(f"{side}{name}" for name in _OPERATORS for side in ("", "r", "i")),
+        *("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "index"),
+        *("int", "float", "complex", "bool", "len", "hash", "str", "repr", "format"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "contains", "iter", "next", "reversed"),
+        *("getitem", "setitem", "delitem", "missing", "length_hint", "class_getitem"),
+        *("new", "init", "post_init", "call", "enter", "exit", "copy", "deepcopy"),
+        *("getattr", "getattribute", "setattr", "delattr", "get", "set", "delete"),
+        *("instancecheck", "subclasscheck", "torch_function"),
+    )
+)
+"""Names that Python or torch looks up in a class by itself."""
 
 
 def _value_text(member: Any) -> str:

@@ -40,6 +40,7 @@ TENSOR_METHOD = "tensor method"
 GROUP = "process group"
 SUBCLASS = "subclass"
 MEMBERS = "members"
+SPECIAL_NAMES = "special names"
 
 
 class SourceFact(NamedTuple):
@@ -49,7 +50,7 @@ class SourceFact(NamedTuple):
     in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
     schema of the custom operator `name`; `module` is its namespace. LOOKUP: the class in which
     `Class.attribute` is found, or "". TENSOR_METHOD: the method `name` of torch.Tensor.
-    SUBCLASS and MEMBERS: see `class_facts`.
+    SUBCLASS, MEMBERS and SPECIAL_NAMES: see `class_facts`.
     GROUP: the ranks of the process group `name`: their number is folded into the sizes of a graph,
     and the name may have been found by them.
     """
@@ -121,11 +122,12 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
 
 
 def class_facts_of(
-    pairs: Iterable[tuple[type, type]], enums: Iterable[type]
+    pairs: Iterable[tuple[type, type]], enums: Iterable[type], met: Iterable[type]
 ) -> tuple[SourceFact, ...]:
-    """What was asked of pairs of classes, and the members of enumerations."""
+    """What was asked of pairs of classes, members of enumerations, special names of those met."""
     facts = [SourceFact(SUBCLASS, *row) for row in class_facts.subclasses(pairs)]
     facts += [SourceFact(MEMBERS, *row) for row in class_facts.members(enums)]
+    facts += [SourceFact(SPECIAL_NAMES, *row) for row in class_facts.special_names(met)]
     return tuple(sorted(facts))
 
 
@@ -196,14 +198,19 @@ def _default_text(value: object) -> str:
 
 
 def _provider(module: str, full: str) -> str:
-    """The first class of the MRO that has the attribute; for one of torch also its code."""
+    """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
+
+    For one of torch also its code.
+    """
     qualname, _, name = full.rpartition(".")
     for cls in getattr(look_up(module, qualname), "__mro__", ()):
         if name in vars(cls):
-            member = unwrap(vars(cls)[name])
+            found = vars(cls)[name]
+            kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
+            member = unwrap(found)
             covered = is_covered_module(cls.__module__)
             code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
-            return f"{cls.__module__}.{cls.__qualname__}{code if covered else ''}"
+            return f"{cls.__module__}.{cls.__qualname__} {kind}{code if covered else ''}"
     return ""
 
 
@@ -250,6 +257,7 @@ _HASHES = {
     GROUP: _group_ranks,
     SUBCLASS: class_facts.is_subclass,
     MEMBERS: class_facts.members_hash,
+    SPECIAL_NAMES: class_facts.special_hash,
 }
 _WORDS = {
     OPERATOR: "schema of operator",
@@ -258,4 +266,5 @@ _WORDS = {
     GROUP: "ranks of process group",
     SUBCLASS: "the answer to",
     MEMBERS: "a member of",
+    SPECIAL_NAMES: "the special methods of",
 }

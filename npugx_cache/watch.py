@@ -12,6 +12,8 @@ from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
 from npugx_cache import class_facts
+from npugx_cache.class_facts import SPECIAL
+from npugx_cache.covered import is_covered_module
 from npugx_cache.guards.names import ABSENT, looked_up
 from npugx_cache.guards.seal import SealedNames
 from npugx_cache.portable import function_chain, look_up
@@ -19,6 +21,7 @@ from npugx_cache.source import (
     FUNCTION,
     GROUP,
     LOOKUP,
+    SPECIAL_NAMES,
     SUBCLASS,
     TENSOR_METHOD,
     SourceFact,
@@ -68,6 +71,11 @@ def _found_by(fact: SourceFact) -> Iterator[Row]:
     """The namespaces that decide what a name means, in the order they are asked."""
     if fact.kind == TENSOR_METHOD:
         yield from looked_up(sys.modules["torch"].Tensor, fact.name)
+    elif fact.kind == SPECIAL_NAMES:
+        for cls in getattr(look_up(fact.module, fact.name), "__mro__", ()):
+            if not is_covered_module(cls.__module__):
+                found = vars(cls)
+                yield from ((cls, name, found.get(name, ABSENT)) for name in SPECIAL)
     elif fact.kind in (LOOKUP, FUNCTION):
         owner, _, name = fact.name.rpartition(".")
         holder = look_up(fact.module, owner) if owner else sys.modules[fact.module]

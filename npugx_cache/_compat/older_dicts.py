@@ -1,4 +1,4 @@
-"""Reads of an object's `__dict__` that need no guard, with torch before 2.13. Checked on torch 2.11.
+"""Reads of a `__dict__` that need no guard, with torch before 2.13. Checked on torch 2.11.
 
 That torch has no guard for such a read, so code with one is not cached (`trace/surroundings.py`).
 What an object holds that the trace itself made follows from the trace: transformers' ModelOutput
@@ -28,7 +28,7 @@ def _was_made_in_the_trace(value: Any) -> bool:
 
 
 def _hides_attributes(cls: type) -> bool:
-    """Whether a property or slot could be found by Dynamo where the `__dict__` has something else."""
+    """Whether Dynamo could find a property or slot where the `__dict__` has something else."""
     return any(
         hasattr(type(value), "__set__") for name, value in vars(cls).items() if name[:2] != "__"
     )

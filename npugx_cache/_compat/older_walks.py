@@ -7,17 +7,13 @@ folds a set into a constant walk it too, and are taken for walks. Importing this
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch._dynamo import side_effects
 from torch._dynamo.variables import builtin, constant, dicts
 
 from npugx_cache._compat import unguarded
 from npugx_cache._compat.runtime import torch_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SET = "this torch walks sets in an order that no guard sees"
 _REVERSED = "this torch walks a list backwards as it was before it changed"
@@ -54,25 +50,12 @@ def _note_change(asked: unguarded.Asked, effects: Any, changed: Any) -> None:
         asked.refuse(_REVERSED)
 
 
-def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
-    method = getattr(owner, name)
-
-    @functools.wraps(method)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        asked = unguarded.asked()
-        if asked is not None:
-            note(asked, *args)
-        return method(*args, **kwargs)
-
-    setattr(owner, name, noting)
-
-
 if torch_version() < (2, 13):
     _set_variable = vars(dicts)["SetVariable"]
     for _kind in (_set_variable, vars(dicts)["FrozensetVariable"]):
-        _before(_kind, "as_python_constant", _note_walk)
+        unguarded.note_before(_kind, "as_python_constant", _note_walk)
     for _owner in (_set_variable, constant.ConstantVariable):
-        _before(_owner, "unpack_var_sequence", _note_walk)
-    _before(_set_variable, "call_method", _note_pop)
-    _before(builtin.BuiltinVariable, "call_reversed", _note_reversed)
-    _before(side_effects.SideEffects, "mutation", _note_change)
+        unguarded.note_before(_owner, "unpack_var_sequence", _note_walk)
+    unguarded.note_before(_set_variable, "call_method", _note_pop)
+    unguarded.note_before(builtin.BuiltinVariable, "call_reversed", _note_reversed)
+    unguarded.note_before(side_effects.SideEffects, "mutation", _note_change)

@@ -50,6 +50,7 @@ class Asked:
 
     subclasses: set[tuple[type, type]] = field(default_factory=set)
     attributes: set[tuple[type, str]] = field(default_factory=set)
+    classes: set[type] = field(default_factory=set)
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
@@ -206,7 +207,7 @@ def _note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
         asked.refuse(f"{name}() is assumed to give a constant")
 
 
-def _guard_absent_attribute(source: Any, name: str) -> None:
+def guard_hasattr(source: Any, name: str) -> None:
     if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
         kind = functools.partial(GuardBuilder.HASATTR, attr=name)
         install_guard(source.make_guard(kind))
@@ -215,6 +216,15 @@ def _guard_absent_attribute(source: Any, name: str) -> None:
 
 
 # --- put in place
+
+
+def note_before(owner: Any, name: str, note: Callable[..., None]) -> None:
+    """Call `note` with what the trace asked and the arguments of a method before the method."""
+
+    def look(*args: Any, **kwargs: Any) -> None:
+        note(_asked.get(), *args, **kwargs)
+
+    _before(owner, name, look)
 
 
 def _before(owner: Any, name: str, look: Callable[..., None]) -> None:
@@ -245,7 +255,11 @@ def _whole_constant(owner: Any) -> None:
     owner.as_python_constant = guarding
 
 
-def _absent_attributes(owner: Any) -> None:
+def _object(variable: Any) -> Any:
+    return variable.fn if hasattr(variable, "fn") else variable.value
+
+
+def guard_absent_attributes(owner: Any) -> None:
     method = owner.var_getattr
 
     @functools.wraps(method)
@@ -253,8 +267,8 @@ def _absent_attributes(owner: Any) -> None:
         try:
             return method(self, tx, name)
         except exc.ObservedAttributeError:
-            if _asked.get() is not None and self.source and not hasattr(self.value, name):
-                _guard_absent_attribute(self.source, name)
+            if _asked.get() is not None and self.source and not hasattr(_object(self), name):
+                guard_hasattr(self.source, name)
             raise
 
     owner.var_getattr = guarding
@@ -279,5 +293,5 @@ _before(tensor.TensorVariable, "var_getattr", _note_tensor_attribute)
 _before(functions, "invoke_and_store_as_constant", _note_folded)
 _before(nn_module, "invoke_and_store_as_constant", _note_folded)
 _whole_constant(dicts.ConstDictVariable)
-_absent_attributes(user_defined.UserDefinedObjectVariable)
-_absent_attributes(user_defined.UserDefinedClassVariable)
+guard_absent_attributes(user_defined.UserDefinedObjectVariable)
+guard_absent_attributes(user_defined.UserDefinedClassVariable)

@@ -9,6 +9,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.covered import is_covered_module
 from npugx_cache.portable.found import contents, unwrap
 from npugx_cache.portable.values import MAX_DEPTH, NotPortable, Plain, describe, encode
 
@@ -95,10 +96,20 @@ def _type_name(kind: type) -> str:
 
 
 def _class_identity(cls: type) -> Plain:
-    if "<locals>" not in cls.__qualname__:
+    if _is_named(cls):
         return ["class", cls.__module__, cls.__qualname__]
     # Two classes made by one function share their qualname; their bodies tell them apart.
     return ["class", cls.__module__, cls.__qualname__, class_body_hash(cls)]
+
+
+def _is_named(cls: type) -> bool:
+    """Whether its name leads to a class, which the facts about code are found by."""
+    if "<locals>" in cls.__qualname__:
+        return False
+    found: object = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls or is_covered_module(cls.__module__)
 
 
 def class_body_hash(cls: type) -> str:

@@ -181,7 +181,7 @@ def _asked(capture: Capture, builder: TreeBuilder) -> tuple[source.SourceFact, .
     looked_up = attribute_lookups(builder, capture.output.graph_capture_output.traced_code)
     return (
         *source.lookup_facts([*looked_up, *capture.asked.attributes]),
-        *source.class_facts_of(capture.asked.subclasses, builder.enums()),
+        *source.class_facts_of(capture.asked.subclasses, builder.enums(), capture.asked.classes),
         *source.tensor_method_facts(tracing.tensor_methods(capture.output)),
     )
 
@@ -222,6 +222,9 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
+    if layer := older.unsupported_lstm(graph):
+        what, change = "this CPU can't run this LSTM as it is traced", "use float32"
+        raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))
     if layer := older.wrong_lstm(output.backend_input.graph_module, graph):
         what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
         raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))

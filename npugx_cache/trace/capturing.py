@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache import location
 from npugx_cache._compat import (
     device_values,
+    lookups,
     older_classes,  # noqa: F401 - it puts guards in place
     older_dicts,  # noqa: F401 - it notes what it sees
     older_walks,  # noqa: F401 - it notes what it sees
@@ -57,6 +58,7 @@ def capture(
 ) -> Capture | str:
     """Or why it can't be traced as one graph. `flipped`: as in `set_history.Walks`."""
     sizes = _begin_with(function, known) if dynamic is None else []
+    lookups.forget_types()
     try:
         with (
             unguarded.guarded() as asked,

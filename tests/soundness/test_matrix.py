@@ -14,6 +14,7 @@ pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the 
 
 CATEGORIES = {
     "source",
+    "lookups",
     "values",
     "tensors",
     "modules",

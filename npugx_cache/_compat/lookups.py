@@ -1,0 +1,117 @@
+"""Names that Dynamo looks up without a guard, found or not. Checked on torch 2.11 and 2.13.
+
+In classes of user code no guard tells that a class has got a name since: a `__bool__`, an override
+of an inherited method. So each class that a trace meets is noted, and each name that is looked up
+in it. Modules and functions get a guard for what `hasattr` said. Importing this loads the compiler.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import side_effects
+from torch._dynamo.variables import functions, misc, user_defined
+
+from npugx_cache._compat import unguarded
+from npugx_cache.covered import is_covered_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LOOKS_UP = frozenset({"call_method", "call_obj_hasattr", "var_getattr"})
+
+
+def forget_types() -> None:
+    """Dynamo keeps which slots a type had at its first trace, such as that of `__bool__`."""
+    slots = getattr(sys.modules.get("torch._dynamo.variables.object_protocol"), _SLOTS, None)
+    if slots is not None:
+        slots.cache_clear()
+
+
+_SLOTS = "_get_cached_slots"
+
+
+def _class_of(value: object) -> type:
+    return value if isinstance(value, type) else type(value)
+
+
+def _of_users(cls: type) -> Iterator[type]:
+    return (base for base in cls.__mro__ if not is_covered_module(base.__module__))
+
+
+def _note_class(asked: unguarded.Asked, variable: Any, value: object, *_: Any, **__: Any) -> None:
+    del variable
+    cls = _class_of(value)
+    asked.classes.update(each for each in (cls, type(cls)) if any(_of_users(each)))
+
+
+def _note_name(asked: unguarded.Asked, variable: Any, tx: Any, name: object, *_: Any) -> None:
+    del tx
+    cls = _class_of(variable.value)
+    if isinstance(name, str) and any(_of_users(cls)):
+        asked.attributes.add((cls, name))
+
+
+def _note_inherited(asked: unguarded.Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+    """`super()` looks on behind a class: each that follows may get the name."""
+    del tx
+    cls = _class_of(getattr(variable.objvar, "value", None))
+    asked.attributes.update((base, name) for base in _of_users(cls))
+
+
+def _note_stored(asked: unguarded.Asked, effects: Any, item: Any, name: object, *_: Any) -> None:
+    """An attribute that the trace itself set is read from there, whatever its class has."""
+    if isinstance(item, user_defined.UserDefinedVariable):
+        _note_name(asked, item, effects, name)
+
+
+def _refuse_to_make(asked: unguarded.Asked, variable: Any, *_: Any, **__: Any) -> None:
+    """Of what Dynamo makes otherwise than Python, without a word."""
+    cls = _class_of(variable.value)
+    if any("__call__" in vars(each) for each in _of_users(type(cls))):
+        asked.refuse(f"the __call__ of the metaclass of {cls.__qualname__} is not traced")
+    if issubclass(cls, BaseException) and any(map(_is_own_exception, _of_users(cls))):
+        asked.refuse(f"{cls.__qualname__} is traced as an exception without methods of its own")
+
+
+def _is_own_exception(cls: type) -> bool:
+    """Whether an exception has a text or arguments that Dynamo does not take from it."""
+    made = (vars(cls).get(name) for name in ("__init__", "__new__"))
+    writes = any("args" in getattr(each, "__code__", _NO_CODE).co_names for each in made)
+    return writes or not {"__str__", "__repr__", "args"}.isdisjoint(vars(cls))
+
+
+_NO_CODE = (lambda: None).__code__
+
+
+def _guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+    del asked, tx
+    if variable.source:
+        unguarded.guard_hasattr(variable.source, name)
+
+
+_CLASSES = (user_defined.UserDefinedClassVariable, user_defined.UserDefinedObjectVariable)
+_OTHERS = (misc.PythonModuleVariable, functions.UserFunctionVariable)
+
+
+def _put_in_place() -> None:
+    for kind in _CLASSES:
+        unguarded.note_before(kind, "__init__", _note_class)
+    for owner in list(vars(user_defined).values()):
+        if not isinstance(owner, type) or not issubclass(owner, user_defined.UserDefinedVariable):
+            continue
+        for name in _LOOKS_UP & vars(owner).keys():
+            unguarded.note_before(owner, name, _note_name)
+        if issubclass(owner, _CLASSES[0]) and "call_function" in vars(owner):
+            unguarded.note_before(owner, "call_function", _refuse_to_make)
+    for name in _LOOKS_UP:
+        unguarded.note_before(misc.SuperVariable, name, _note_inherited)
+    for other in _OTHERS:
+        unguarded.note_before(other, "call_obj_hasattr", _guard_hasattr)
+        unguarded.guard_absent_attributes(other)
+    unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
+
+
+# Once for the process, not around each trace: other threads may be tracing.
+_put_in_place()
