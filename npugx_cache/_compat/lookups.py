@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import side_effects
-from torch._dynamo.variables import functions, misc, user_defined
+from torch._dynamo.variables import functions, lists, misc, user_defined
 
 from npugx_cache._compat import unguarded
 from npugx_cache.covered import is_covered_module
@@ -40,16 +40,20 @@ def _of_users(cls: type) -> Iterator[type]:
     return (base for base in cls.__mro__ if not is_covered_module(base.__module__))
 
 
+def _is_of_users(cls: type) -> bool:
+    return any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
+
+
 def _note_class(asked: unguarded.Asked, variable: Any, value: object, *_: Any, **__: Any) -> None:
     del variable
     cls = _class_of(value)
-    asked.classes.update(each for each in (cls, type(cls)) if any(_of_users(each)))
+    asked.classes.update(each for each in (cls, type(cls)) if _is_of_users(each))
 
 
 def _note_name(asked: unguarded.Asked, variable: Any, tx: Any, name: object, *_: Any) -> None:
     del tx
     cls = _class_of(variable.value)
-    if isinstance(name, str) and any(_of_users(cls)):
+    if isinstance(name, str) and _is_of_users(cls):
         asked.attributes.add((cls, name))
 
 
@@ -93,14 +97,19 @@ def _guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) ->
 
 _CLASSES = (user_defined.UserDefinedClassVariable, user_defined.UserDefinedObjectVariable)
 _OTHERS = (misc.PythonModuleVariable, functions.UserFunctionVariable)
+KINDS = {
+    each
+    for module in (user_defined, lists)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, user_defined.UserDefinedVariable)
+}
+"""What stands in a trace for classes of users and for their objects."""
 
 
 def _put_in_place() -> None:
     for kind in _CLASSES:
         unguarded.note_before(kind, "__init__", _note_class)
-    for owner in list(vars(user_defined).values()):
-        if not isinstance(owner, type) or not issubclass(owner, user_defined.UserDefinedVariable):
-            continue
+    for owner in KINDS:
         for name in _LOOKS_UP & vars(owner).keys():
             unguarded.note_before(owner, name, _note_name)
         if issubclass(owner, _CLASSES[0]) and "call_function" in vars(owner):

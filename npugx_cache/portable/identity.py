@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.covered import is_covered_module
-from npugx_cache.portable.found import contents, unwrap
+from npugx_cache.portable.found import contents, look_up, unwrap
 from npugx_cache.portable.values import MAX_DEPTH, NotPortable, Plain, describe, encode
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ def _is_named(cls: type) -> bool:
     """Whether its name leads to a class, which the facts about code are found by."""
     if "<locals>" in cls.__qualname__:
         return False
-    found: object = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is cls or is_covered_module(cls.__module__)
+    try:
+        return look_up(cls.__module__, cls.__qualname__) is cls or is_covered_module(cls.__module__)
+    except NotPortable:
+        return is_covered_module(cls.__module__)
 
 
 def class_body_hash(cls: type) -> str:

@@ -11,6 +11,7 @@ from npugx_cache._compat import (
     lookups,
     older_classes,  # noqa: F401 - it puts guards in place
     older_dicts,  # noqa: F401 - it notes what it sees
+    older_objects,  # noqa: F401 - the same
     older_walks,  # noqa: F401 - it notes what it sees
     opaque,
     reversed_walks,  # noqa: F401 - it notes what it sees

@@ -1,0 +1,87 @@
+"""Where torch before 2.13 asks an object's class otherwise than Python does. Checked on torch 2.11.
+
+Such a call is refused: `self.y = 1` does not run the setter of a property `y`, the field of a
+namedtuple is read by its position though the class has a property of its name, and in
+`base + derived` the `__radd__` of the derived class is not asked first. Importing this module loads
+the compiler.
+"""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import operator
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import side_effects, symbolic_convert
+from torch._dynamo.variables import builtin, lists, user_defined
+
+from npugx_cache._compat import unguarded
+from npugx_cache._compat.runtime import torch_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FIELD: type = vars(collections)["_tuplegetter"]
+"""What a class made by `namedtuple` has for each field."""
+
+
+def _note_stored(asked: unguarded.Asked, effects: Any, item: Any, name: object, *_: Any) -> None:
+    del effects
+    if isinstance(item, user_defined.UserDefinedObjectVariable) and isinstance(name, str):
+        found = inspect.getattr_static(item.python_type(), name, None)
+        if isinstance(found, property):
+            asked.refuse(f"with this torch the setter of the property {name} is not run")
+
+
+def _note_field(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+    del tx
+    cls = variable.python_type()
+    if name in variable.fields() and type(inspect.getattr_static(cls, name, None)) is not _FIELD:
+        asked.refuse(f"with this torch the field {name} of {cls.__qualname__} is not looked up")
+
+
+_COMPARISONS = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+_ARITHMETIC = (
+    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift",
+    "and_", "xor", "or_",
+)  # fmt: skip
+_REFLECTED = {
+    **{getattr(operator, left): f"__{right}__" for left, right in _COMPARISONS.items()},
+    **{getattr(operator, name): f"__r{name.strip('_')}__" for name in _ARITHMETIC},
+    **{getattr(operator, f"i{name.strip('_')}"): f"__r{name.strip('_')}__" for name in _ARITHMETIC},
+    divmod: "__rdivmod__",
+    pow: "__rpow__",
+}
+
+
+def _note_operator(
+    asked: unguarded.Asked, variable: Any, tx: Any, args: Sequence[Any], *_: Any
+) -> None:
+    """Of a class and one derived from it, Python asks the latter first, if it has its own."""
+    del tx
+    name = _REFLECTED.get(variable.fn)
+    if name is None or len(args) != 2:
+        return
+    left, right = (each.realize() for each in args)
+    if not isinstance(right, user_defined.UserDefinedObjectVariable):
+        return
+    base, derived = left.python_type(), right.python_type()
+    if derived is not base and issubclass(derived, base):
+        own = inspect.getattr_static(derived, name, None)
+        if own is not inspect.getattr_static(base, name, None):
+            asked.refuse(f"with this torch {derived.__qualname__}.{name} is not asked first")
+
+
+def _put_in_place() -> None:
+    unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
+    unguarded.note_before(vars(lists)["NamedTupleVariable"], "var_getattr", _note_field)
+    unguarded.note_before(builtin.BuiltinVariable, "call_function", _note_operator)
+    handlers = symbolic_convert.compare_op_handlers
+    for name, handler in list(handlers.items()):
+        if inspect.ismethod(handler):  # bound before: without what is noted now
+            handlers[name] = getattr(handler.__self__, handler.__name__)
+
+
+if torch_version() < (2, 13):
+    _put_in_place()
