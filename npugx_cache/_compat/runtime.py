@@ -44,6 +44,16 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+BFLOAT16_ON_CPU = "onednn_runs_bfloat16"
+"""The question that `onednn_runs_bfloat16` answers, as an entry records it."""
+
+
+def onednn_runs_bfloat16() -> bool:
+    """Whether it can on this CPU; one that lacks it may have the same name of its capability."""
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # builds without oneDNN
+    return asked is not None and bool(asked())
+
+
 def accelerator() -> str | None:
     """The kind of the accelerator that there is, such as "npu"."""
     if not torch.accelerator.is_available():

@@ -51,6 +51,7 @@ class Asked:
     subclasses: set[tuple[type, type]] = field(default_factory=set)
     attributes: set[tuple[type, str]] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
+    """Those that the trace met, or an object of theirs; their special methods count."""
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npugx_cache._compat import runtime
 from npugx_cache.portable import Plain, encode
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion
     ),
+    runtime.BFLOAT16_ON_CPU: runtime.onednn_runs_bfloat16,
 }
-"""By the name under which traced code asks."""
+"""By the name under which traced code asks; the last is asked for an operator in the graph."""
 
 
 def recorded(name: str) -> Plain:

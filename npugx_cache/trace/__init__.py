@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location, source
-from npugx_cache._compat import older, tracing
+from npugx_cache._compat import lstm, tracing
 from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
@@ -155,6 +155,7 @@ def _portable(
     owners = owners_of(code)
     refuse_names(captured.traced_code, owners, capture.asked.dict_reads)
     _add_conditions(builder, output, function, owners)
+    add_answers(builder, captured.traced_code, lstm.questions(graph))
     add_orders(builder, capture.walks, owners)
     origins = list(origins_of(output, builder))
     tree = builder.build(state, _threads(captured.traced_code, graph))
@@ -200,7 +201,6 @@ def _add_conditions(
     add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
     add_shape_conditions(builder, conditions, variables)
     add_environment(builder, captured.traced_code)
-    add_answers(builder, captured.traced_code)
     add_hidden_names(builder, captured.traced_code, owners)
 
 
@@ -222,10 +222,10 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
-    if layer := older.unsupported_lstm(graph):
+    if layer := lstm.unsupported(graph):
         what, change = "this CPU can't run this LSTM as it is traced", "use float32"
         raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))
-    if layer := older.wrong_lstm(output.backend_input.graph_module, graph):
+    if layer := lstm.wrong(output.backend_input.graph_module, graph):
         what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
         raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))
     return graph

@@ -48,12 +48,16 @@ def add_environment(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> No
         builder.check(node, Kind.EQUALS, encode(environment_variable(name)))
 
 
-def add_answers(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
+def add_answers(
+    builder: TreeBuilder, codes: Iterable[types.CodeType], questions: Iterable[str]
+) -> None:
     """Guard what Dynamo asked of the process and folded into the graph, such as its rank.
 
-    Known by the names in the traced code, and by the functions that it reached by other names.
+    Known by the names in the traced code, and by the functions that it reached by other names;
+    `questions` come on top.
     """
-    names = {name for code in set(codes) for name in code.co_names}
+    names = {*questions}
+    names |= {name for code in set(codes) for name in code.co_names}
     names |= {getattr(value, "__name__", "") for value in builder.functions()}
     if "rank" in names and builder.has_process_group():
         names.add("get_rank")  # `group.rank()` leaves no guard either
