@@ -1,6 +1,9 @@
 """What becomes of an LSTM in a trace, where that is not what eager runs.
 
-Seen on torch 2.11 and 2.13. Importing this module imports nothing of the compiler.
+The trace chooses without asking the CPU: an operator of oneDNN's for each layer of float32 and
+bfloat16, and for float16 many small ones. Eager asks: a CPU that can't run bfloat16 raises in the
+operator, and one that can run float16 rounds otherwise. Seen on torch 2.11 and 2.13. Importing this
+module imports nothing of the compiler.
 """
 
 from __future__ import annotations
@@ -9,43 +12,51 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npugx_cache._compat.runtime import BFLOAT16_ON_CPU, onednn_runs_bfloat16, torch_version
+from npugx_cache._compat import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-def _layers(lowered: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """One operator of oneDNN's for each layer, where the trace did not take the LSTM apart."""
-    return (node for node in lowered.graph.nodes if "mkldnn_rnn_layer" in str(node.target))
-
-
-def questions(lowered: torch.fx.GraphModule | None) -> set[str]:
-    """What a process must answer as this one does: the trace chose layers without asking the CPU.
-
-    A CPU that lacks the instructions raises where eager takes the LSTM apart.
-    """
-    layers = _layers(lowered) if lowered is not None else ()
-    return {BFLOAT16_ON_CPU for layer in layers if _is_of_bfloat16(layer)}
+_LSTM = torch._VF.lstm
+_QUESTIONS = {
+    torch.bfloat16: runtime.BFLOAT16_ON_CPU,
+    torch.float16: runtime.FLOAT16_ON_CPU,
+}
 
 
-def unsupported(lowered: torch.fx.GraphModule) -> torch.fx.Node | None:
-    """A layer that oneDNN can't run on this CPU."""
-    layer = next(filter(_is_of_bfloat16, _layers(lowered)), None)
-    return None if layer is None or onednn_runs_bfloat16() else layer
+def _calls(called: torch.fx.GraphModule | None) -> Iterator[torch.fx.Node]:
+    """The calls of LSTMs in Dynamo's graph; not of an operator of the user's with that name."""
+    nodes = called.graph.nodes if called is not None else ()
+    return (node for node in nodes if node.target is _LSTM)
 
 
-def _is_of_bfloat16(layer: torch.fx.Node) -> bool:
-    given = layer.args[0]
-    return isinstance(given, torch.fx.Node) and given.meta["val"].dtype is torch.bfloat16
+def _asked_of_the_cpu(called: torch.fx.GraphModule | None) -> Iterator[tuple[str, torch.fx.Node]]:
+    for call in _calls(called):
+        given = call.all_input_nodes[0].meta["example_value"]
+        if given.device.type == "cpu" and given.dtype in _QUESTIONS:
+            yield _QUESTIONS[given.dtype], call
+
+
+def questions(called: torch.fx.GraphModule | None) -> set[str]:
+    """What a process must answer as this one does."""
+    return {question for question, _ in _asked_of_the_cpu(called)}
+
+
+def otherwise(called: torch.fx.GraphModule) -> torch.fx.Node | None:
+    """A call of an LSTM that eager runs otherwise on this CPU."""
+    for question, call in _asked_of_the_cpu(called) if runtime.mkldnn_enabled() else ():
+        is_traced_as_one = question == runtime.BFLOAT16_ON_CPU
+        if runtime.ONEDNN_RUNS[question]() != is_traced_as_one:
+            return call
+    return None
 
 
 def wrong(called: torch.fx.GraphModule, lowered: torch.fx.GraphModule) -> torch.fx.Node | None:
     """A call of an LSTM whose last state got a dimension too many when it was taken apart.
 
-    It does before torch 2.13 where there is no operator for a layer, as with float16 on a CPU.
+    It does before torch 2.13 where there is no operator for a layer.
     """
-    if torch_version() >= (2, 13) or any(True for _ in _layers(lowered)):
+    is_whole = any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.nodes)
+    if runtime.torch_version() >= (2, 13) or is_whole:
         return None
-    names = ((node, getattr(node.target, "__name__", "")) for node in called.graph.nodes)
-    return next((node for node, name in names if name == "lstm"), None)
+    return next(_calls(called), None)

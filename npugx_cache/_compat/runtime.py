@@ -44,14 +44,20 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-BFLOAT16_ON_CPU = "onednn_runs_bfloat16"
-"""The question that `onednn_runs_bfloat16` answers, as an entry records it."""
+BFLOAT16_ON_CPU, FLOAT16_ON_CPU = "onednn_runs_bfloat16", "onednn_runs_float16"
 
 
-def onednn_runs_bfloat16() -> bool:
-    """Whether it can on this CPU; one that lacks it may have the same name of its capability."""
-    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # builds without oneDNN
+def _onednn(name: str) -> bool:
+    asked = getattr(torch.ops.mkldnn, name, None)  # builds without oneDNN have none
     return asked is not None and bool(asked())
+
+
+ONEDNN_RUNS = {
+    BFLOAT16_ON_CPU: functools.partial(_onednn, "_is_mkldnn_bf16_supported"),
+    FLOAT16_ON_CPU: functools.partial(_onednn, "_is_mkldnn_fp16_supported"),
+}
+"""Whether it can on this CPU; one that can't may have the same name of its capability. By the
+question as an entry records it."""
 
 
 def accelerator() -> str | None:

@@ -65,9 +65,9 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion
     ),
-    runtime.BFLOAT16_ON_CPU: runtime.onednn_runs_bfloat16,
+    **runtime.ONEDNN_RUNS,
 }
-"""By the name under which traced code asks; the last is asked for an operator in the graph."""
+"""By the name under which traced code asks; the last are asked for operators in the graph."""
 
 
 def recorded(name: str) -> Plain:

@@ -1,7 +1,11 @@
-"""An LSTM of bfloat16, called once; prints as JSON whether it is right, and what the cache did."""
+"""An LSTM of 16 bits, called once; prints as JSON whether it is right, and what the cache did.
+
+python other_cpu.py DTYPE
+"""
 
 import json
 import logging
+import sys
 
 import torch
 
@@ -22,7 +26,8 @@ def main():
     log.addHandler(texts)
     log.setLevel(logging.INFO)
     torch.manual_seed(0)
-    layer, x = torch.nn.LSTM(8, 8).bfloat16().eval(), torch.randn(3, 2, 8).bfloat16()
+    dtype = getattr(torch, sys.argv[1])
+    layer, x = torch.nn.LSTM(8, 8).to(dtype).eval(), torch.randn(3, 2, 8).to(dtype)
 
     @cache_compile
     def f(x):
