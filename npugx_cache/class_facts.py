@@ -91,12 +91,13 @@ def special_hash(module: str, name: str) -> str:
     for cls in getattr(look_up(module, name), "__mro__", ()):
         space = vars(cls)
         names = () if is_covered_module(cls.__module__) else sorted(SPECIAL & space.keys())
-        defined = (f"{each}={_made_by(space[each])}" for each in names)
+        defined = (f"{each}={made_by(space[each])}" for each in names)
         parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
-def _made_by(member: Any) -> str:
+def made_by(member: Any) -> str:
+    """The qualified name in the source of the function that a member is or wraps, or its type."""
     code = getattr(unwrap(member), "__code__", None)
     return code.co_qualname if code is not None else type(member).__name__
 
@@ -114,6 +115,7 @@ SPECIAL = frozenset(
         *("eq", "ne", "lt", "le", "gt", "ge", "contains", "iter", "next", "reversed"),
         *("getitem", "setitem", "delitem", "missing", "length_hint", "class_getitem"),
         *("new", "init", "post_init", "call", "enter", "exit", "copy", "deepcopy"),
+        *("reduce", "reduce_ex", "getstate", "setstate", "getnewargs", "getnewargs_ex"),
         *("getattr", "getattribute", "setattr", "delattr", "get", "set", "delete"),
         *("instancecheck", "subclasscheck", "torch_function"),
     )

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from npugx_cache.recipe import Recipe
     from npugx_cache.sizes import Known
     from npugx_cache.source import SourceFact
-    from npugx_cache.trace import LocalOnly, Traced, Untraceable
+    from npugx_cache.trace import Traced
+    from npugx_cache.trace.unstorable import LocalOnly, Untraceable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

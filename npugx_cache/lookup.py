@@ -20,7 +20,6 @@ from npugx_cache.errors import (
     Uncacheable,
     VerificationError,
 )
-from npugx_cache.events import Refusal
 from npugx_cache.fingerprint import Fingerprint, differences, digest
 from npugx_cache.guards.check import live_state
 from npugx_cache.portable import NotPortable
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from npugx_cache.config import Settings
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
-    from npugx_cache.trace import LocalOnly, Untraceable
+    from npugx_cache.trace.unstorable import LocalOnly, Untraceable
 
 _MAX_REFUSALS = 16
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
@@ -56,7 +55,7 @@ class Lookup:
     settings: Settings
     counters: events.Counters
     captures: Captures | None
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[events.Refusal, ...] = ()
     _untraced: Untraced = field(default_factory=Untraced)
     _warned: set[str] = field(default_factory=set)
     _store: store.Store | store.Unusable | None = None
@@ -121,14 +120,14 @@ class Lookup:
 
     def _try(
         self, opened: store.Store, manifest: store.Manifest, call: Call
-    ) -> Specialisation | Refusal:
+    ) -> Specialisation | events.Refusal:
         blobs = opened.read(manifest, [CONDITIONS])
         if isinstance(blobs, store.Miss):
             return self._fault(opened, manifest.entry, blobs.reason)
         try:
             candidate = restore.Candidate.of(blobs)
             if not candidate.accepts(call.scope):
-                return Refusal(entry=manifest.entry, reasons=candidate.failures(call.scope))
+                return events.Refusal(entry=manifest.entry, reasons=candidate.failures(call.scope))
             present = {ref.name for ref in manifest.blobs}
             code = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
             if isinstance(code, store.Miss):
@@ -138,22 +137,22 @@ class Lookup:
             opened.quarantine(manifest, str(error))
             return self._fault(opened, manifest.entry, str(error))
         except NotPortable as error:
-            return Refusal(entry=manifest.entry, reasons=(str(error),))
+            return events.Refusal(entry=manifest.entry, reasons=(str(error),))
 
-    def _fault(self, opened: store.Store, entry: str, reason: str) -> Refusal:
+    def _fault(self, opened: store.Store, entry: str, reason: str) -> events.Refusal:
         """An entry that the store could not deliver: a miss, or an error under `strict`."""
         if self.settings.strict:
             raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
         events.logger.warning("%s: entry %s not used: %s", self.recipe.title, entry[:12], reason)
-        return Refusal(entry=entry, reasons=(reason,))
+        return events.Refusal(entry=entry, reasons=(reason,))
 
-    def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[Refusal]:
+    def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[events.Refusal]:
         """Why entries of the same function are under other keys, the most similar first."""
         rows = []
         for manifest in opened.siblings(self.recipe.identity):
             reasons = tuple(differences(manifest.factors, call.fingerprint.factors))
             if reasons and manifest.kind == "graph":
-                rows.append(Refusal(entry=manifest.entry, reasons=reasons))
+                rows.append(events.Refusal(entry=manifest.entry, reasons=reasons))
         yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
 
     # --- compile
@@ -257,7 +256,7 @@ class Lookup:
         return None
 
     def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
-        from npugx_cache.trace import LocalOnly
+        from npugx_cache.trace.unstorable import LocalOnly
 
         opened = self.opened()
         if opened is not None and outcome.reason not in self._warned:
@@ -267,7 +266,8 @@ class Lookup:
             return self._bypass(outcome.reason)
         self._warn(outcome.reason)
         self.counters.add("bypasses")
-        accepts, code = restore.Unstored(outcome.accept), self.recipe.function.__code__
+        accepts = restore.Unstored(outcome.guards, outcome.unchanged)
+        code = self.recipe.function.__code__
         return Specialisation(None, accepts, outcome.run, call.call_state, code)
 
     def _bypass(self, reason: str) -> Bypass:

@@ -84,12 +84,13 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class Unstored:
-    """torch's own guards, of a graph that lives in this process alone."""
+    """torch's own guards, of a graph that lives in this process alone, and what they don't see."""
 
     guards: Callable[[Mapping[str, Any]], bool]
+    unchanged: Callable[[], bool]
 
     def accept(self, scope: Scope) -> bool:
-        return self.guards(scope.frame_locals)
+        return self.guards(scope.frame_locals) and self.unchanged()
 
     accept_quickly = accept
 

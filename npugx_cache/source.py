@@ -200,17 +200,19 @@ def _default_text(value: object) -> str:
 def _provider(module: str, full: str) -> str:
     """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
 
-    For one of torch also its code.
+    With the name of the function in it, which a library may have made (`_replace` of a namedtuple);
+    for one of torch also its code.
     """
     qualname, _, name = full.rpartition(".")
     for cls in getattr(look_up(module, qualname), "__mro__", ()):
         if name in vars(cls):
             found = vars(cls)[name]
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
+            made = class_facts.made_by(found) if kind else ""
             member = unwrap(found)
             covered = is_covered_module(cls.__module__)
             code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
-            return f"{cls.__module__}.{cls.__qualname__} {kind}{code if covered else ''}"
+            return f"{cls.__module__}.{cls.__qualname__} {kind} {made} {code if covered else ''}"
     return ""
 
 

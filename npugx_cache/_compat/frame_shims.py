@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+from npugx_cache.portable import ordered_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +80,7 @@ FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
         call_storage_offset=torch.Tensor.storage_offset,
         dict_getitem=dict.__getitem__,
         list_getitem=list.__getitem__,
-        dict_keys_getitem=lambda mapping, n: next(islice(dict.keys(mapping), n, None)),
+        dict_keys_getitem=lambda mapping, n: ordered_keys(mapping)[n],
         make_cell=types.CellType,
         object_new=object.__new__,
         iter_next=next,

@@ -2,16 +2,17 @@
 
 In classes of user code no guard tells that a class has got a name since: a `__bool__`, an override
 of an inherited method. So each class that a trace meets is noted, and each name that is looked up
-in it. Modules and functions get a guard for what `hasattr` said. Importing this loads the compiler.
+in it; `callables` does the same for modules and functions. Importing this loads the compiler.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import side_effects
-from torch._dynamo.variables import functions, lists, misc, user_defined
+from torch._dynamo.variables import lists, misc, user_defined
 
 from npugx_cache._compat import unguarded
 from npugx_cache.covered import is_covered_module
@@ -55,6 +56,15 @@ def _note_name(asked: unguarded.Asked, variable: Any, tx: Any, name: object, *_:
     cls = _class_of(variable.value)
     if isinstance(name, str) and _is_of_users(cls):
         asked.attributes.add((cls, name))
+        if name == "__reduce_ex__":
+            _refuse_to_copy(asked, cls)
+
+
+def _refuse_to_copy(asked: unguarded.Asked, cls: type) -> None:
+    """What `copy.copy` takes from a class, but Dynamo's own version of it does not."""
+    for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
+        if any(name in vars(base) for base in _of_users(cls)):
+            asked.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
 def _note_inherited(asked: unguarded.Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
@@ -89,14 +99,19 @@ def _is_own_exception(cls: type) -> bool:
 _NO_CODE = (lambda: None).__code__
 
 
-def _guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
-    del asked, tx
-    if variable.source:
-        unguarded.guard_hasattr(variable.source, name)
+def _note_frozen(asked: unguarded.Asked, variable: Any, *_: Any) -> None:
+    """Of keys and elements: Dynamo compares all fields, whatever the class says."""
+    cls = variable.python_type()
+    made = all(map(_is_generated, (cls.__eq__, cls.__hash__)))
+    if not made or not all(field.compare for field in dataclasses.fields(cls)):
+        asked.refuse(f"{cls.__qualname__} in a dict or a set is compared by all of its fields")
+
+
+def _is_generated(method: Any) -> bool:
+    return bool(getattr(method, "__code__", _NO_CODE).co_filename == "<string>")
 
 
 _CLASSES = (user_defined.UserDefinedClassVariable, user_defined.UserDefinedObjectVariable)
-_OTHERS = (misc.PythonModuleVariable, functions.UserFunctionVariable)
 KINDS = {
     each
     for module in (user_defined, lists)
@@ -116,9 +131,8 @@ def _put_in_place() -> None:
             unguarded.note_before(owner, "call_function", _refuse_to_make)
     for name in _LOOKS_UP:
         unguarded.note_before(misc.SuperVariable, name, _note_inherited)
-    for other in _OTHERS:
-        unguarded.note_before(other, "call_obj_hasattr", _guard_hasattr)
-        unguarded.guard_absent_attributes(other)
+    for name in ("get_python_hash", "hash_impl", "is_python_equal"):  # torch 2.11, 2.13, 2.11
+        unguarded.note_before(user_defined.FrozenDataClassVariable, name, _note_frozen)
     unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
 
 

@@ -1,20 +1,21 @@
-"""Where torch before 2.13 asks an object's class otherwise than Python does. Checked on torch 2.11.
+"""Where torch before 2.13 treats objects otherwise than Python does. Checked on torch 2.11.
 
 Such a call is refused: `self.y = 1` does not run the setter of a property `y`, the field of a
-namedtuple is read by its position though the class has a property of its name, and in
-`base + derived` the `__radd__` of the derived class is not asked first. Importing this module loads
-the compiler.
+namedtuple is read by its position though the class has a property of its name, in `base + derived`
+the `__radd__` of the derived class is not asked first, a subclass of str equals no str, and what
+`move_to_end` did to an OrderedDict from outside is lost. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
 
 import collections
+import enum
 import inspect
 import operator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import side_effects, symbolic_convert
-from torch._dynamo.variables import builtin, lists, user_defined
+from torch._dynamo.variables import builder, builtin, dicts, lists, user_defined
 
 from npugx_cache._compat import unguarded
 from npugx_cache._compat.runtime import torch_version
@@ -32,6 +33,27 @@ def _note_stored(asked: unguarded.Asked, effects: Any, item: Any, name: object, 
         found = inspect.getattr_static(item.python_type(), name, None)
         if isinstance(found, property):
             asked.refuse(f"with this torch the setter of the property {name} is not run")
+
+
+_NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
+_EXACT = frozenset({*_NUMBERS_AND_TEXTS, bool})
+
+
+def _note_derived(asked: unguarded.Asked, builds: Any, value: object) -> None:
+    del builds
+    cls = type(value)
+    if cls in _EXACT or isinstance(value, enum.Enum) or cls.__module__ == "numpy":
+        return
+    if isinstance(value, _NUMBERS_AND_TEXTS):
+        asked.refuse(f"with this torch {cls.__qualname__} is not compared as Python does")
+
+
+def _note_moved(
+    asked: unguarded.Asked, variable: Any, tx: Any, name: str, *_: Any, **__: Any
+) -> None:
+    del tx
+    if name == "move_to_end" and variable.source:
+        asked.refuse("with this torch an OrderedDict keeps its order after move_to_end")
 
 
 def _note_field(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
@@ -75,6 +97,8 @@ def _note_operator(
 
 def _put_in_place() -> None:
     unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
+    unguarded.note_before(builder.VariableBuilder, "_wrap", _note_derived)
+    unguarded.note_before(dicts.ConstDictVariable, "call_method", _note_moved)
     unguarded.note_before(vars(lists)["NamedTupleVariable"], "var_getattr", _note_field)
     unguarded.note_before(builtin.BuiltinVariable, "call_function", _note_operator)
     handlers = symbolic_convert.compare_op_handlers

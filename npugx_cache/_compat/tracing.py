@@ -16,7 +16,7 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.exc import TorchDynamoException
-from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
@@ -36,12 +36,16 @@ __all__ = [
     "Source",
     "TorchDynamoException",
     "capture",
+    "dict_key_at",
     "graph_inputs",
     "guards_of",
     "lowered",
     "shape_conditions",
     "sources",
 ]
+
+dict_key_at: Any = dict_keys_getitem
+"""The n-th key as Dynamo counts: since torch 2.12 without a look at what `move_to_end` did."""
 
 
 @contextlib.contextmanager

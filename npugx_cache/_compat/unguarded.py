@@ -52,6 +52,10 @@ class Asked:
     attributes: set[tuple[type, str]] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
     """Those that the trace met, or an object of theirs; their special methods count."""
+    ordered_dicts: bool = False
+    """Whether it read an OrderedDict, whose order torch's own guards don't see change."""
+    moved_dicts: bool = False
+    """Whether `move_to_end` had made one of them walk otherwise than Dynamo counts its keys."""
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
@@ -257,7 +261,8 @@ def _whole_constant(owner: Any) -> None:
 
 
 def _object(variable: Any) -> Any:
-    return variable.fn if hasattr(variable, "fn") else variable.value
+    names = ("fn", "wrapper_obj", "value")
+    return next(getattr(variable, name) for name in names if hasattr(variable, name))
 
 
 def guard_absent_attributes(owner: Any) -> None:

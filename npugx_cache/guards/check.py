@@ -17,7 +17,7 @@ from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, p
 from npugx_cache.guards.tensors import LiveTensorFact
 from npugx_cache.guards.tree import Check, GuardTree, Kind
 from npugx_cache.guards.wording import Wording
-from npugx_cache.portable import NotPortable, decode, encode, identity
+from npugx_cache.portable import NotPortable, decode, encode, identity, ordered_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -263,13 +263,9 @@ def iterator_state(value: Any) -> Plain:
     return encode(list(value.__reduce__()[1:]))
 
 
-def _keys(value: Any) -> list[Any]:
-    return list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
-
-
 def _are_names(value: Any, arg: Any) -> bool:
     """Whether the keys are all str and those of `arg`, in order: nothing has to be encoded."""
-    keys = _keys(value)
+    keys = ordered_keys(value)
     return bool(keys == arg[1]) and _ONLY_STR.issuperset(map(type, keys))
 
 
@@ -277,7 +273,7 @@ _ONLY_STR = frozenset({str})
 
 
 def _encoded_keys(value: Any, kind: type[list[Any] | set[Any]]) -> Plain:
-    keys = _keys(value)
+    keys = ordered_keys(value)
     if {*map(type, keys)} <= {str}:  # encoded, a str is itself; sorted as `encode` sorts a set
         return [kind.__name__, keys if kind is list else sorted(keys, key=repr)]
     return encode(kind(keys))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache import config
 from npugx_cache.fingerprint import digest
 from npugx_cache.guards.tree import GuardTree, Node, Step
-from npugx_cache.portable import NotPortable, decode, resolve
+from npugx_cache.portable import NotPortable, decode, ordered_keys, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -177,8 +177,8 @@ _STEPS: dict[int, Callable[[Any, Any], Any]] = {
         dict.__getitem__(base, key) if isinstance(base, dict) else base[key]
     ),
     Step.INDEX: lambda base, index: base[index],
-    Step.KEY_AT: lambda base, index: list(dict.keys(base))[index],
-    Step.VALUE_AT: lambda base, index: dict.__getitem__(base, list(dict.keys(base))[index]),
+    Step.KEY_AT: lambda base, index: ordered_keys(base)[index],
+    Step.VALUE_AT: lambda base, index: dict.__getitem__(base, ordered_keys(base)[index]),
     Step.TYPE: lambda base, _: type(base),
     Step.TYPE_DICT: lambda base, _: base.__dict__,
     Step.MRO: lambda base, _: base.__mro__,

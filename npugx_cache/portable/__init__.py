@@ -7,7 +7,14 @@ code by such a name.
 
 from npugx_cache.portable.found import contents, function_chain, look_up, unwrap
 from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op
-from npugx_cache.portable.values import NotPortable, Plain, decode, describe, encode
+from npugx_cache.portable.values import (
+    NotPortable,
+    Plain,
+    decode,
+    describe,
+    encode,
+    ordered_keys,
+)
 
 __all__ = [
     "NotPortable",
@@ -20,6 +27,7 @@ __all__ = [
     "function_chain",
     "identity",
     "look_up",
+    "ordered_keys",
     "resolve",
     "resolve_op",
     "unwrap",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import OrderedDict
 from typing import Any
 
 Plain = Any
@@ -82,6 +83,16 @@ _CONTAINERS: dict[type, Any] = {
     set: lambda v, d: ["set", sorted((encode(x, d) for x in v), key=repr)],
     frozenset: lambda v, d: ["frozenset", sorted((encode(x, d) for x in v), key=repr)],
 }
+
+
+def ordered_keys(mapping: Any) -> list[Any]:
+    """The keys as Python walks them, past overrides in subclasses of dict.
+
+    `dict.keys` of an OrderedDict does not know of `move_to_end`.
+    """
+    if isinstance(mapping, OrderedDict):
+        return list(OrderedDict.keys(mapping))
+    return list(dict.keys(mapping)) if isinstance(mapping, dict) else list(mapping.keys())
 
 
 def decode(data: Plain) -> Any:

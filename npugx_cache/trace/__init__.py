@@ -9,7 +9,6 @@ stored with it.
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,14 +22,13 @@ from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace import capturing, reasons, same_call
-from npugx_cache.trace.caller_frame import portable_frame
+from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.devices import accelerator_of, placed
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.set_orders import add_orders, to_flip
 from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
-from npugx_cache.trace.streams import left_as_found
 from npugx_cache.trace.surroundings import (
     add_answers,
     add_environment,
@@ -39,8 +37,10 @@ from npugx_cache.trace.surroundings import (
     refuse_names,
 )
 from npugx_cache.trace.tree_builder import TreeBuilder
+from npugx_cache.trace.unstorable import LocalOnly, Untraceable, local_only
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Mapping
 
     from npugx_cache.backend.engines import PassReport
@@ -72,25 +72,6 @@ class Traced:
     """What Dynamo knew of sizes before and after (`_compat.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
     """The same call for this process alone, should it turn out that it can't be stored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOnly:
-    """Traced, but something about it has no portable form: valid in this process alone.
-
-    `accept` takes the frame's locals and runs torch's own guards.
-    """
-
-    reason: str
-    accept: Callable[[Mapping[str, Any]], bool]
-    run: Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untraceable:
-    """Can't be traced as one graph."""
-
-    reason: str
 
 
 def trace(
@@ -128,7 +109,7 @@ def trace(
         traced = _portable(captured, graph, function, scope, roots, state, optimise, shaping)
         return replace(traced, sizes=captured.sizes)
     except NotPortable as error:
-        return _local_only(captured, function, scope, roots, str(error))
+        return local_only(captured, function, scope, roots, str(error))
     except reasons.NotEager as error:
         return Untraceable(reason=str(error))
     except tracing.ConstraintViolationError as error:
@@ -155,13 +136,14 @@ def _portable(
     owners = owners_of(code)
     refuse_names(captured.traced_code, owners, capture.asked.dict_reads)
     _add_conditions(builder, output, function, owners)
-    add_answers(builder, captured.traced_code, lstm.questions(graph))
     add_orders(builder, capture.walks, owners)
     origins = list(origins_of(output, builder))
     tree = builder.build(state, _threads(captured.traced_code, graph))
     if failed := Guards(tree).failures(scope, limit=1):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     backend_id = output.backend_input.backend_id if output.backend_input else None
+    if capture.asked.moved_dicts:
+        refuse_positions(captured.bytecode)
     frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
@@ -173,7 +155,7 @@ def _portable(
         guards=tree,
         frame=frame,
         facts=(*facts_of(code, function.__code__, owners), *_asked(capture, builder)),
-        local_only=lambda reason: _local_only(capture, function, scope, roots, reason),
+        local_only=lambda reason: local_only(capture, function, scope, roots, reason),
     )
 
 
@@ -201,6 +183,8 @@ def _add_conditions(
     add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
     add_shape_conditions(builder, conditions, variables)
     add_environment(builder, captured.traced_code)
+    called = output.backend_input.graph_module if output.backend_input else None
+    add_answers(builder, captured.traced_code, lstm.questions(called))
     add_hidden_names(builder, captured.traced_code, owners)
 
 
@@ -222,12 +206,12 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
-    if layer := lstm.unsupported(graph):
-        what, change = "this CPU can't run this LSTM as it is traced", "use float32"
-        raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))
-    if layer := lstm.wrong(output.backend_input.graph_module, graph):
+    if call := lstm.otherwise(output.backend_input.graph_module):
+        what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
+        raise reasons.NotEager(location.reason(what, location.of_text(call.stack_trace), change))
+    if call := lstm.wrong(output.backend_input.graph_module, graph):
         what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
-        raise reasons.NotEager(location.reason(what, location.of_text(layer.stack_trace), change))
+        raise reasons.NotEager(location.reason(what, location.of_text(call.stack_trace), change))
     return graph
 
 
@@ -236,39 +220,3 @@ def _threads(codes: list[types.CodeType], graph: torch.fx.GraphModule | None) ->
     asks = graph is not None and graph.meta.get(LIBRARY) is not None
     asks = asks or any("get_num_threads" in code.co_names for code in codes)
     return torch.get_num_threads() if asks else None
-
-
-def _local_only(
-    capture: Capture,
-    function: types.FunctionType,
-    scope: Scope,
-    roots: Roots,
-    reason: str,
-) -> LocalOnly | Untraceable:
-    """Run Dynamo's own frame and graph under torch's own guards."""
-    output = capture.output
-    if capture.walks.may_differ_here():
-        return Untraceable(reason=reason)  # torch's guards don't look at the order of a set
-    try:
-        manager, _ = tracing.guards_of(output, function.__code__)
-    except AssertionError as error:
-        return Untraceable(reason=f"{reason}; and torch's guards: {reasons.of_failure(error)}")
-    check = manager.guard_manager.check
-    if not check(scope.frame_locals):
-        return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
-    captured = output.graph_capture_output
-    frame_globals = function.__globals__
-    for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
-        frame_globals.setdefault(name, value)
-    if output.backend_input is not None:
-        graph = left_as_found(output.backend_input.graph_module)
-        frame_globals[output.backend_input.backend_id] = graph
-    run = types.FunctionType(
-        captured.bytecode,
-        frame_globals,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    run.__kwdefaults__ = function.__kwdefaults__
-    return LocalOnly(reason=reason, accept=lambda frame_locals: bool(check(frame_locals)), run=run)

@@ -56,6 +56,14 @@ def portable_frame(
     )
 
 
+def refuse_positions(code: types.CodeType) -> None:
+    """Raise for a frame that reads a dict by positions, where one is walked in another order."""
+    if "dict_keys_getitem" in code.co_names:
+        what = "an OrderedDict that move_to_end changed is read by position"
+        place = location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
+        raise NotPortable(location.reason(what, place, "make a new one in the order it has"))
+
+
 def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
     if step is Step.MODULE and arg.split(".")[:2] == ["torch", "_dynamo"]:
         needed = set(_attributes_of(code, name))

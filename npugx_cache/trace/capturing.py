@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import (
+    callables,  # noqa: F401 - it puts guards in place
     device_values,
     lookups,
     older_classes,  # noqa: F401 - it puts guards in place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from npugx_cache import location
 from npugx_cache._compat import process_groups, tracing
 from npugx_cache.guards import Kind, Step, shapes
 from npugx_cache.guards.check import iterator_state
-from npugx_cache.portable import NotPortable, encode, identity
+from npugx_cache.portable import NotPortable, encode, identity, ordered_keys
 from npugx_cache.trace import reasons
 
 if TYPE_CHECKING:
@@ -103,12 +104,15 @@ def _without_effect(builder: TreeBuilder, source: Any) -> bool:
 
 def _add_order(builder: TreeBuilder, node: int) -> None:
     if isinstance(builder.value(node), dict):
-        builder.check(node, Kind.KEYS, encode(list(dict.keys(builder.value(node)))))
+        builder.check(node, Kind.KEYS, encode(ordered_keys(builder.value(node))))
+
+
+_REGISTRIES = (pytree.SUPPORTED_NODES, copyreg.dispatch_table)
 
 
 def _add_registry(builder: TreeBuilder, node: int) -> bool:
-    """Leave torch's table of pytree nodes to `_add_registrations`."""
-    if builder.value(node) is not pytree.SUPPORTED_NODES:
+    """Leave the tables of pytree nodes and of copied classes to `_add_registrations`."""
+    if not any(builder.value(node) is each for each in _REGISTRIES):
         return False
     builder.registries.add(node)
     return True
@@ -136,7 +140,7 @@ def _add_hooks(builder: TreeBuilder, source: Any, node: int) -> bool:
 
 
 def _add_registrations(builder: TreeBuilder) -> None:
-    """Guard which of the classes that the trace met are registered as nodes of a pytree.
+    """Guard which of the classes that the trace met are in such a table.
 
     Not all that are: every library that is imported registers some, and torch brings its own.
     """
@@ -212,10 +216,9 @@ def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 def _keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     if _add_registry(builder, node):
         return
-    keys = list(dict.keys(value)) if isinstance(value, dict) else list(value.keys())
     builder.check_type(node)
     # In order: `[*d]`, `f(**d)`, `d | e` and others use it, which torch's guard does not say.
-    builder.check(node, Kind.KEYS, encode(keys))
+    builder.check(node, Kind.KEYS, encode(ordered_keys(value)))
 
 
 def _ordered_keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from npugx_cache._compat import process_groups, runtime, tracing
 from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Check, GuardTree, Kind, Node, Step, TensorFact
 from npugx_cache.guards.sources import Scope, prepare, read
-from npugx_cache.portable import NotPortable, Plain, encode, identity
+from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_keys
 from npugx_cache.trace.compilers import in_compiler
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ class TreeBuilder:
         base = self.node(source.base)
         if isinstance(source, TRANSPARENT_SOURCES):
             return base
-        return self.step(base, *_step_of(source))
+        step, arg = _step_of(source)
+        if step in (Step.KEY_AT, Step.VALUE_AT):
+            arg = _walked_at(self.value(base), arg)
+        return self.step(base, step, arg)
 
     # --- checks
 
@@ -258,6 +262,14 @@ def _step_of(source: Any) -> tuple[Step, Plain]:
     if kind.__name__ == "NamedTupleFieldsSource":
         return Step.ATTR, "_fields"
     raise NotPortable(f"a guard on a {kind.__name__}")
+
+
+def _walked_at(mapping: Any, index: int) -> int:
+    """Where the key that Dynamo counts as `index` comes when a mapping is walked."""
+    if not isinstance(mapping, OrderedDict):
+        return index
+    key = tracing.dict_key_at(mapping, index)
+    return next(i for i, each in enumerate(ordered_keys(mapping)) if each is key)
 
 
 _TENSOR_STEPS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -188,3 +190,25 @@ def test_an_error_of_a_call_that_nothing_uses_comes_only_where_it_is_kept(tmp_pa
     for call in (without_use, kept):
         with pytest.raises(RuntimeError, match="Subtraction"):
             call(x)
+
+
+factors = [2]
+
+
+@functools.lru_cache
+def remembered():
+    return factors[0]
+
+
+def times_what_is_remembered(x):
+    return x * remembered()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+def test_what_an_lru_cache_remembers_is_worked_out_again(tmp_path):
+    """Dynamo traces through it, so a result that went stale in eager is fresh here."""
+    cached = cache_compile(times_what_is_remembered, cache_dir=tmp_path)
+    x = torch.ones(1)
+    assert (cached(x).item(), times_what_is_remembered(x).item()) == (2, 2)
+    factors[0] = 5
+    assert (cached(x).item(), times_what_is_remembered(x).item()) == (5, 2)

@@ -56,7 +56,7 @@ class Traced:
                 optimise=lambda graph: (),
             )
             assert isinstance(traced, trace.Traced), traced
-            self.theirs = traced.local_only("oracle").accept
+            self.theirs = traced.local_only("oracle").guards
         # Through the stored form: what is checked is what a restart would check.
         self.ours = Guards(GuardTree.from_plain(traced.guards.to_plain()))
 

@@ -1,0 +1,87 @@
+"""What Dynamo reads of modules and callables without a guard. Checked on torch 2.11 and 2.13.
+
+- `hasattr`, and an attribute that is not there where the code catches the AttributeError;
+- annotations, and what `inspect.signature` gave: Dynamo skips their guards as too many;
+- attributes of a `functools.partial`, of which Dynamo says that there are none, and a class derived
+  from it, which Dynamo takes for partial itself: refused;
+- attributes of what wraps a function, such as `lru_cache`: Dynamo asks the function; refused.
+
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from typing import Any
+
+from torch._dynamo.variables import builder, functions, misc
+
+from npugx_cache._compat import unguarded
+from npugx_cache.covered import is_covered_module
+from npugx_cache.portable import ordered_keys
+
+_KINDS = (
+    misc.PythonModuleVariable,
+    functions.BaseUserFunctionVariable,
+    functions.UserFunctionVariable,
+    functions.SkipFunctionVariable,
+)
+
+
+def _guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+    del asked, tx
+    if variable.source:
+        unguarded.guard_hasattr(variable.source, name)
+
+
+_SLOTS = frozenset({"func", "args", "keywords"})
+
+
+def _refuse_attribute(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+    del tx
+    if variable.source and name not in _SLOTS:
+        asked.refuse(f"the attribute {name} of a functools.partial is not traced")
+
+
+def _refuse_wrappers(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+    del tx
+    if name != variable.attr_to_trace:
+        asked.refuse(f"the attribute {name} of what wraps a function is not traced")
+
+
+def _note_value(asked: unguarded.Asked, builds: Any, value: object) -> None:
+    """Of what the trace reads: a class derived from partial, an OrderedDict."""
+    del builds
+    cls = type(value)
+    if isinstance(value, functools.partial) and not is_covered_module(cls.__module__):
+        asked.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
+    if isinstance(value, OrderedDict) and len(value) > 1:
+        asked.ordered_dicts = True
+        asked.moved_dicts |= ordered_keys(value) != list(dict.keys(value))
+
+
+def _unskip(module: Any) -> None:
+    """Give what is read the guards that it would have had."""
+    skipping = module.SkipGuardSource
+
+    def source_for(source: Any) -> Any:
+        return skipping(source) if unguarded.asked() is None else source
+
+    module.SkipGuardSource = source_for
+
+
+def _put_in_place() -> None:
+    for kind in _KINDS:
+        unguarded.note_before(kind, "call_obj_hasattr", _guard_hasattr)
+        unguarded.guard_absent_attributes(kind)
+    for name in ("call_obj_hasattr", "var_getattr"):
+        unguarded.note_before(functions.FunctoolsPartialVariable, name, _refuse_attribute)
+        unguarded.note_before(functions.WrapperUserFunctionVariable, name, _refuse_wrappers)
+    unguarded.note_before(builder.VariableBuilder, "_wrap", _note_value)
+    for module in (functions, builder):
+        _unskip(module)
+
+
+# Once for the process, not around each trace: other threads may be tracing.
+_put_in_place()

@@ -1,0 +1,116 @@
+"""A traced call that can't be stored: Dynamo's own frame and graph, valid in this process alone.
+
+Torch's own guards don't see an edit of what a class defines, nor what is added to it. In one
+process that can be told by identity, so a class needs no name that leads to it.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache._compat import tracing
+from npugx_cache.class_facts import SPECIAL
+from npugx_cache.covered import is_covered_module
+from npugx_cache.guards.names import ABSENT, looked_up
+from npugx_cache.guards.seal import SealedNames
+from npugx_cache.portable import NotPortable
+from npugx_cache.trace import reasons
+from npugx_cache.trace.source_facts import facts_of, owners_of
+from npugx_cache.trace.streams import left_as_found
+from npugx_cache.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from npugx_cache._compat.unguarded import Asked
+    from npugx_cache.guards.names import Row
+    from npugx_cache.guards.sources import Scope
+    from npugx_cache.trace.capturing import Capture
+    from npugx_cache.trace.roots import Roots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOnly:
+    """Traced, but something about it has no portable form: valid in this process alone.
+
+    `guards` takes the frame's locals and runs torch's own; `unchanged` looks at the classes and the
+    functions that the trace met.
+    """
+
+    reason: str
+    guards: Callable[[Mapping[str, Any]], bool]
+    unchanged: Callable[[], bool]
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untraceable:
+    """Can't be traced as one graph."""
+
+    reason: str
+
+
+def local_only(
+    capture: Capture,
+    function: types.FunctionType,
+    scope: Scope,
+    roots: Roots,
+    reason: str,
+) -> LocalOnly | Untraceable:
+    """Run Dynamo's own frame and graph under torch's own guards."""
+    if capture.walks.may_differ_here() or capture.asked.ordered_dicts:
+        return Untraceable(reason=reason)  # torch's guards don't look at the order
+    try:
+        manager, _ = tracing.guards_of(capture.output, function.__code__)
+        unchanged = _watched(capture, function)
+    except AssertionError as error:
+        return Untraceable(reason=f"{reason}; and torch's guards: {reasons.of_failure(error)}")
+    except NotPortable as error:
+        return Untraceable(reason=f"{reason}; and {error}")
+    check = manager.guard_manager.check
+    if not check(scope.frame_locals):
+        return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
+    return LocalOnly(
+        reason=reason,
+        guards=lambda frame_locals: bool(check(frame_locals)),
+        unchanged=unchanged,
+        run=_runnable(capture, function, roots),
+    )
+
+
+def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> Callable[..., Any]:
+    output = capture.output
+    frame_globals = function.__globals__
+    for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
+        frame_globals.setdefault(name, value)
+    if output.backend_input is not None:
+        graph = left_as_found(output.backend_input.graph_module)
+        frame_globals[output.backend_input.backend_id] = graph
+    run = types.FunctionType(
+        output.graph_capture_output.bytecode,
+        frame_globals,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    run.__kwdefaults__ = function.__kwdefaults__
+    return run
+
+
+def _watched(capture: Capture, function: types.FunctionType) -> Callable[[], bool]:
+    """Whether classes and functions are what they were; raises `NotPortable`."""
+    code = capture.output.graph_capture_output.traced_code
+    functions = Watch(facts_of(code, function.__code__, owners_of(code)))
+    names = SealedNames(_rows(capture.asked))
+    return lambda: functions.unchanged() and names.unchanged()
+
+
+def _rows(asked: Asked) -> Iterator[Row]:
+    for cls, name in asked.attributes:
+        yield from looked_up(cls, name)
+    for cls in asked.classes:
+        for base in cls.__mro__:
+            if not is_covered_module(base.__module__):
+                yield from ((base, name, vars(base).get(name, ABSENT)) for name in SPECIAL)
