@@ -14,7 +14,7 @@ import inspect
 import operator
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import side_effects, symbolic_convert
+from torch._dynamo import symbolic_convert
 from torch._dynamo.variables import builder, builtin, dicts, lists, user_defined
 
 from npugx_cache._compat import unguarded
@@ -27,12 +27,19 @@ _FIELD: type = vars(collections)["_tuplegetter"]
 """What a class made by `namedtuple` has for each field."""
 
 
-def _note_stored(asked: unguarded.Asked, effects: Any, item: Any, name: object, *_: Any) -> None:
-    del effects
-    if isinstance(item, user_defined.UserDefinedObjectVariable) and isinstance(name, str):
-        found = inspect.getattr_static(item.python_type(), name, None)
-        if isinstance(found, property):
-            asked.refuse(f"with this torch the setter of the property {name} is not run")
+def _note_set(
+    asked: unguarded.Asked,
+    variable: Any,
+    tx: Any,
+    name: Any,
+    value: Any,
+    directly_update_dict: bool = False,
+) -> None:
+    del tx, value
+    if not directly_update_dict and name.is_python_constant():
+        key = name.as_python_constant()
+        if isinstance(inspect.getattr_static(variable.python_type(), key, None), property):
+            asked.refuse(f"with this torch the setter of the property {key} is not run")
 
 
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
@@ -96,7 +103,9 @@ def _note_operator(
 
 
 def _put_in_place() -> None:
-    unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
+    unguarded.note_before(
+        user_defined.UserDefinedObjectVariable, "method_setattr_standard", _note_set
+    )
     unguarded.note_before(builder.VariableBuilder, "_wrap", _note_derived)
     unguarded.note_before(dicts.ConstDictVariable, "call_method", _note_moved)
     unguarded.note_before(vars(lists)["NamedTupleVariable"], "var_getattr", _note_field)

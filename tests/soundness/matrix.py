@@ -15,7 +15,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # arguments: ...        of `cache_compile`
     # before: MODEL         put that text of `row_source` before the source
     # edit FILE: old -> new (Python strings) an edit of a file for the second process
-    # older: refused: text  (or `says: text`) with torch before 2.13, for these and `bypass`
+    # older: refused: text  (or `says: text`) with torch before 2.13, for these, `bypass` and `hit`
 
 followed by the source of `main`, and that of other files after `#### file`. `main` defines what is
 cached, `f`; or `make(cached) -> (call, ...)`. `run(call, ...)` calls it. Changes other than edits
@@ -114,7 +114,7 @@ def _options(lines: list[str]) -> dict[str, list[str]]:
     older = [line.removeprefix("older: ") for line in lines if line.startswith("older: ")]
     lines = [line for line in lines if not line.startswith("older: ")]
     if older and OLDER:
-        replaced = ("says: ", "refused: ", "bypass")
+        replaced = ("says: ", "refused: ", "bypass", "hit")
         lines = [line for line in lines if not line.startswith(replaced)] + older
     options: dict[str, list[str]] = {}
     for line in lines:
