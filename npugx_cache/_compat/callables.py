@@ -1,6 +1,7 @@
 """What Dynamo reads of modules and callables without a guard. Checked on torch 2.11 and 2.13.
 
-- `hasattr`, and an attribute that is not there where the code catches the AttributeError;
+- `hasattr`, and an attribute that is not there where the code catches the AttributeError, also of
+  other objects;
 - annotations, and what `inspect.signature` gave: Dynamo skips their guards as too many;
 - attributes of a `functools.partial`, of which Dynamo says that there are none, and a class derived
   from it, which Dynamo takes for partial itself: refused;
@@ -12,10 +13,14 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import OrderedDict
 from typing import Any
 
-from torch._dynamo.variables import builder, functions, misc
+from torch._dynamo import exc
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables import builder, functions, misc, user_defined
 
 from npugx_cache._compat import unguarded
 from npugx_cache.covered import is_covered_module
@@ -29,10 +34,38 @@ _KINDS = (
 )
 
 
+def _install_hasattr(source: Any, name: str) -> None:
+    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
+        kind = functools.partial(GuardBuilder.HASATTR, attr=name)
+        install_guard(source.make_guard(kind))
+    else:
+        install_guard(AttrSource(source, name).make_guard(GuardBuilder.HASATTR))
+
+
 def _guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
     del asked, tx
     if variable.source:
-        unguarded.guard_hasattr(variable.source, name)
+        _install_hasattr(variable.source, name)
+
+
+def _object(variable: Any) -> Any:
+    names = ("fn", "wrapper_obj", "value")
+    return next(getattr(variable, name) for name in names if hasattr(variable, name))
+
+
+def _guard_absent_attributes(owner: Any) -> None:
+    method = owner.var_getattr
+
+    @functools.wraps(method)
+    def guarding(self: Any, tx: Any, name: str) -> Any:
+        try:
+            return method(self, tx, name)
+        except exc.ObservedAttributeError:
+            if unguarded.asked() is not None and self.source and not hasattr(_object(self), name):
+                _install_hasattr(self.source, name)
+            raise
+
+    owner.var_getattr = guarding
 
 
 _SLOTS = frozenset({"func", "args", "keywords"})
@@ -74,7 +107,9 @@ def _unskip(module: Any) -> None:
 def _put_in_place() -> None:
     for kind in _KINDS:
         unguarded.note_before(kind, "call_obj_hasattr", _guard_hasattr)
-        unguarded.guard_absent_attributes(kind)
+        _guard_absent_attributes(kind)
+    _guard_absent_attributes(user_defined.UserDefinedObjectVariable)
+    _guard_absent_attributes(user_defined.UserDefinedClassVariable)
     for name in ("call_obj_hasattr", "var_getattr"):
         unguarded.note_before(functions.FunctoolsPartialVariable, name, _refuse_attribute)
         unguarded.note_before(functions.WrapperUserFunctionVariable, name, _refuse_wrappers)

@@ -2,7 +2,7 @@
 
 Each of these reads was seen to give a wrong result after a change (`tests/soundness/rows`):
 
-- a key or an attribute that is not there, where the code catches the KeyError or AttributeError;
+- a key that is not there, where the code catches the KeyError;
 - a dict that is used as a whole: `[*d]`, `str(d)`, a dict in a call that is folded;
 - the `__dict__` of an object, which Dynamo guards only by what is read from it;
 - `isinstance`, `issubclass` and `callable`: classes are edited, and registered with others;
@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from abc import ABCMeta
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import exc
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import (
     builtin,
     dicts,
@@ -56,6 +53,8 @@ class Asked:
     """Whether it read an OrderedDict, whose order torch's own guards don't see change."""
     moved_dicts: bool = False
     """Whether `move_to_end` had made one of them walk otherwise than Dynamo counts its keys."""
+    raised: list[Any] = field(default_factory=list)
+    """The exceptions that Dynamo raised in the place of builtins."""
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
@@ -212,14 +211,6 @@ def _note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
         asked.refuse(f"{name}() is assumed to give a constant")
 
 
-def guard_hasattr(source: Any, name: str) -> None:
-    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
-        kind = functools.partial(GuardBuilder.HASATTR, attr=name)
-        install_guard(source.make_guard(kind))
-    else:
-        install_guard(AttrSource(source, name).make_guard(GuardBuilder.HASATTR))
-
-
 # --- put in place
 
 
@@ -260,26 +251,6 @@ def _whole_constant(owner: Any) -> None:
     owner.as_python_constant = guarding
 
 
-def _object(variable: Any) -> Any:
-    names = ("fn", "wrapper_obj", "value")
-    return next(getattr(variable, name) for name in names if hasattr(variable, name))
-
-
-def guard_absent_attributes(owner: Any) -> None:
-    method = owner.var_getattr
-
-    @functools.wraps(method)
-    def guarding(self: Any, tx: Any, name: str) -> Any:
-        try:
-            return method(self, tx, name)
-        except exc.ObservedAttributeError:
-            if _asked.get() is not None and self.source and not hasattr(_object(self), name):
-                guard_hasattr(self.source, name)
-            raise
-
-    owner.var_getattr = guarding
-
-
 # Once for the process, not around each trace: other threads may be tracing.
 _before(dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent", _guard_absent_key)
 _before(dicts.ConstDictVariable, "call_method", _guard_united)
@@ -299,5 +270,3 @@ _before(tensor.TensorVariable, "var_getattr", _note_tensor_attribute)
 _before(functions, "invoke_and_store_as_constant", _note_folded)
 _before(nn_module, "invoke_and_store_as_constant", _note_folded)
 _whole_constant(dicts.ConstDictVariable)
-guard_absent_attributes(user_defined.UserDefinedObjectVariable)
-guard_absent_attributes(user_defined.UserDefinedClassVariable)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import (
+    builtin_answers,  # noqa: F401 - it notes what it sees
     callables,  # noqa: F401 - it puts guards in place
     device_values,
     lookups,

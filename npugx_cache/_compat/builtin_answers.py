@@ -1,0 +1,93 @@
+"""What Dynamo says in the place of builtins, where Python says otherwise. Checked on 2.11 and 2.13.
+
+What it raises for a builtin has a text and arguments of its own, and the text of a KeyError or an
+OSError is not that of its arguments: code that reads them is refused. `n in range(...)` is a number
+there; it is made a bool. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from torch._dynamo import exc
+from torch._dynamo.variables import VariableTracker, builtin, lists, misc, user_defined
+
+from npugx_cache._compat import unguarded
+from npugx_cache._compat.runtime import torch_version
+
+_EXCEPTIONS = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
+_raise: Any = exc.raise_observed_exception
+
+
+@functools.wraps(_raise)
+def _raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
+    try:
+        _raise(exc_type, tx, **arguments)
+    finally:
+        asked = unguarded.asked()
+        if asked is not None:
+            asked.raised.append(tx.exn_vt_stack.get_current_exception())
+
+
+def _is_of_a_builtin(asked: unguarded.Asked, variable: Any) -> bool:
+    """Before torch 2.13 `args` is a list, whoever raised it."""
+    return torch_version() < (2, 13) or any(each is variable for each in asked.raised)
+
+
+def _note_arguments(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+    del tx
+    if name not in _LINKS and _is_of_a_builtin(asked, variable):
+        asked.refuse("what an exception of a builtin says is not traced")
+
+
+_LINKS = frozenset(
+    {"__class__", "__context__", "__cause__", "__suppress_context__", "__traceback__"}
+)
+
+
+_TEXT_OF_ARGUMENTS: Any = BaseException.__str__
+
+
+def _note_text(asked: unguarded.Asked, function: Any, tx: Any, value: Any) -> None:
+    del function, tx
+    value = value.realize()
+    if not isinstance(value, _EXCEPTIONS):
+        return
+    kind: Any = value.python_type()
+    if kind.__str__ is not _TEXT_OF_ARGUMENTS:
+        asked.refuse(f"the text of a {kind.__name__} is not traced")
+    elif _is_of_a_builtin(asked, value):
+        asked.refuse("the text of an exception of a builtin is not traced")
+
+
+def _answer_with_bool(owner: Any, name: str) -> None:
+    method = getattr(owner, name, None)
+    if method is None:
+        return
+
+    @functools.wraps(method)
+    def answering(self: Any, tx: Any, *args: Any) -> Any:
+        answer = method(self, tx, *args)
+        is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
+        asks = name == "sq_contains" or args[0] == "__contains__"
+        if not (asks and is_number):
+            return answer
+        return VariableTracker.build(tx, bool(answer.as_python_constant()))
+
+    setattr(owner, name, answering)
+
+
+def _put_in_place() -> None:
+    for module in list(sys.modules.values()):
+        if vars(module).get("raise_observed_exception") is _raise:
+            vars(module)["raise_observed_exception"] = _raise_and_note
+    unguarded.note_before(misc.ExceptionVariable, "var_getattr", _note_arguments)
+    unguarded.note_before(builtin.BuiltinVariable, "call_str", _note_text)
+    for name in ("sq_contains", "call_method"):  # torch 2.13 and 2.11
+        _answer_with_bool(lists.RangeVariable, name)
+
+
+# Once for the process, not around each trace: other threads may be tracing.
+_put_in_place()
