@@ -53,7 +53,7 @@ class Asked:
     """Whether it read an OrderedDict, whose order torch's own guards don't see change."""
     moved_dicts: bool = False
     """Whether `move_to_end` had made one of them walk otherwise than Dynamo counts its keys."""
-    raised: list[Any] = field(default_factory=list)
+    raised: list[Any] = field(default_factory=list, compare=False)
     """The exceptions that Dynamo raised in the place of builtins."""
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)

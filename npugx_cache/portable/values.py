@@ -90,6 +90,8 @@ def ordered_keys(mapping: Any) -> list[Any]:
 
     `dict.keys` of an OrderedDict does not know of `move_to_end`.
     """
+    if type(mapping) is dict:
+        return list(mapping)
     if isinstance(mapping, OrderedDict):
         return list(OrderedDict.keys(mapping))
     return list(dict.keys(mapping)) if isinstance(mapping, dict) else list(mapping.keys())
