@@ -18,6 +18,7 @@ from npugx_cache._compat import unguarded
 from npugx_cache._compat.runtime import torch_version
 
 _EXCEPTIONS = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
+_DYNAMO = "torch._dynamo."
 _raise: Any = exc.raise_observed_exception
 
 
@@ -25,10 +26,11 @@ _raise: Any = exc.raise_observed_exception
 def _raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
     try:
         _raise(exc_type, tx, **arguments)
-    finally:
+    except exc.ObservedException:
         asked = unguarded.asked()
         if asked is not None:
             asked.raised.append(tx.exn_vt_stack.get_current_exception())
+        raise
 
 
 def _is_of_a_builtin(asked: unguarded.Asked, variable: Any) -> bool:
@@ -80,8 +82,9 @@ def _answer_with_bool(owner: Any, name: str) -> None:
 
 
 def _put_in_place() -> None:
-    for module in list(sys.modules.values()):
-        if vars(module).get("raise_observed_exception") is _raise:
+    # Dynamo's own modules took it by name. Others may be anything, even None.
+    for module in [sys.modules[name] for name in list(sys.modules) if name.startswith(_DYNAMO)]:
+        if getattr(module, "raise_observed_exception", None) is _raise:
             vars(module)["raise_observed_exception"] = _raise_and_note
     unguarded.note_before(misc.ExceptionVariable, "var_getattr", _note_arguments)
     unguarded.note_before(builtin.BuiltinVariable, "call_str", _note_text)
