@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import OrderedDict
 from typing import Any
 
 from torch._dynamo import exc
@@ -24,7 +23,6 @@ from torch._dynamo.variables import builder, functions, misc, user_defined
 
 from npugx_cache._compat import unguarded
 from npugx_cache.covered import is_covered_module
-from npugx_cache.portable import ordered_keys
 
 _KINDS = (
     misc.PythonModuleVariable,
@@ -83,15 +81,11 @@ def _refuse_wrappers(asked: unguarded.Asked, variable: Any, tx: Any, name: str) 
         asked.refuse(f"the attribute {name} of what wraps a function is not traced")
 
 
-def _note_value(asked: unguarded.Asked, builds: Any, value: object) -> None:
-    """Of what the trace reads: a class derived from partial, an OrderedDict."""
+def _refuse_derived(asked: unguarded.Asked, builds: Any, value: object) -> None:
     del builds
     cls = type(value)
     if isinstance(value, functools.partial) and not is_covered_module(cls.__module__):
         asked.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
-    if isinstance(value, OrderedDict) and len(value) > 1:
-        asked.ordered_dicts = True
-        asked.moved_dicts |= ordered_keys(value) != list(dict.keys(value))
 
 
 def _unskip(module: Any) -> None:
@@ -113,7 +107,7 @@ def _put_in_place() -> None:
     for name in ("call_obj_hasattr", "var_getattr"):
         unguarded.note_before(functions.FunctoolsPartialVariable, name, _refuse_attribute)
         unguarded.note_before(functions.WrapperUserFunctionVariable, name, _refuse_wrappers)
-    unguarded.note_before(builder.VariableBuilder, "_wrap", _note_value)
+    unguarded.note_before(builder.VariableBuilder, "_wrap", _refuse_derived)
     for module in (functions, builder):
         _unskip(module)
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from abc import ABCMeta
+from collections import OrderedDict
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables import (
+    builder,
     builtin,
     dicts,
     functions,
@@ -34,6 +36,7 @@ from torch._dynamo.variables import (
 from torch._guards import TracingContext
 
 from npugx_cache.covered import is_covered_module
+from npugx_cache.portable import ordered_keys
 
 if TYPE_CHECKING:
     import traceback
@@ -113,6 +116,16 @@ def _guard_extending_dict(
     if name == "extend":
         for each in args:
             _guard_whole(each.realize())
+
+
+def _note_ordered(self: Any, value: object) -> None:
+    del self
+    asked = _asked.get()
+    if asked is not None and isinstance(value, OrderedDict) and len(value) > 1:
+        asked.ordered_dicts = True
+        pairs = zip(ordered_keys(value), dict.keys(value), strict=True)
+        # By identity: the `==` of a key may be the user's, or a tensor's.
+        asked.moved_dicts |= any(walked is not counted for walked, counted in pairs)
 
 
 def _guard_object_keys(self: Any) -> None:
@@ -262,6 +275,7 @@ if GUARDS_OBJECT_DICTS:
     _before(_object_dict, "install_dict_keys_match_guard", _guard_object_keys)
     _before(_object_dict, "install_dict_contains_guard", _guard_object_key)
     _before(_object_dict, "call_method", _guard_copied_object_keys)
+_before(builder.VariableBuilder, "_wrap", _note_ordered)
 _before(builtin.BuiltinVariable, "call_isinstance", _note_isinstance)
 _before(builtin.BuiltinVariable, "call_issubclass", _note_issubclass)
 _before(builtin.BuiltinVariable, "call_callable", _note_callable)
