@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 import torch
 
 from npugx_cache import config, environment, restore, store, targets
+from npugx_cache._compat import runtime
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.errors import OptionError
@@ -60,7 +61,7 @@ class CachedFunction:
             setattr(self, name, getattr(recipe.function, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # somebody else traces: let them see the function itself
+        if torch.compiler.is_compiling() and _is_traced():
             return self.__wrapped__(*args, **kwargs)
         if self._owner is not None:
             args = (self._owner, *args)
@@ -186,6 +187,15 @@ class CachedFunction:
 
     def __repr__(self) -> str:
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
+
+
+def _is_traced() -> bool:
+    """Whether somebody else traces this call, and is to see the function itself.
+
+    Dynamo takes `is_dynamo_compiling` for True in the code that it reads; as code that runs the
+    function says False, and then this thread is asked: another one may compile meanwhile.
+    """
+    return torch.compiler.is_dynamo_compiling() or runtime.is_traced_here()
 
 
 class _Arguments(TypedDict, total=False):

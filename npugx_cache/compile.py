@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import frame
-from npugx_cache._compat import runtime
+from npugx_cache._compat import compile_lock, runtime
 from npugx_cache.artifact import Artifact, Bindings, Conditions
 from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
@@ -61,9 +60,12 @@ def compile_call(
 
     `known` says which sizes were met before; it counts with `dynamic=None` alone.
     """
-    from npugx_cache import trace
+    with compile_lock.tracing_alone():
+        from npugx_cache import trace
+        from npugx_cache.trace.unstorable import Untraceable
 
-    with _one_at_a_time:
+        if reason := compile_lock.disturbance():
+            return Untraceable(reason=reason, lasting=False)
         started, progress = time.perf_counter(), Progress(recipe.title)
         traced = trace.trace(
             recipe.function,
@@ -78,6 +80,8 @@ def compile_call(
             optimise=partial(_optimise, engines.load(recipe.backend), recipe.options, progress),
         )
         progress.done("guards and source facts")
+        if reason := compile_lock.disturbance():
+            return Untraceable(reason=reason, lasting=False)
         if not isinstance(traced, trace.Traced):
             return traced
         try:
@@ -96,10 +100,6 @@ def _optimise(
     reports = engine.optimise(graph, options=options)
     progress.done("passes")
     return reports
-
-
-_one_at_a_time = threading.RLock()
-"""Dynamo keeps process-wide state while it traces; two threads must not trace at once."""
 
 
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:

@@ -56,7 +56,8 @@ _PLAIN_STATE = {
 
 def factors(device_types: frozenset[str]) -> tuple[Factor, ...]:
     """All factors of the surroundings, for a call whose tensors are on these kinds of device."""
-    switches = (Factor(f"torch.{name}", str(read()), "call") for name, read in _SWITCHES.items())
+    live = zip(_SWITCHES, call_state(), strict=True)
+    switches = (Factor(f"torch.{name}", str(value), "call") for name, value in live)
     devices = (factor for kind in sorted(device_types) for factor in _device(kind))
     return (*_process_factors(), *switches, *devices, *_compiler_config())
 
@@ -112,10 +113,27 @@ def call_state() -> tuple[object, ...]:
 
     Read at every call: the values alone, in the order of `_SWITCHES`.
     """
-    return tuple([read() for read in _READERS])
+    values = tuple([read() for read in _READERS])
+    return values if values == _seen else _settled(values)
+
+
+def _settled(values: tuple[object, ...]) -> tuple[object, ...]:
+    """The switches as this thread's user set them, remembered for the next call.
+
+    A `torch.export` in another thread turns two of them off for the whole process, for as long as
+    it takes. Taken for a change, that would refuse every graph that is bound here.
+    """
+    global _seen  # noqa: PLW0603 - a fact about the process
+    if values[:_EXPORTS_LEAVE] == _seen[:_EXPORTS_LEAVE] and runtime.exports_elsewhere():
+        return _seen
+    _seen = values
+    return values
 
 
 _READERS = tuple(_SWITCHES.values())
+_EXPORTS_LEAVE = list(_SWITCHES).index("mkldnn")
+"""How many of the switches, from the first, an export leaves alone: oneDNN and cuDNN are last."""
+_seen = tuple([read() for read in _READERS])
 
 
 @functools.cache

@@ -9,14 +9,21 @@ from __future__ import annotations
 import contextvars
 import functools
 import json
+import os
 import sys
-from typing import Any
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._C._dynamo.guards as _c_guards
 from torch import _ops
+from torch._guards import TracingContext
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _device
+
+if TYPE_CHECKING:
+    import types
 
 TESTED_TORCH = ((2, 11), (2, 14))
 """Half-open range of torch versions the package works with; outside it nothing is cached."""
@@ -37,6 +44,37 @@ disable_autocast = torch._C._DisableAutocast
 """Context manager: operators run as written, autocast does not cast their inputs again."""
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+
+
+def is_traced_here() -> bool:
+    """Whether a compiler runs Python code on this very thread, on fakes or to learn a constant.
+
+    `torch.compiler.is_compiling()` can't tell: its flag is one for all threads of a process.
+    """
+    return bool(torch._C._len_torch_dispatch_stack()) or TracingContext.try_get() is not None
+
+
+def exports_elsewhere() -> bool:
+    """Whether another thread is inside `torch.export`, which turns switches off for the process.
+
+    It turns off oneDNN and cuDNN, and sets them back to what they were. Walks the stacks of all
+    threads: ask only when a switch is found changed.
+    """
+    here = threading.get_ident()
+    stacks = [frame for thread, frame in sys._current_frames().items() if thread != here]
+    return any(map(_is_exporting, stacks))
+
+
+def _is_exporting(stack: types.FrameType) -> bool:
+    frame: types.FrameType | None = stack
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_EXPORT):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_EXPORT = f"{Path(str(torch.__file__)).parent / 'export'}{os.sep}"
 
 
 def torch_version() -> tuple[int, int]:
@@ -133,7 +171,7 @@ def global_state() -> dict[str, object]:
         "dual_level": torch.autograd.forward_ad._current_level,
         "saved_tensor_hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
         "functorch_levels": torch._C._functorch.peek_interpreter_stack() is not None,
-        "global_module_hooks": sum(map(len, _GLOBAL_HOOKS)),
+        "global_module_hooks": _global_hooks(),
     }
 
 
@@ -158,7 +196,7 @@ def _rest_of_state() -> tuple[object, ...]:
         torch.autograd.forward_ad._current_level,
         torch._C._autograd._top_saved_tensors_default_hooks(True) is None,
         torch._C._functorch.peek_interpreter_stack() is None,
-        sum(map(len, _GLOBAL_HOOKS)),
+        _global_hooks(),
         *(
             type(torch._C._get_function_stack_at(level))
             for level in range(torch._C._len_torch_function_stack())
@@ -166,6 +204,19 @@ def _rest_of_state() -> tuple[object, ...]:
     )
 
 
+def _global_hooks() -> int:
+    """How many hooks for all modules there are, without those of a compiler.
+
+    AOTAutograd registers one for the time of each trace. Hooks are the process's, so every other
+    thread would find its graphs refused while one of them compiles.
+    """
+    if not any(_GLOBAL_HOOKS):
+        return 0
+    every = [hook for hooks in _GLOBAL_HOOKS for hook in tuple(hooks.values())]
+    return sum(getattr(hook, "__module__", "") != _AOT for hook in every)
+
+
+_AOT = "torch._functorch._aot_autograd.utils"
 _parsed = functools.lru_cache(maxsize=64)(json.loads)
 _GLOBAL_HOOKS = tuple(
     hooks

@@ -47,9 +47,13 @@ class LocalOnly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untraceable:
-    """Can't be traced as one graph."""
+    """Can't be traced as one graph.
+
+    `lasting` is False for what says nothing about the function: the next call may be traced.
+    """
 
     reason: str
+    lasting: bool = True
 
 
 def local_only(
