@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import logging
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from npugx_cache._compat import native as compat
 from npugx_cache._compat import runtime
 from npugx_cache.backend.capture.spans import span_of
 from npugx_cache.backend.runtime import without_autocast
+from npugx_cache.forks import survive_forks
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ logger = logging.getLogger("npugx_cache")
 
 _ACCEPTED = 16
 _lock = threading.Lock()
+survive_forks(sys.modules[__name__], "_lock")
 _loaded: dict[str, Native] = {}
 _serial = itertools.count(1)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
-from npugx_cache import config, environment, restore, store, targets
+from npugx_cache import config, restore, store, targets
 from npugx_cache._compat import runtime
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
@@ -70,49 +70,18 @@ class CachedFunction:
         with torch.no_grad():
             return self._find(args, kwargs)(*args, **kwargs)
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """The graph for a call, most recently used first; the function itself for a bypass."""
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, warming: bool = False
+    ) -> Callable[..., Any]:
+        """The graph for a call; the function itself for a bypass."""
         function, state = self._recipe.function, self._state
         scope = Scope(self._locals(args, kwargs), function.__globals__)
-        if known := self._known(scope):
-            return self._used(known)
-        with state.lock:
-            if state.plan_wanted:
-                state.warm()
-            if known := self._known(scope):  # another thread was faster, or it was in a plan
-                return self._used(known)
-            answer = state.lookup.answer(args, kwargs, scope)
-            if not isinstance(answer, Specialisation):
-                return function
-            state.specialisations = (answer, *state.specialisations)
-            return answer.run
-
-    def _known(self, scope: Scope) -> Specialisation | None:
-        switches, code = environment.call_state(), self._recipe.function.__code__
-        fitting = [
-            known
-            for known in self._state.specialisations
-            if known.call_state == switches and known.code is code
-        ]
-        for known in fitting:
-            if known.accepts.accept_quickly(scope):
-                return known
-        # Only now in full: that takes as long as many quick checks, and two shapes may take turns.
-        for known in fitting:
-            if known.accepts.accept(scope):
-                return known
-        return None
-
-    def _used(self, known: Specialisation) -> Callable[..., Any]:
-        state = self._state
-        # Not waiting for the lock: another thread may hold it for as long as a compile takes.
-        if state.specialisations[0] is not known and state.lock.acquire(blocking=False):
-            try:
-                others = (s for s in state.specialisations if s is not known)
-                state.specialisations = (known, *others)
-            finally:
-                state.lock.release()
-        return known.run
+        if known := state.specialisations.find(scope):
+            return known.run
+        if state.plan_wanted:
+            state.warm()
+        answer = state.lookup.answer(args, kwargs, scope, warming=warming)
+        return answer.run if isinstance(answer, Specialisation) else function
 
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
         """Restore or compile what a call with these arguments needs, without running it.
@@ -129,7 +98,7 @@ class CachedFunction:
             args = (self._owner, *args)
         if not planned or targets.accepts(self._locals, args):
             with torch.no_grad():
-                self._find(args, kwargs)
+                self._find(args, kwargs, warming=True)
         return warmed
 
     def warm_from_plan(self) -> Warmed:

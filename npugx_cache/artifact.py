@@ -22,7 +22,7 @@ from npugx_cache import source
 from npugx_cache.backend.capture.layout import Layout
 from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.frame import Frame
+from npugx_cache.frame import Frame, as_bytes
 from npugx_cache.guards import GuardTree
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Bindings:
         try:
             return cls(
                 frame=Frame.from_plain(plain["frame"]),
-                program_code=bytes(plain["program_code"]),
+                program_code=as_bytes(plain["program_code"]),
                 operators=tuple((str(n), Operator(*map(str, op))) for n, *op in plain["operators"]),
                 constants=tuple(
                     Constant(str(n), str(t), str(d), tuple(size), tuple(stride))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import environment, store
+from npugx_cache.artifact import CONDITIONS
 
 if TYPE_CHECKING:
     from npugx_cache.compile import Compiled
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
     from npugx_cache.signature import Signature
+    from npugx_cache.trace.unstorable import LocalOnly, Untraceable
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call to be answered. `args` include the object a method is bound to."""
+    """One call to be answered. `args` include the object a method is bound to.
+
+    `tried` are the entries whose conditions were found not to hold of this call.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -26,6 +31,7 @@ class Call:
     signature: Signature
     fingerprint: Fingerprint
     call_state: tuple[object, ...]
+    tried: set[str] = field(default_factory=set)
 
 
 def _about(recipe: Recipe, call: Call) -> dict[str, Any]:
@@ -52,16 +58,29 @@ def graph_draft(
     )
 
 
-def bypass_draft(recipe: Recipe, call: Call, reason: str) -> store.Draft:
+def bypass_draft(
+    recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable, *, general: bool
+) -> store.Draft:
+    """A note that saves other processes a compile in vain, where its conditions are known.
+
+    `general`: for all calls whose arguments are of the same types, not for those of one kind.
+    """
+    family = call.signature.types if general else call.signature.kind
+    conditions = outcome.conditions
     return store.Draft(
         key=call.fingerprint.key,
         identity=recipe.identity,
         kind="bypass",
         cost_seconds=0.0,
         factors=call.fingerprint.factors,
-        about={**_about(recipe, call), "reason": reason},
-        blobs={},
+        about={**_about(recipe, call), "reason": outcome.reason, "calls": family},
+        blobs={} if conditions is None else {CONDITIONS: conditions.pack()},
     )
+
+
+def refuses(manifest: store.Manifest, call: Call) -> bool:
+    """Whether a bypass was noted for calls like this one, whatever its conditions are."""
+    return manifest.about.get("calls") in (call.signature.kind, call.signature.types)
 
 
 def open_for(recipe: Recipe, settings: Settings) -> store.Store | store.Unusable:

@@ -16,6 +16,7 @@ CacheMode = Literal["on", "readonly", "off"]
 PolicyName = Literal["lru", "cost"]
 TrustMode = Literal["private", "group", "signed"]
 
+_RECOMPILES = 16
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -32,6 +33,9 @@ class Settings:
     same graph before it compiles by itself. None: as long as that took the last time and half as
     long again, 10 minutes where nobody has compiled it yet.
 
+    `recompile_limit` is how often calls may have one function compiled in a process, for each
+    object that it is bound to, before the rest runs eagerly (`recompiles.py`).
+
     `verify`: compile again at every hit, and compare (`recheck.py`).
     """
 
@@ -46,6 +50,7 @@ class Settings:
     max_age: float | None = None
     policy: PolicyName = "lru"
     lock_wait: float | None = None
+    recompile_limit: int = _RECOMPILES
     verify: bool = False
     strict: bool = False
 
@@ -81,6 +86,7 @@ def load(
         max_age=_age(env, "NPUGX_CACHE_MAX_AGE"),
         policy=cast("PolicyName", _choice(env, "NPUGX_CACHE_POLICY", "lru", ("lru", "cost"))),
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
+        recompile_limit=_count(env, "NPUGX_CACHE_RECOMPILE_LIMIT") or _RECOMPILES,
         verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )

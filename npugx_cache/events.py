@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from npugx_cache.forks import survive_forks
+
 logger = logging.getLogger("npugx_cache")
 
 
@@ -44,6 +46,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        survive_forks(self, "_lock")
         self._counts = dict.fromkeys(("hits", "misses", "bypasses", "stored"), 0)
 
     def add(self, name: str) -> None:

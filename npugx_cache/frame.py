@@ -63,13 +63,20 @@ class Frame:
     def from_plain(cls, data: Any) -> Frame:
         try:
             return cls(
-                code=bytes(data["code"]),
+                code=as_bytes(data["code"]),
                 names=dict(data["names"]),
                 globals=tuple(data["globals"]),
                 constants=tuple(data["constants"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"caller frame: {error!r}") from error
+
+
+def as_bytes(value: object) -> bytes:
+    """Stored bytes; TypeError for what is none, such as a number: `bytes` takes that for a size."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} in the place of bytes")
+    return value
 
 
 def dump(code: types.CodeType) -> bytes:
@@ -84,7 +91,7 @@ def load(data: bytes) -> types.CodeType:
     """The code object of authenticated bytes; raises `CorruptEntry`."""
     try:
         code = marshal.loads(data)  # noqa: S302 - authenticated bytes only, see above
-    except (ValueError, EOFError, TypeError) as error:
+    except (ValueError, EOFError, TypeError, MemoryError) as error:
         raise CorruptEntry(f"code bytes: {error!r}") from error
     if not isinstance(code, types.CodeType):
         raise CorruptEntry(f"code bytes hold a {type(code).__name__}")

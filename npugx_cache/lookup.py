@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import environment, events, restore, sizes, store
+from npugx_cache._compat import compile_lock
 from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
-from npugx_cache.call import Call, bypass_draft, graph_draft, open_for
+from npugx_cache.call import Call, bypass_draft, graph_draft, open_for, refuses
 from npugx_cache.compile import Compiled, compile_call
 from npugx_cache.errors import (
     BackendUnavailable,
@@ -21,8 +23,10 @@ from npugx_cache.errors import (
     VerificationError,
 )
 from npugx_cache.fingerprint import Fingerprint, differences, digest
+from npugx_cache.forks import NamedLocks, survive_forks
 from npugx_cache.guards.check import live_state
 from npugx_cache.portable import NotPortable
+from npugx_cache.recompiles import Recompiles
 from npugx_cache.restore import Specialisation
 from npugx_cache.signature import signature
 from npugx_cache.untraced import Untraced
@@ -34,9 +38,11 @@ if TYPE_CHECKING:
     from npugx_cache.config import Settings
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
+    from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.unstorable import LocalOnly, Untraceable
 
 _MAX_REFUSALS = 16
+_MAX_NOTES = 8
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
 
@@ -47,80 +53,140 @@ class Bypass:
     reason: str
 
 
-@dataclass
 class Lookup:
-    """Answers the calls of one function from one store. Not reentrant: the caller holds a lock."""
+    """Answers the calls of one function from one store, and binds what it finds or compiles.
 
-    recipe: Recipe
-    settings: Settings
-    counters: events.Counters
-    captures: Captures | None
-    refusals: tuple[events.Refusal, ...] = ()
-    _untraced: Untraced = field(default_factory=Untraced)
-    _warned: set[str] = field(default_factory=set)
-    _store: store.Store | store.Unusable | None = None
-    _tried: frozenset[str] = frozenset()
+    Safe to use from several threads. A call whose entry is stored waits for no compile and for no
+    lock of another worker: only the short restore itself is one thread's at a time.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: Settings,
+        counters: events.Counters,
+        captures: Captures | None,
+        bound: Specialisations,
+    ) -> None:
+        self.recipe = recipe
+        self.settings = settings
+        self.counters = counters
+        self.captures = captures
+        self.bound = bound
+        self.refusals: tuple[events.Refusal, ...] = ()
+        self._untraced = Untraced()
+        self._recompiles = Recompiles(settings.recompile_limit)
+        self._warned: set[str] = set()
+        self._store: store.Store | store.Unusable | None = None
+        self._restoring = threading.RLock()
+        self._compiling = NamedLocks()
+        survive_forks(self, "_restoring")
 
     def answer(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, *, warming: bool = False
     ) -> Specialisation | Bypass:
-        """Raises only under `strict`: whatever goes wrong in here, the call itself still runs."""
+        """Raises only under `strict`, and what is the user's: the call itself still runs.
+
+        `warming`: asked for ahead, so a compile is no sign that something keeps changing.
+        """
         try:
-            return self._answer(args, kwargs, scope)
+            return self._answer(args, kwargs, scope, warming=warming)
         except Exception as error:
             # What the user asked for can't be had, or their own pass failed: no fault of the cache.
             if self.settings.strict or isinstance(error, _ASKED_FOR):
                 raise
+            from npugx_cache.interruptions import let_through
+
+            let_through(error)
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
             events.logger.exception("%s: a fault of the cache; running eagerly", self.recipe.title)
             self.counters.add("bypasses")
             return Bypass(f"a fault of the cache: {error!r}")
 
     def _answer(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, *, warming: bool
     ) -> Specialisation | Bypass:
         started = time.perf_counter()
         shape = signature(scope.frame_locals)
-        reason = self._untraced.reason(shape.kind, scope.frame_locals)
+        reason = self._untraced.reason(shape, scope.frame_locals)
         reason = reason or environment.unsupported()
+        reason = reason or (None if warming else self._recompiles.excess)
         if reason is not None:
             return self._bypass(reason)
         call_state = environment.call_state()
         factors = (*self.recipe.factors(), *environment.factors(shape.device_types))
         call = Call(args, kwargs, scope, shape, Fingerprint.of(factors), call_state)
-        found = self._restored(call)
-        if found is None:
-            return self._compiled_under_lock(call, started)
-        self._log("hit", started, f"entry {(found.entry or '')[:12]}")
-        return self._rechecked(found, call) if self.settings.verify else found
+        found = self._found(call, started, "hit")
+        return self._compiled_once(call, started, warming=warming) if found is None else found
 
     # --- restore
 
-    def _restored(self, call: Call) -> Specialisation | None:
-        opened = self.opened()
-        if opened is None:
-            return None
-        candidates = opened.candidates(call.fingerprint.key)
-        self._tried = frozenset(manifest.entry for manifest in candidates.manifests)
+    def _found(self, call: Call, started: float, outcome: str) -> Specialisation | Bypass | None:
+        """The store's answer to a call, a graph bound or a refusal; None if it has none."""
+        with self._restoring:
+            known = self.bound.find(call.scope)  # another thread may have bound it meanwhile
+            if known is not None:
+                return known
+            opened = self.opened()
+            if opened is None:
+                return None
+            candidates = opened.candidates(call.fingerprint.key)
+            found = self._restored(opened, candidates, call)
+            if found is not None and not self.settings.verify:
+                self.bound.add([found])
+        if found is None:
+            return self._refused(opened, candidates, call, started)
+        self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
+        return self._rechecked(found, call) if self.settings.verify else found
+
+    def _restored(
+        self, opened: store.Store, candidates: store.Candidates, call: Call
+    ) -> Specialisation | None:
+        """The first entry whose conditions hold, of those that this call has not tried before."""
+        first = not call.tried
+        new = [each for each in candidates.manifests if each.entry not in call.tried]
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
-        alike = sorted(
-            candidates.manifests,
-            key=lambda m: m.about.get("signature_id") != call.signature.exact,
-        )
-        for manifest in alike:
+        for manifest in sorted(
+            new, key=lambda m: m.about.get("signature_id") != call.signature.exact
+        ):
             answer = self._try(opened, manifest, call)
             if isinstance(answer, Specialisation):
                 opened.record_hit(manifest)
                 self.counters.add("hits")
                 return answer
-            refusals.append(answer)
-        refusals.sort(key=lambda refusal: len(refusal.reasons))
-        self.refusals = tuple(refusals) or tuple(self._from_siblings(opened, call))
+            if answer is not None:
+                refusals.append(answer)
+            call.tried.add(manifest.entry)
+        if first or refusals:
+            refusals.sort(key=lambda refusal: len(refusal.reasons))
+            self.refusals = tuple(refusals) or tuple(self._from_siblings(opened, call))
+        return None
+
+    def _refused(
+        self,
+        opened: store.Store,
+        candidates: store.Candidates,
+        call: Call,
+        started: float,
+    ) -> Bypass | None:
+        """What an earlier process has found out about such calls, if its conditions still hold."""
+        for manifest in candidates.bypasses:
+            if not refuses(manifest, call) or manifest.entry in call.tried:
+                continue
+            call.tried.add(manifest.entry)
+            known = any(ref.name == CONDITIONS for ref in manifest.blobs)
+            if not known or self._try(opened, manifest, call) is not None:
+                continue
+            reason = str(manifest.about.get("reason"))
+            self._log("refused", started, f"entry {manifest.entry[:12]}")
+            self._untraced.remember(call.signature, reason, call.scope.frame_locals)
+            return self._bypass(reason)
         return None
 
     def _try(
         self, opened: store.Store, manifest: store.Manifest, call: Call
-    ) -> Specialisation | events.Refusal:
+    ) -> Specialisation | events.Refusal | None:
+        """An entry bound for a call, or why it is not; None for a bypass whose conditions hold."""
         blobs = opened.read(manifest, [CONDITIONS])
         if isinstance(blobs, store.Miss):
             return self._fault(opened, manifest.entry, blobs.reason)
@@ -128,6 +194,8 @@ class Lookup:
             candidate = restore.Candidate.of(blobs)
             if not candidate.accepts(call.scope):
                 return events.Refusal(entry=manifest.entry, reasons=candidate.failures(call.scope))
+            if manifest.kind == "bypass":
+                return None
             present = {ref.name for ref in manifest.blobs}
             code = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
             if isinstance(code, store.Miss):
@@ -157,30 +225,58 @@ class Lookup:
 
     # --- compile
 
-    def _compiled_under_lock(self, call: Call, started: float) -> Specialisation | Bypass:
+    def _compiled_once(
+        self, call: Call, started: float, *, warming: bool
+    ) -> Specialisation | Bypass:
+        """Compile, or take what another thread or another worker compiles of the same graph."""
+        if reason := compile_lock.obstacle():
+            return self._bypass(reason)
+        shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
+        name = digest([call.fingerprint.key, shape])
+        with self._compiling.hold(name):
+            if known := self.bound.find(call.scope):
+                return known
+            if reason := self._untraced.reason(call.signature, call.scope.frame_locals):
+                return self._bypass(reason)
+            found = self._compiled_under_lock(name, call, started, warming=warming)
+            if isinstance(found, Specialisation):
+                self.bound.add([found])
+            return found
+
+    def _compiled_under_lock(
+        self, name: str, call: Call, started: float, *, warming: bool
+    ) -> Specialisation | Bypass:
         opened = self.opened()
         if opened is None:
-            return self._compiled(call, None, started)
-        key, found = call.fingerprint.key, list[Specialisation]()
+            return self._compiled(call, None, started, warming=warming)
+        answers = list[Specialisation | Bypass]()
 
-        def restored() -> bool:  # what appears may be for other values of the same signature
-            listed = () if found else opened.candidates(key).manifests
-            if any(manifest.entry not in self._tried for manifest in listed):
-                found.extend(filter(None, [self._restored(call)]))
-            return bool(found)
+        def answered() -> bool:  # what appears may be for other values of the same signature
+            if not answers:
+                answer = self._found(call, started, "hit after waiting")
+                answers.extend([answer] if answer is not None else [])
+            return bool(answers)
 
-        shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
-        with opened.lock(digest([key, shape]), wait=self.settings.lock_wait, done=restored):
-            if restored():
-                self._log("hit after waiting", started, f"entry {(found[0].entry or '')[:12]}")
-                return found[0]
-            return self._compiled(call, opened, started)
+        def refused() -> bool:
+            """Ranks whose calls can't be stored would compile one after the other for nothing."""
+            listed = opened.candidates(call.fingerprint.key).bypasses
+            return any(refuses(manifest, call) for manifest in listed)
+
+        if refused():
+            return self._compiled(call, opened, started, warming=warming)
+        wait = self.settings.lock_wait
+        with opened.lock(name, wait=wait, done=lambda: answered() or refused()):
+            if answered():
+                return answers[0]
+            return self._compiled(call, opened, started, warming=warming)
 
     def _compiled(
-        self, call: Call, opened: store.Store | None, started: float
+        self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Bypass:
-        reasons = str(self.refusals[0]) if self.refusals else "no entry for this function"
+        nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
+        if not warming:
+            self._recompiles.note(call.signature, nearest)
         outcome = self._compile(call, sizes.seen(asked, call.fingerprint.key, call.scope))
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call)
@@ -192,6 +288,7 @@ class Lookup:
         self.counters.add("misses")
         draft = graph_draft(self.recipe, call, outcome, blobs)
         entry = self._publish(opened, draft) if opened else None
+        reasons = str(nearest) if nearest else "no entry for this function"
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         return dataclasses.replace(bound, entry=entry)
 
@@ -258,17 +355,27 @@ class Lookup:
     def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
         from npugx_cache.trace.unstorable import LocalOnly
 
+        if isinstance(outcome, LocalOnly):
+            self._note_bypass(outcome, call, general=False)
+            self._warn(outcome.reason)
+            self.counters.add("bypasses")
+            accepts = restore.Unstored(outcome.guards, outcome.unchanged)
+            code = self.recipe.function.__code__
+            return Specialisation(None, accepts, outcome.run, call.call_state, code)
+        if outcome.lasting:
+            frame_locals = call.scope.frame_locals
+            general = self._untraced.remember(call.signature, outcome.reason, frame_locals)
+            self._note_bypass(outcome, call, general=general)
+        return self._bypass(outcome.reason)
+
+    def _note_bypass(self, outcome: LocalOnly | Untraceable, call: Call, *, general: bool) -> None:
         opened = self.opened()
-        if opened is not None and outcome.reason not in self._warned:
-            opened.publish(bypass_draft(self.recipe, call, outcome.reason))
-        if not isinstance(outcome, LocalOnly):
-            self._untraced.remember(call.signature.kind, outcome.reason, call.scope.frame_locals)
-            return self._bypass(outcome.reason)
-        self._warn(outcome.reason)
-        self.counters.add("bypasses")
-        accepts = restore.Unstored(outcome.guards, outcome.unchanged)
-        code = self.recipe.function.__code__
-        return Specialisation(None, accepts, outcome.run, call.call_state, code)
+        if opened is None:
+            return
+        noted = opened.candidates(call.fingerprint.key).bypasses
+        # Conditions that never hold again would otherwise add a note at every start.
+        if sum(refuses(manifest, call) for manifest in noted) < _MAX_NOTES:
+            opened.publish(bypass_draft(self.recipe, call, outcome, general=general))
 
     def _bypass(self, reason: str) -> Bypass:
         self._warn(reason)

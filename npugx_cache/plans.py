@@ -16,6 +16,7 @@ from npugx_cache.backend.capture import planned
 from npugx_cache.backend.program import COLLECTIVES
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.fingerprint import Fingerprint
+from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable
 from npugx_cache.store import flushing
 
@@ -82,8 +83,10 @@ def runner_of(known: Specialisation) -> Runner | None:
 class Recorded(Protocol):
     """What a recorder needs of a function."""
 
-    specialisations: tuple[Specialisation, ...]
-    lookup: Lookup
+    @property
+    def specialisations(self) -> Iterable[Specialisation]: ...
+    @property
+    def lookup(self) -> Lookup: ...
 
 
 class Recorder:
@@ -212,6 +215,7 @@ def warm(lookup: Lookup, bound: tuple[Specialisation, ...]) -> tuple[list[Specia
     except Exception as error:
         if lookup.settings.strict:
             raise
+        let_through(error)
         events.logger.exception("%s: capture plan not used", lookup.recipe.title)
         return made, Warmed(len(made), 0, (f"a fault of the cache: {error!r}",))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache import frame, source
 from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, Bindings, Conditions
 from npugx_cache.backend import capture, runtime
-from npugx_cache.errors import CorruptEntry
+from npugx_cache.errors import CorruptEntry, NpugxCacheError
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.inputs import InputGuards
 from npugx_cache.guards.placing import placed_here
@@ -17,7 +18,7 @@ from npugx_cache.watch import Watch
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -109,11 +110,12 @@ class Candidate:
     @classmethod
     def of(cls, blobs: Mapping[str, bytes]) -> Candidate:
         """Raises `CorruptEntry`."""
-        conditions = Conditions.unpack(blobs[CONDITIONS])
-        try:
-            return cls(Guards(placed_here(conditions.guards)), conditions.facts)
-        except (NotPortable, TypeError, ValueError, RuntimeError) as error:
-            raise CorruptEntry(f"conditions: {error!r}") from error
+        with _blaming_the_entry("conditions"):
+            conditions = Conditions.unpack(blobs[CONDITIONS])
+            try:
+                return cls(Guards(placed_here(conditions.guards)), conditions.facts)
+            except NotPortable as error:
+                raise CorruptEntry(f"conditions: {error!r}") from error
 
     def accepts(self, scope: Scope) -> bool:
         return self.guards.accept(scope) and source.hold(self.facts)
@@ -130,7 +132,12 @@ class Candidate:
         return self.guards.tree.device
 
     def failures(self, scope: Scope) -> tuple[str, ...]:
-        return (*source.failures(self.facts), *self.guards.failures(scope))
+        """Why a call is not accepted, never empty; raises `CorruptEntry` if that can't be told."""
+        with _blaming_the_entry("conditions"):
+            found = (*source.failures(self.facts), *self.guards.failures(scope))
+            if not found and not self.accepts(scope):
+                raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
+            return found or ("the call has changed while it was looked at",)
 
 
 def bind(
@@ -150,6 +157,47 @@ def bind(
     Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
     refers to (an operator, a class) does not exist in this process.
     """
+    with _blaming_the_entry("bindings"):
+        return _bind(
+            blobs,
+            function,
+            entry=entry,
+            accepts=accepts,
+            call_state=call_state,
+            captures=captures,
+            device=device,
+        )
+
+
+@contextlib.contextmanager
+def _blaming_the_entry(part: str) -> Iterator[None]:
+    """Take whatever stored data makes this code raise for a fault of the entry, not of the call.
+
+    Without that, an entry that decodes and makes no sense would cost a traceback at every call.
+    """
+    try:
+        yield
+    except (NpugxCacheError, NotPortable, OSError):
+        raise
+    except MemoryError as error:
+        raise CorruptEntry(f"{part}: not enough memory for what it claims to hold") from error
+    except Exception as error:
+        from npugx_cache.interruptions import let_through
+
+        let_through(error)
+        raise CorruptEntry(f"{part}: {error!r}") from error
+
+
+def _bind(
+    blobs: Mapping[str, bytes],
+    function: types.FunctionType,
+    *,
+    entry: str | None,
+    accepts: Accepts,
+    call_state: tuple[object, ...],
+    captures: capture.Captures | None,
+    device: Accelerator | None,
+) -> Specialisation:
     rename = devices.at(device.index if device else None)
     bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
     graph: Callable[..., Any] = _no_graph

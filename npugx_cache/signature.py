@@ -20,20 +20,28 @@ _MAX_TEXT = 400
 
 
 class Signature(NamedTuple):
-    """`exact` distinguishes sizes, `kind` does not; `text` is for people."""
+    """`exact` distinguishes sizes, `kind` does not, `types` no numbers and strings either.
+
+    `text` is for people; `leaves` are the paths of all values with what `exact` is made of.
+    """
 
     exact: str
     kind: str
+    types: str
     text: str
+    leaves: tuple[tuple[str, str], ...]
     device_types: frozenset[str]
 
 
 def signature(frame_locals: Mapping[str, Any]) -> Signature:
     leaves = list(_leaves(frame_locals))
+    exact = tuple((path, _exact(value)) for path, value in leaves)
     return Signature(
-        exact=digest(f"{path}={_exact(value)}" for path, value in leaves),
+        exact=digest(f"{path}={text}" for path, text in exact),
         kind=digest(f"{path}={_kind(value)}" for path, value in leaves),
-        text=", ".join(f"{path}: {_exact(value)}" for path, value in leaves)[:_MAX_TEXT],
+        types=digest(f"{path}={_type(value)}" for path, value in leaves),
+        text=", ".join(f"{path}: {text}" for path, text in exact)[:_MAX_TEXT],
+        leaves=exact,
         device_types=frozenset(_device_types(frame_locals, leaves)),
     )
 
@@ -79,6 +87,12 @@ def _kind(value: object) -> str:
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
         return repr(value)[:80]
     return type(value).__qualname__
+
+
+def _type(value: object) -> str:
+    if type(value) in (int, float, str):
+        return type(value).__name__
+    return _kind(value)
 
 
 def _dtype(value: torch.Tensor) -> str:

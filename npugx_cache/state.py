@@ -9,25 +9,27 @@ from typing import TYPE_CHECKING
 from npugx_cache import targets
 from npugx_cache.backend import engines
 from npugx_cache.events import Counters
+from npugx_cache.forks import survive_forks
 from npugx_cache.lookup import Lookup
+from npugx_cache.specialisations import Specialisations
 
 if TYPE_CHECKING:
     from npugx_cache.config import Settings
     from npugx_cache.events import CacheInfo
     from npugx_cache.plans import Recorder, Warmed
     from npugx_cache.recipe import Recipe
-    from npugx_cache.restore import Specialisation
 
 
 class State:
-    """Of a function, or of one object that it is bound to. `lock` is held while it grows."""
+    """Of a function, or of one object that it is bound to. Safe to use from several threads."""
 
     def __init__(self, recipe: Recipe, settings: Settings, owner: object, warm: str | None) -> None:
-        self.lock = threading.RLock()
         self.counters = Counters()
-        self.specialisations: tuple[Specialisation, ...] = ()
+        self.specialisations = Specialisations(recipe.function)
         self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
-        self.lookup = Lookup(recipe, settings, self.counters, self.captures)
+        self.lookup = Lookup(recipe, settings, self.counters, self.captures, self.specialisations)
+        self._warming = threading.RLock()
+        survive_forks(self, "_warming")
         self.plan_wanted = warm == "plan" and self.captures is not None
         self._recorder: Recorder | None = None
         if self.captures is not None:
@@ -57,12 +59,12 @@ class State:
         """Bind the entries that have capture plans, and capture what those say."""
         from npugx_cache import plans
 
-        self.plan_wanted = False
         if self.captures is None:
             return plans.Warmed()
-        with self.lock:
-            bound, warmed = plans.warm(self.lookup, self.specialisations)
-            self.specialisations = (*self.specialisations, *bound)
+        with self._warming:
+            self.plan_wanted = False
+            bound, warmed = plans.warm(self.lookup, tuple(self.specialisations))
+            self.specialisations.add(bound)
             if warmed.graphs:
                 self.record_captures()
         return warmed

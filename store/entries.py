@@ -108,12 +108,13 @@ def candidates(
         return Candidates(missing_reason=reason)
     refused = tuple([item for item in found if isinstance(item, Refused)])
     entries = [item for item in found if isinstance(item, Entry)]
-    graphs = [entry for entry in entries if entry.manifest.kind != "bypass"]
-    graphs.sort(key=lambda entry: entry.status.st_mtime, reverse=True)
+    entries.sort(key=lambda entry: entry.status.st_mtime, reverse=True)
+    graphs = tuple([e.manifest for e in entries if e.manifest.kind != "bypass"])
+    bypasses = tuple([e.manifest for e in entries if e.manifest.kind == "bypass"])
     missing = None
     if not graphs:
-        missing = _missing_reason(bypassed=bool(entries), refused=refused)
-    return Candidates(tuple([entry.manifest for entry in graphs]), refused, missing)
+        missing = _missing_reason(bypassed=bool(bypasses), refused=refused)
+    return Candidates(graphs, refused, missing, bypasses)
 
 
 def _known(

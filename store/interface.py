@@ -40,7 +40,7 @@ class Store(Protocol):
         """Why nothing is ever written here, or None."""
 
     def candidates(self, key: str) -> Candidates:
-        """The entries under a key, most recently used first."""
+        """The entries under a key, most recently used first, with the notes of bypasses."""
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
         """The entries of one function under any key, newest first."""

@@ -31,11 +31,15 @@ class Refused(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The entries of one key, most recently used first."""
+    """The entries of one key, most recently used first.
+
+    `bypasses` are notes of calls that can't be cached: no graphs, but what saves a compile in vain.
+    """
 
     manifests: tuple[Manifest, ...] = ()
     refused: tuple[Refused, ...] = ()
     missing_reason: str | None = None
+    bypasses: tuple[Manifest, ...] = ()
 
 
 class Published(NamedTuple):

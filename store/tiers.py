@@ -45,12 +45,14 @@ class Layered:
 
     def candidates(self, key: str) -> Candidates:
         manifests: dict[str, Manifest] = {}
+        bypasses: dict[str, Manifest] = {}
         refused: list[Refused] = []
         reasons: list[str] = []
         for tier in self.tiers:
             # What a nearer tier has is not read again from a slower one.
-            found = tier.candidates(key, skip=manifests.keys())
+            found = tier.candidates(key, skip=manifests.keys() | bypasses.keys())
             manifests.update((manifest.entry, manifest) for manifest in found.manifests)
+            bypasses.update((manifest.entry, manifest) for manifest in found.bypasses)
             refused.extend(found.refused)
             if found.missing_reason is not None:
                 reasons.append(found.missing_reason)
@@ -58,6 +60,7 @@ class Layered:
             manifests=tuple(manifests.values()),
             refused=tuple(refused),
             missing_reason=None if manifests else max(reasons, key=len),
+            bypasses=tuple(bypasses.values()),
         )
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:

@@ -11,8 +11,9 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.capture.admission import Graphs
-from npugx_cache.backend.capture.device import capturing
+from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -41,6 +42,7 @@ class Captures:
         self.options = options
         self.on_cpu = on_cpu
         self.lock = threading.RLock()
+        survive_forks(self, "lock")
         self.graphs: Graphs[CapturedGraph] = Graphs(options.capture_limit)
         self._failures: Counter[Hashable] = Counter()
         self._wasted: Counter[Hashable] = Counter()
@@ -135,7 +137,7 @@ def release(graphs: Sequence[CapturedGraph]) -> None:
     """Free graphs, after what they are running is done."""
     if not graphs:
         return
-    with capturing:
+    with capture_device.capturing:
         for device in {graph.device for graph in graphs}:
             device.synchronize()
         for graph in graphs:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 capturing = threading.RLock()
 """Held while anything is captured: devices keep process-wide state, streams for one, meanwhile."""
+survive_forks(sys.modules[__name__], "capturing")
 
 
 class Replayable(Protocol):

@@ -8,11 +8,13 @@ their events are recorded, one after the other, while the graph runs up to where
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache._compat import determinism, npu
 from npugx_cache.backend import operators
+from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 _updating = threading.Lock()
+survive_forks(sys.modules[__name__], "_updating")
 """Held while tasks are updated: all graphs share one stream for that, and an NPU has few."""
 
 _streams: dict[int, Any] = {}

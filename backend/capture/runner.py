@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache._compat import runtime
+from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.capture import planned
 from npugx_cache.backend.capture.buffers import Buffer, fill, transfer
 from npugx_cache.backend.capture.captured import CapturedGraph, Tally
-from npugx_cache.backend.capture.device import capturing
 from npugx_cache.backend.capture.keys import Keys
 from npugx_cache.backend.capture.outputs import Outputs
 from npugx_cache.backend.capture.tasks import Length, Recorder
+from npugx_cache.interruptions import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -92,6 +93,7 @@ class Runner:
         try:
             graph = self._captured(key, inputs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the call can run uncaptured
+            let_through(error, memory=False)
             captures.failed(key, error)
             return None
         captures.add(key, graph)
@@ -127,6 +129,7 @@ class Runner:
                     self._program(*made)
                 graph = self._captured(key, made)
             except Exception as error:  # noqa: BLE001 - whatever it is, a call will try again
+                let_through(error, memory=False)
                 return f"{type(error).__name__}: {error}"
             captures.graphs.use(key)
             captures.add(key, graph)
@@ -139,7 +142,7 @@ class Runner:
             self._kernels.before_capture(inputs)
         started = time.perf_counter()
         keys, clone = self._keys, self.captures.options.clone_output
-        with capturing:
+        with capture_device.capturing:
             buffers, transfers = self._buffers(key, inputs), self._transfers(inputs)
             given = list(inputs)
             for buffer in (*buffers, *transfers):

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.errors import BackendUnavailable, OptionError
+from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.passes import Pass
     from npugx_cache.backend.program import Program
+
+
+class NotCompiled(NotPortable):
+    """The compiler behind an engine failed; installed anew or given other settings, it may not."""
 
 
 class PassReport(NamedTuple):

@@ -14,7 +14,7 @@ from npugx_cache._compat import inductor, lowering
 from npugx_cache.backend.capturable import layout_of
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.codegen import operator_names
-from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, PassReport
+from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, NotCompiled, PassReport
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.library import Library
 from npugx_cache.backend.options.inductor import InductorOptions
@@ -57,7 +57,7 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
     try:
         data = _compiled(graph_module, graph, parts, settings)
     except inductor.NotCompiled as error:
-        raise NotPortable(str(error)) from error
+        raise NotCompiled(str(error)) from error
     except inductor.SettingError as error:
         raise OptionError(str(error)) from error
     finish, _ = to_program(parts.finish)

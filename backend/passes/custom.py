@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache._compat import lowering
 from npugx_cache.errors import PassError
+from npugx_cache.interruptions import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ def custom_pass(name: str, function: Callable[..., Any], options: Options) -> Pa
             function(module, [node.meta.get("val") for node in inputs], options)
             module.graph.lint()
         except Exception as error:
+            let_through(error)
             raise PassError(f"option {name!r}: {function!r} raised {error!r}") from error
         if [node.name for node in _placeholders(module.graph)] != [node.name for node in inputs]:
             raise PassError(f"option {name!r}: {function!r} changed the inputs of the graph")

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache._compat import npu
-from npugx_cache.backend.capture.device import capturing
+from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.capture.spans import extent_of
 from npugx_cache.backend.runtime import limits_cores
 from npugx_cache.backend.static_kernels import tool
 from npugx_cache.backend.static_kernels.installed import INSTALLED
 from npugx_cache.backend.static_kernels.packages import NoKernels
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
+from npugx_cache.interruptions import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -64,6 +65,7 @@ class StaticKernels:
         try:
             failure = self._compile_for(inputs)
         except Exception as error:  # noqa: BLE001 - CANN's, the program's, the file system's
+            let_through(error, memory=False)
             lines = str(error).strip().splitlines()
             failure = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
         if failure:
@@ -108,7 +110,7 @@ class StaticKernels:
         dumped = folder / "dumped"
         dumped.mkdir()
         given = [_copy(x) if i in self._written else x for i, x in enumerate(inputs)]
-        with capturing, npu.operators_dumped(str(dumped)):
+        with capture_device.capturing, npu.operators_dumped(str(dumped)):
             self._program(*given)
             self._device.synchronize()
         return Operators.dumped_in(dumped)

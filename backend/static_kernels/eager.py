@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.layout import Role
+from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class WithKernels:
         self._device = device
         self._seen: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()
+        survive_forks(self, "_lock")
 
     def __call__(self, *inputs: Any) -> Any:
         sizes = tuple([inputs[i] for i in self._positions if type(inputs[i]) is int])

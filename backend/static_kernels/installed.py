@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import config
 from npugx_cache._compat import npu
-from npugx_cache.backend.capture.device import capturing
+from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.static_kernels import tool
+from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Installed:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        survive_forks(self, "_lock")
         self._own: Path | None = None
         self._owner = 0
         self._packages: set[str] = set()
@@ -60,7 +62,7 @@ class Installed:
                 if failure:
                     return failure
                 self._packages.add(digest)
-            with capturing:
+            with capture_device.capturing:
                 npu.select_static_kernels(str(self._own) if self._own is not None else None)
             self._operators.setdefault(wanted.surroundings, set()).update(wanted.operators.digests)
         return ""

@@ -21,6 +21,7 @@ import torch
 import torch._C._dynamo.guards as _c_guards
 
 from npugx_cache._compat.runtime import DIMENSION_MARKS
+from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ class _ManagerType(enum.Enum):
 
 _PACKAGE, _CONFIG, _GUARDS = "torch._dynamo", "torch._dynamo.config", "torch._dynamo.guards"
 _building = threading.RLock()
+survive_forks(sys.modules[__name__], "_building")
 _import_began = False
 
 

@@ -23,6 +23,8 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
+from npugx_cache.interruptions import let_through
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -89,6 +91,7 @@ def compile_library(
         except NotCompiled:
             raise
         except Exception as error:
+            let_through(error)
             # Inductor raises whatever it meets: all of it means that this graph is not for it.
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotCompiled(f"Inductor can't compile it: {first[:300]}") from error

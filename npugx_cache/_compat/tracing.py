@@ -25,6 +25,7 @@ from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, 
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterator
 
 __all__ = [
@@ -77,6 +78,29 @@ def capture(
     """Trace one call with Dynamo as a full graph; raises `TorchDynamoException`."""
     with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
         return fullgraph_capture(function, args, kwargs)
+
+
+class Met(NamedTuple):
+    """What a trace had met when it ended or was given up, without the graph."""
+
+    guards: list[Guard]
+    codes: list[types.CodeType]
+    imports: dict[str, str]
+
+
+def met_by(output: CaptureOutput) -> Met:
+    captured = output.graph_capture_output
+    guards: Any = captured.output_graph.guards
+    return Met(list(guards), list(captured.traced_code), dict(captured.import_sources))
+
+
+def met_until(error: BaseException) -> Met | None:
+    """What Dynamo had met when it raised this error; None for an error from elsewhere."""
+    output = getattr(error, "_torch_dynamo_tracer_output", None)
+    graph = getattr(output, "output_graph_for_cleanup", None)
+    if graph is None:
+        return None
+    return Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
 
 
 def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:

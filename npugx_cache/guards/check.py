@@ -65,7 +65,10 @@ class Guards:
         try:
             values = evaluate(self._plan, scope)
             accepted = self._checks_hold(values) and self._relations_hold(values)
-        except Exception:  # noqa: BLE001 - user code (properties, __eq__, __len__) raises anything
+        except Exception as error:  # noqa: BLE001 - user code (properties, __eq__) raises anything
+            from npugx_cache.interruptions import let_through
+
+            let_through(error)
             return False
         if accepted:
             self._learn(values, scope)

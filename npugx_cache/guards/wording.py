@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.tree import Check, GuardTree, Kind, Step, TensorFact
-from npugx_cache.portable import NotPortable, describe, encode
+from npugx_cache.portable import describe, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,5 +172,5 @@ def _type_name(live: object) -> str:
 def _shown(live: object) -> str:
     try:
         return describe(encode(live))[:_MAX_VALUE]
-    except NotPortable:
+    except Exception:  # noqa: BLE001 - user code (properties, __repr__) raises anything
         return f"an object of type {_type_name(live)}"

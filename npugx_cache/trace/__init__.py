@@ -17,7 +17,7 @@ import torch
 
 from npugx_cache import location, source
 from npugx_cache._compat import lstm, tracing
-from npugx_cache.backend.engines import LIBRARY
+from npugx_cache.backend.engines import LIBRARY, NotCompiled
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
 from npugx_cache.portable import NotPortable
@@ -26,6 +26,7 @@ from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.devices import accelerator_of, placed
 from npugx_cache.trace.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.placeholders import described, origins_of
+from npugx_cache.trace.refusal import conditions_of
 from npugx_cache.trace.roots import Roots
 from npugx_cache.trace.set_orders import add_orders, to_flip
 from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Mapping
 
+    from npugx_cache.artifact import Conditions
     from npugx_cache.backend.engines import PassReport
     from npugx_cache.frame import Frame
     from npugx_cache.guards import GuardTree
@@ -95,9 +97,13 @@ def trace(
     """
     before = frozenset(function.__globals__)
     capture = partial(capturing.capture, function, args, kwargs, dynamic=dynamic, known=known)
+    depends_on = partial(
+        conditions_of, function=function, scope=scope, state=state, names_before=before
+    )
     captured = capture()
-    if isinstance(captured, str):
-        return Untraceable(reason=captured)
+    if isinstance(captured, capturing.NotCaptured):
+        conditions = depends_on(captured.met) if captured.lasting else None
+        return Untraceable(reason=captured.reason, lasting=captured.lasting, conditions=conditions)
     roots = Roots(function.__globals__, before)
     lower = partial(_lowered, decompositions=decompositions)
     try:
@@ -107,13 +113,32 @@ def trace(
             captured, graph = same_call.either(key, captured, graph, again, lower)
             roots = Roots(function.__globals__, before)
         traced = _portable(captured, graph, function, scope, roots, state, optimise, shaping)
-        return replace(traced, sizes=captured.sizes)
-    except NotPortable as error:
+        local = partial(_local_only, captured, function, scope, roots, depends_on)
+        return replace(traced, sizes=captured.sizes, local_only=local)
+    except NotCompiled as error:  # says something about this machine
         return local_only(captured, function, scope, roots, str(error))
-    except reasons.NotEager as error:
+    except NotPortable as error:
+        return _local_only(captured, function, scope, roots, depends_on, str(error))
+    except reasons.NotHere as error:
         return Untraceable(reason=str(error))
+    except reasons.NotEager as error:
+        met = tracing.met_by(captured.output)
+        return Untraceable(reason=str(error), conditions=depends_on(met))
     except tracing.ConstraintViolationError as error:
-        return Untraceable(reason=reasons.of_violation(error))
+        reason = reasons.of_violation(error)
+        return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(captured.output)))
+
+
+def _local_only(
+    capture: Capture,
+    function: types.FunctionType,
+    scope: Scope,
+    roots: Roots,
+    depends_on: Callable[[tracing.Met | None], Conditions | None],
+    reason: str,
+) -> LocalOnly | Untraceable:
+    outcome = local_only(capture, function, scope, roots, reason)
+    return replace(outcome, conditions=depends_on(tracing.met_by(capture.output)))
 
 
 def _portable(
@@ -208,7 +233,7 @@ def _lowered(
         raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
     if call := lstm.otherwise(output.backend_input.graph_module):
         what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
-        raise reasons.NotEager(location.reason(what, location.of_text(call.stack_trace), change))
+        raise reasons.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
     if call := lstm.wrong(output.backend_input.graph_module, graph):
         what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
         raise reasons.NotEager(location.reason(what, location.of_text(call.stack_trace), change))

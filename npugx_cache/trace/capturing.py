@@ -24,6 +24,7 @@ from npugx_cache._compat import (
     vendor_scopes,
 )
 from npugx_cache.backend import operators
+from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.trace import reasons
 from npugx_cache.trace.streams import lost_order
 from npugx_cache.trace.surroundings import starred_assignment
@@ -33,6 +34,18 @@ if TYPE_CHECKING:
 
     from npugx_cache._compat.set_history import Walks
     from npugx_cache.sizes import Known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCaptured:
+    """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
+
+    `lasting` is False where the next try may end otherwise.
+    """
+
+    reason: str
+    met: tracing.Met | None = None
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +71,8 @@ def capture(
     dynamic: bool | None,
     known: Known,
     flipped: str | None = None,
-) -> Capture | str:
-    """Or why it can't be traced as one graph. `flipped`: as in `set_history.Walks`."""
+) -> Capture | NotCaptured:
+    """Trace one call. `flipped`: as in `set_history.Walks`. Raises what is the user's to catch."""
     sizes = _begin_with(function, known) if dynamic is None else []
     lookups.forget_types()
     try:
@@ -70,11 +83,13 @@ def capture(
         ):
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
-        return reasons.of_failure(error)
+        let_through(error)
+        met, lasting = tracing.met_until(error), not is_passing(error)
+        return NotCaptured(reason=reasons.of_failure(error), met=met, lasting=lasting)
     if output.backend_input is not None:
         vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
     if reason := _opaque(output, asked):
-        return reason
+        return NotCaptured(reason=reason, met=tracing.met_by(output))
     after = size_memory.recorded(function) if dynamic is None else []
     return Capture(output=output, walks=walks, asked=asked, devices=devices, sizes=(sizes, after))
 

@@ -32,6 +32,10 @@ class NotEager(Exception):
     """What was traced is not what eager would do."""
 
 
+class NotHere(NotEager):
+    """The same, but only on a machine like this one."""
+
+
 def of_failure(error: BaseException) -> str:
     """The construct, where it stands, Dynamo's explanation, and what to do instead."""
     text = str(error).strip()

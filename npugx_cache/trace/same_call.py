@@ -18,12 +18,12 @@ from torch.utils import _pytree as pytree
 
 from npugx_cache._compat import tracing
 from npugx_cache._compat.schemas import gives_new_memory, is_pure
+from npugx_cache.trace.capturing import Capture, NotCaptured
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable
 
-    from npugx_cache.trace.capturing import Capture
 
 _COUNTED = re.compile(r"(_c)\d+$|(__compiled_fn_)\w+")
 _READS = frozenset(
@@ -36,7 +36,7 @@ def either(
     key: str,
     one: Capture,
     graph: torch.fx.GraphModule | None,
-    other: Capture | str,
+    other: Capture | NotCaptured,
     lower: Callable[[tracing.CaptureOutput], torch.fx.GraphModule | None],
 ) -> tuple[Capture, torch.fx.GraphModule | None]:
     """One of two traces, with its lowered graph; `other` walks the set of that key the other way.
@@ -44,7 +44,7 @@ def either(
     If they are the same, the order of the set is no condition, and the one that walks it sorted is
     taken: equal calls make equal entries. `graph` is that of `one`, `lower` gives that of `other`.
     """
-    if isinstance(other, str) or one.walks.called or other.walks.called:
+    if isinstance(other, NotCaptured) or one.walks.called or other.walks.called:
         return one, graph
     try:
         flipped = lower(other.output)

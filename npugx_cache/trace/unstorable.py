@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache._compat.unguarded import Asked
+    from npugx_cache.artifact import Conditions
     from npugx_cache.guards.names import Row
     from npugx_cache.guards.sources import Scope
     from npugx_cache.trace.capturing import Capture
@@ -36,13 +37,14 @@ class LocalOnly:
     """Traced, but something about it has no portable form: valid in this process alone.
 
     `guards` takes the frame's locals and runs torch's own; `unchanged` looks at the classes and the
-    functions that the trace met.
+    functions that the trace met. `conditions` as in `Untraceable`.
     """
 
     reason: str
     guards: Callable[[Mapping[str, Any]], bool]
     unchanged: Callable[[], bool]
     run: Callable[..., Any]
+    conditions: Conditions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +52,12 @@ class Untraceable:
     """Can't be traced as one graph.
 
     `lasting` is False for what says nothing about the function: the next call may be traced.
+    `conditions` are what the refusal depends on, for other processes; None if that is not known.
     """
 
     reason: str
     lasting: bool = True
+    conditions: Conditions | None = None
 
 
 def local_only(

@@ -11,7 +11,7 @@ def f(x):
     return (x * 2).clone().view(3) + 1
 cached = cache_compile(f, dynamic=False)
 cached(torch.ones(3))
-entry = cached._state.specialisations[0].entry
+entry = next(iter(cached._state.specialisations)).entry
 print(json.dumps(readable_cache(entry, print_output=False)))
 """
 ROW = re.compile(r"# (\w+): (\d+) rewrites, (-?\d+) nodes removed")

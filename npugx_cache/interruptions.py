@@ -1,0 +1,117 @@
+"""Exceptions that came upon our code from outside: they are the user's, whoever catches them.
+
+A time limit is often a signal handler that raises. The exception then comes out of whatever line of
+ours or of torch's ran at that moment, where a broad `except` would take the exception for a fault
+of that line.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterator
+
+
+_LET_THROUGH = "npugx_cache_let_through"
+"""Mark on an exception: raised again, it has its wrappers for a context, and looks like one."""
+
+
+def let_through(error: BaseException, *, memory: bool = True) -> None:
+    """Raise what is the user's (see `from_outside`); return for every other exception.
+
+    `memory=False` where code can go on with less memory, so that a lack of it is no one's error.
+    """
+    outside = error if _LET_THROUGH in vars(error) else from_outside(error)
+    if outside is not None and not memory and _is_out_of_memory(outside):
+        return
+    if outside is not None:
+        vars(outside)[_LET_THROUGH] = True
+    if outside is error:
+        raise error
+    if outside is not None:
+        raise outside from outside.__cause__
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an exception says that the machine was short of something, not what the code does."""
+    return any(isinstance(each, OSError) and each.errno in _PASSING for each in _chain(error))
+
+
+_PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+
+
+def from_outside(error: BaseException) -> BaseException | None:
+    """The exception that the user must get in the place of `error`, or None.
+
+    From outside come exceptions of signal handlers and of trace functions, MemoryError, and what is
+    no `Exception` (KeyboardInterrupt). Compilers wrap what they catch, so the causes and contexts
+    of `error` are looked at too.
+    """
+    chain = list(_chain(error))
+    for each in chain:
+        if not isinstance(each, Exception) or _is_out_of_memory(each):
+            return each
+    raised = [each for each in chain if any(map(_handles_interruption, _frames(each)))]
+    # A wrapper may carry on the traceback of what it wraps, and then adds to it.
+    return min(raised, key=lambda each: len(list(_frames(each))), default=None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    kind = type(error)  # torch's own is a RuntimeError; torch is not imported here
+    return isinstance(error, MemoryError) or kind.__name__ == "OutOfMemoryError"
+
+
+def _frames(error: BaseException) -> Iterator[types.FrameType]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame
+        traceback = traceback.tb_next
+
+
+def _handles_interruption(frame: types.FrameType) -> bool:
+    """Whether Python called this frame between two instructions: it was given the frame below.
+
+    Signal handlers get a number and the interrupted frame, trace functions the frame and the name
+    of an event.
+    """
+    below, code = frame.f_back, frame.f_code
+    if below is None:
+        return False
+    count = code.co_argcount + code.co_kwonlyargcount
+    given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+    rest = frame.f_locals.get(code.co_varnames[count]) if code.co_flags & _VARARGS else None
+    values = (*given, *(rest if isinstance(rest, tuple) else ()))
+    return any(
+        (isinstance(one, int) and two is below) or (one is below and isinstance(two, str))
+        for one, two in itertools.pairwise(values)
+    )
+
+
+_VARARGS = 4  # inspect.CO_VARARGS, without importing inspect

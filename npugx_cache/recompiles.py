@@ -1,0 +1,77 @@
+"""A limit on how often one function is compiled, and what keeps changing when it is reached.
+
+An object that is different at every call (a list that grows, a size, a number) would otherwise cost
+a compile and an entry per call, for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from npugx_cache.events import Refusal
+    from npugx_cache.signature import Signature
+
+_SUBJECT = re.compile(r"(?:no longer true: )?(.+?)(?=: | was | changed| does not exist|$)")
+_ADVICE = (
+    (": size was", "pass dynamic=True, so that one graph serves all sizes, or pad to a few sizes"),
+    ("len(", "keep what grows out of the function and of hooks, or empty it between calls"),
+    ("torch.", "set torch's switches once, before the first call"),
+)
+_DEFAULT = "pass a value that changes as a tensor, or keep it the same"
+
+
+class Recompiles:
+    """Counts the compiles of one function that calls have caused; `.warm()` is not counted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._differences: list[str] = []
+        self._last: Signature | None = None
+
+    def note(self, call: Signature, nearest: Refusal | None) -> None:
+        """A call is being compiled; `nearest` says what it differs in from an entry there is."""
+        self._count += 1
+        if nearest is not None:
+            self._differences += nearest.reasons
+        elif self._last is not None:
+            self._differences += _between(self._last, call)
+        self._last = call
+
+    @property
+    def excess(self) -> str | None:
+        """Why nothing more is compiled, once the limit is reached."""
+        if self._count < self._limit:
+            return None
+        times = f"calls have caused {self._count} compiles of this function in this process"
+        last = self._most_common()
+        changing = f": {_subject(last)} keeps changing ({last})" if last else ""
+        change = next((text for mark, text in _ADVICE if mark in last), _DEFAULT)
+        return (
+            f"{times}{changing}. From now on calls that need another graph run eagerly here and "
+            f"nothing more is stored; to change that, {change}. NPUGX_CACHE_RECOMPILE_LIMIT sets "
+            "the limit, and .warm() does not count towards it"
+        )
+
+    def _most_common(self) -> str:
+        """The last difference in what differed most often, or ""."""
+        counted = Counter(map(_subject, self._differences)).most_common(1)
+        named = [text for text in self._differences if counted and _subject(text) == counted[0][0]]
+        return named[-1] if named else ""
+
+
+def _subject(difference: str) -> str:
+    found = _SUBJECT.match(difference)
+    return found[1] if found else difference
+
+
+def _between(before: Signature, now: Signature) -> Iterable[str]:
+    was = dict(before.leaves)
+    for path, text in now.leaves:
+        if was.get(path, text) != text:
+            yield f"{path} was {was[path]}, is {text}"

@@ -1,0 +1,61 @@
+"""The graphs of one function that are bound in this process."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from npugx_cache import environment
+from npugx_cache.forks import survive_forks
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.guards.sources import Scope
+    from npugx_cache.restore import Specialisation
+
+
+class Specialisations:
+    """Newest hit first. Safe to use from several threads; looking one up takes no lock."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = function
+        self._lock = threading.RLock()
+        self._known: tuple[Specialisation, ...] = ()
+        survive_forks(self, "_lock")
+
+    def find(self, scope: Scope) -> Specialisation | None:
+        """The graph that accepts a call; it comes first from then on."""
+        known = self._accepting(scope)
+        # Not waiting for the lock: the order saves time and decides nothing.
+        if known is not None and self._known[0] is not known and self._lock.acquire(blocking=False):
+            try:
+                self._known = (known, *(each for each in self._known if each is not known))
+            finally:
+                self._lock.release()
+        return known
+
+    def _accepting(self, scope: Scope) -> Specialisation | None:
+        switches, code = environment.call_state(), self._function.__code__
+        fitting = [
+            known for known in self._known if known.call_state == switches and known.code is code
+        ]
+        for known in fitting:
+            if known.accepts.accept_quickly(scope):
+                return known
+        # Only now in full: that takes as long as many quick checks, and two shapes may take turns.
+        for known in fitting:
+            if known.accepts.accept(scope):
+                return known
+        return None
+
+    def add(self, made: Iterable[Specialisation]) -> None:
+        with self._lock:
+            self._known = (*made, *self._known)
+
+    def __iter__(self) -> Iterator[Specialisation]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)

@@ -1,0 +1,90 @@
+"""What the refusal of a call depends on, so that another process need not trace in vain.
+
+A refused call runs eagerly, which is right under any conditions. The conditions recorded here only
+decide when it is worth tracing again: what has no portable form is left out, and values of
+arguments are too, because `signature` compares those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache._compat import tracing
+from npugx_cache.artifact import Conditions
+from npugx_cache.guards import Kind, Step
+from npugx_cache.guards.check import Guards
+from npugx_cache.portable import NotPortable
+from npugx_cache.trace.guards import STATE_KINDS, add_guards
+from npugx_cache.trace.reasons import NotEager
+from npugx_cache.trace.roots import Roots
+from npugx_cache.trace.source_facts import facts_of, owners_of
+from npugx_cache.trace.surroundings import add_answers, add_environment
+from npugx_cache.trace.tree_builder import TreeBuilder
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Collection, Iterator, Mapping
+
+    from npugx_cache.guards.sources import Scope
+    from npugx_cache.source import SourceFact
+
+_ABOUT_TENSORS = STATE_KINDS | {"TENSOR_MATCH", "DUPLICATE_INPUT"}
+
+
+def conditions_of(
+    met: tracing.Met | None,
+    function: types.FunctionType,
+    scope: Scope,
+    state: Mapping[str, Any],
+    names_before: frozenset[str],
+) -> Conditions | None:
+    """The portable part of what a trace had met when it was given up, or None.
+
+    `names_before` as `Roots` takes them.
+    """
+    if met is None:
+        return None
+    roots = Roots(function.__globals__, names_before)
+    builder = TreeBuilder(scope, lambda name: roots.of(name, met.imports))
+    for guard in sorted(met.guards, key=_place_of):
+        kind, _, _ = tracing.guard_row(guard)
+        if kind not in _ABOUT_TENSORS:
+            with contextlib.suppress(NotPortable, NotEager):
+                add_guards(builder, [guard], {}, ())
+    with contextlib.suppress(NotPortable):
+        add_environment(builder, met.codes)
+        add_answers(builder, met.codes, ())
+    for key, check in list(builder.checks.items()):
+        if check.kind is Kind.EQUALS and _is_of_arguments(builder, check.node):
+            del builder.checks[key]
+    tree = builder.build(state, None)
+    if Guards(tree).failures(scope, limit=1):
+        return None  # the trace has changed what it looked at
+    return Conditions(guards=tree, facts=tuple(_facts(met.codes, function)))
+
+
+def _place_of(guard: Any) -> tuple[str, str, str]:
+    """An order that is the same in every process: Dynamo keeps guards in a set."""
+    kind, source, parameters = tracing.guard_row(guard)
+    return tracing.source_name(source), kind, repr(sorted(parameters))
+
+
+def _is_of_arguments(builder: TreeBuilder, node: int) -> bool:
+    """Whether a value was passed in, by itself or in a container; not as a part of a module."""
+    while builder.nodes[node].parent >= 0:
+        node = builder.nodes[node].parent
+        if isinstance(builder.value(node), torch.nn.Module):
+            return False
+    return builder.nodes[node].step is Step.LOCAL
+
+
+def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> Iterator[SourceFact]:
+    owners = owners_of(codes)
+    found: set[SourceFact] = set()
+    for code in codes:
+        with contextlib.suppress(NotPortable):
+            found.update(facts_of([code], function.__code__, owners))
+    return iter(sorted(found))

@@ -1,0 +1,121 @@
+"""Entries that verify, decode and make no sense: a miss and the quarantine, no traceback (P2)."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import msgpack
+import pytest
+import torch
+
+from npugx_cache import artifact, cache_compile, config, restore, store
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.guards.sources import Scope
+from npugx_cache.portable import NotPortable
+
+SCRIPT = Path(__file__).with_name("odd_entry.py")
+ODD = [None, True, -1, 0, 1 << 40, 1e308, "", "torch.nn", b"", [], {}, [[]], ["id", "os.system"]]
+MUTANTS = 400
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.names = ["u", "v"]
+
+    def forward(self, x, k=1.5, options=None):
+        y = self.linear(x) * k + torch.tensor([1.0, 2, 3, 4])
+        return y + len(self.names), {"n": x.shape[0]}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """The blobs of an entry, and a call that its conditions accept."""
+    folder = tmp_path_factory.mktemp("odd")
+    folder.chmod(0o700)
+    net = Net().eval()
+    cached = cache_compile(net.forward, cache_dir=folder, dynamic=True)
+    cached(torch.ones(3, 4))
+    opened = store.open_store(config.load(cache_dir=folder))
+    ((manifest, *_),) = ((row.manifest,) for row in opened.listing())
+    blobs = opened.read(manifest, [ref.name for ref in manifest.blobs])
+    scope = Scope(cached._locals((net, torch.ones(5, 4)), {}), Net.forward.__globals__)
+    return blobs, scope, Net.forward
+
+
+def paths(data, path=()):
+    if path:
+        yield path
+    if isinstance(data, (dict, list)):
+        items = data.items() if isinstance(data, dict) else enumerate(data)
+        for name, inner in items:
+            yield from paths(inner, (*path, name))
+
+
+def mutant(data, choose):
+    made = copy.deepcopy(data)
+    for _ in range(choose.choice([1, 1, 2])):
+        every = list(paths(made))
+        *above, last = choose.choice(every)
+        place = made
+        for name in above:
+            place = place[name]
+        what = choose.random()
+        if what < 0.6:
+            place[last] = choose.choice(ODD)
+        elif what < 0.8 or isinstance(place, dict):
+            del place[last]
+        else:
+            place.insert(last, choose.choice(ODD))
+    return msgpack.packb(made, use_bin_type=True)
+
+
+def mutants(stored, part):
+    blobs, plain = stored, msgpack.unpackb(stored[part], raw=False)
+    for seed in range(MUTANTS):
+        yield {**blobs, part: mutant(plain, random.Random(seed))}
+
+
+def test_odd_conditions_hold_or_are_refused_with_a_reason_or_are_corrupt(stored):
+    blobs, scope, _ = stored
+    corrupt = 0
+    with torch.no_grad():
+        for odd in mutants(blobs, artifact.CONDITIONS):
+            try:
+                candidate = restore.Candidate.of(odd)
+                assert candidate.accepts(scope) or candidate.failures(scope)
+            except CorruptEntry:
+                corrupt += 1
+    assert corrupt > MUTANTS // 4
+
+
+def test_odd_bindings_bind_or_are_corrupt(stored):
+    blobs, scope, function = stored
+    corrupt = 0
+    for odd in mutants(blobs, artifact.BINDINGS):
+        candidate = restore.Candidate.of(odd)
+        try:
+            restore.bind(
+                odd,
+                function,
+                entry=None,
+                accepts=candidate.repeated(scope, "full"),
+                call_state=(),
+                captures=None,
+                device=None,
+            )
+        except (CorruptEntry, NotPortable):
+            corrupt += 1
+    assert corrupt > MUTANTS // 4
+
+
+def test_a_worker_misses_once_and_the_entry_goes_to_quarantine(surroundings):
+    row = surroundings.run(SCRIPT)
+    assert row["right"]
+    assert row["errors"] == []
+    assert row["counts"] == [0, 1, 0, 1]  # one compile for 20 calls
+    assert row["quarantined"] == 1
+    assert row["second"] == [1, 0, 0, 0]

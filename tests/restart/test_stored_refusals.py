@@ -1,0 +1,68 @@
+"""What can't be cached is not traced in vain by the next process, until something changes (P5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("refusing.py")
+NOISY = "def helper(x):\n    print('', end='')\n    return x + 1\n"
+QUIET = "def helper(x):\n    return x + 1\n"
+
+
+def run(surroundings, name, helper=NOISY, **environment):
+    (surroundings.folder / "refusing_helper.py").write_text(helper)
+    row = surroundings.run(
+        SCRIPT, name, cwd=surroundings.folder, PYTHONDONTWRITEBYTECODE="1", **environment
+    )
+    assert row["right"]
+    return row
+
+
+@pytest.mark.parametrize("name", ["untraceable", "unstorable"])
+def test_a_restarted_process_answers_a_refusal_without_a_trace(surroundings, name):
+    cold, warm = run(surroundings, name), run(surroundings, name)
+    assert cold["traces"] == 1  # the second call has other sizes, and was refused with the first
+    assert warm["traces"] == 0
+    assert not warm["dynamo"]
+    assert warm["counts"] == [0, 0, 2, 0]
+    assert warm["warnings"] == cold["warnings"]
+    assert len(warm["warnings"]) == 1
+
+
+def test_numbers_that_differ_are_one_refusal_from_the_second_on(surroundings):
+    cold, warm = run(surroundings, "numbers"), run(surroundings, "numbers")
+    assert cold["traces"] == 2
+    assert warm["traces"] == 0
+    assert warm["counts"] == [0, 0, 4, 0]
+
+
+def test_an_edit_of_traced_code_is_tried_again(surroundings):
+    assert run(surroundings, "untraceable")["counts"][2] == 2
+    edited = run(surroundings, "untraceable", QUIET)
+    assert edited["counts"][1] >= 1
+    assert edited["counts"][2] == 0
+    assert run(surroundings, "untraceable")["counts"] == [0, 0, 2, 0]
+
+
+def test_another_configuration_is_tried_again(surroundings):
+    assert run(surroundings, "noisy")["counts"] == [0, 0, 1, 0]
+    assert run(surroundings, "quiet")["counts"] == [0, 1, 0, 1]
+    assert run(surroundings, "noisy")["traces"] == 0
+    assert run(surroundings, "quiet")["counts"] == [1, 0, 0, 0]
+
+
+def test_strict_raises_a_stored_refusal_without_a_trace(surroundings):
+    run(surroundings, "untraceable")
+    worker = surroundings.start(
+        SCRIPT, "untraceable", cwd=surroundings.folder, NPUGX_CACHE_STRICT="1"
+    )
+    _, err = worker.process.communicate()
+    assert "npugx_cache.errors.Uncacheable" in err
+    assert "in helper" in err
+
+
+def test_a_readonly_store_answers_too(surroundings):
+    run(surroundings, "untraceable")
+    assert run(surroundings, "untraceable", NPUGX_CACHE="readonly")["traces"] == 0

@@ -1,0 +1,51 @@
+"""What is different at every call costs a bounded number of compiles and entries (P2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("storming.py")
+CALLS = 20
+
+
+@pytest.mark.parametrize(
+    ("name", "culprit", "advice"),
+    [("shapes", "x keeps changing", "dynamic=True"), ("list", "len(self.log)", "keep what grows")],
+)
+def test_compiles_stop_at_the_limit_with_one_warning(surroundings, name, culprit, advice):
+    row = surroundings.run(SCRIPT, name, NPUGX_CACHE_RECOMPILE_LIMIT="4")
+    _, misses, bypasses, stored, entries, _ = row["info"]
+    assert row["right"]
+    assert (misses, stored, entries) == (4, 4, 4)
+    assert bypasses == CALLS - 4 + (name == "list")  # the list is another one at the last call too
+    (warning,) = row["warnings"]
+    assert culprit in warning
+    assert advice in warning
+    assert "NPUGX_CACHE_RECOMPILE_LIMIT" in warning
+    assert len(surroundings.listing()) == 4
+
+
+def test_the_limit_has_a_default(surroundings):
+    assert surroundings.run(SCRIPT, "shapes")["info"][1] == 16
+
+
+def test_what_is_stored_is_restored_beyond_the_limit(surroundings):
+    surroundings.run(SCRIPT, "warm")
+    row = surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="2")
+    assert row["right"]
+    assert row["info"][:4] == [CALLS, 0, 0, 0]
+
+
+def test_warm_is_not_counted(surroundings):
+    row = surroundings.run(SCRIPT, "warm", NPUGX_CACHE_RECOMPILE_LIMIT="2")
+    assert row["right"]
+    assert row["info"][1:4] == [CALLS, 0, CALLS]
+    assert row["warnings"] == []
+
+
+def test_a_limit_that_is_no_number_is_refused(surroundings):
+    worker = surroundings.start(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="0")
+    _, err = worker.process.communicate()
+    assert "NPUGX_CACHE_RECOMPILE_LIMIT='0': expected a whole number, 1 or more" in err
