@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """`seconds` is the wall time of trace and passes: what a hit saves."""
+    """`seconds` is what trace and passes took in `WorkTime`: what a hit saves."""
 
     artifact: Artifact
     seconds: float
@@ -63,10 +62,11 @@ def compile_call(
     with compile_lock.tracing_alone():
         from npugx_cache import trace
         from npugx_cache.trace.unstorable import Untraceable
+        from npugx_cache.work_time import WorkTime
 
         if reason := compile_lock.disturbance():
             return Untraceable(reason=reason, lasting=False)
-        started, progress = time.perf_counter(), Progress(recipe.title)
+        worked, progress = WorkTime(), Progress(recipe.title)
         traced = trace.trace(
             recipe.function,
             args,
@@ -89,7 +89,7 @@ def compile_call(
         except NotPortable as error:
             return traced.local_only(str(error))
         progress.done("packing")
-        seconds = time.perf_counter() - started
+        seconds = worked.seconds()
         return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
 
 

@@ -30,8 +30,8 @@ class Settings:
     last use) hold for each folder that is written; `policy` says what goes first.
 
     `lock_wait`, in seconds, is the longest a worker waits for another worker's compile of the
-    same graph before it compiles by itself. None: as long as that took the last time and half as
-    long again, 10 minutes where nobody has compiled it yet.
+    same graph before it compiles by itself. None: twice as long as the work took the last time, but
+    at least 30 s and at most 10 minutes; 10 minutes where nobody has compiled it yet.
 
     `recompile_limit` is how often calls may have one function compiled in a process, for each
     object that it is bound to, before the rest runs eagerly (`recompiles.py`).

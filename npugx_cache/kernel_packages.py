@@ -8,13 +8,13 @@ shapes come up in many.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npugx_cache import events, store
 from npugx_cache.backend.static_kernels.packages import NoKernels
 from npugx_cache.fingerprint import Factor, Fingerprint, digest
+from npugx_cache.work_time import WorkTime
 
 if TYPE_CHECKING:
     from npugx_cache.backend.static_kernels.packages import Make, Packages
@@ -52,11 +52,10 @@ class StoredPackages:
         with opened.lock(digest([fingerprint.key]), wait=self.settings.lock_wait, done=stored):
             if found or stored():
                 return found[0]
-            started = time.perf_counter()
+            worked = WorkTime()
             made = make()
             if not isinstance(made, NoKernels):
-                seconds = time.perf_counter() - started
-                _publish(opened, _draft(fingerprint, wanted, made, seconds))
+                _publish(opened, _draft(fingerprint, wanted, made, worked.seconds()))
             return made
 
     def _opened(self) -> store.Store | None:

@@ -28,9 +28,9 @@ _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 _NOTICE_EVERY = 10.0
 _MAX_HOLDER = 160
-_WAIT_UNKNOWN = 600.0
+_WAIT_AT_MOST = 600.0  # also where nobody knows what the work takes
 _WAIT_AT_LEAST = 30.0
-_WAIT_FACTOR = 1.5  # the workers of a host slow each other down
+_WAIT_FACTOR = 2.0  # what is noted is work alone; a busy host and a slow disk come on top
 # Waiting for a lock that this very thread holds would last until the wait is over.
 _held_here = threading.local()
 
@@ -59,7 +59,8 @@ class NotLocked:
 class Wait:
     """How long to wait, and when to stop because the result has appeared.
 
-    `seconds` None: bounded by what the holders of this lock took for their last compile.
+    `seconds` None: bounded by what the holders of this lock took for their last compile, and by
+    10 minutes whatever they noted: a lock file can be written by others.
     """
 
     seconds: float | None
@@ -127,11 +128,8 @@ def _acquire(
 def _file_lock(path: str, mode: int) -> BaseFileLock:
     from filelock import FileLock
 
-    try:
-        # A soft lock survives the kill of its holder and would block everybody for ever.
-        return FileLock(path, mode=mode, fallback_to_soft=False)
-    except TypeError:  # filelock older than that option never falls back
-        return FileLock(path, mode=mode)
+    # A soft lock survives the kill of its holder and would block everybody for ever.
+    return FileLock(path, mode=mode, fallback_to_soft=False)
 
 
 def _try(lock: BaseFileLock) -> bool:
@@ -168,16 +166,26 @@ def note_cost(seconds: float) -> None:
 
 def _bound(path: str) -> float:
     cost = _last_cost(path)
-    return _WAIT_UNKNOWN if cost is None else max(_WAIT_AT_LEAST, _WAIT_FACTOR * cost)
+    if cost is None:
+        return _WAIT_AT_MOST
+    return min(_WAIT_AT_MOST, max(_WAIT_AT_LEAST, _WAIT_FACTOR * cost))
 
 
 def _sign(path: str, cost: float | None) -> None:
-    """Write into the lock file who holds it, for those who wait, and what it cost the last time."""
+    """Write into the lock file who holds it, for those who wait, and what it cost the last time.
+
+    Only into a file that has this one name: a link that a stranger made in the place of a lock
+    file would give them what is in any file of the user's to destroy.
+    """
     with contextlib.suppress(OSError):
         fd = syscalls.open_again(path)
         try:
+            status = syscalls.fstat(fd)
+            if not syscalls.is_regular(status) or status.st_nlink != 1:
+                return
             holder = f"process {os.getpid()} on {os.uname().nodename[:64]}"
             text = holder if cost is None else f"{holder}\n{cost:.3f}"
+            syscalls.truncate(fd)
             syscalls.write_all(fd, text.encode("utf-8", "replace"))
         finally:
             syscalls.close(fd)

@@ -21,8 +21,8 @@ def open_new(path: str, mode: int) -> int:
 
 
 def open_again(path: str) -> int:
-    """Open an existing file to write it anew, in place."""
-    return os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Open an existing file to write it anew, in place, once it has been looked at."""
+    return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def open_append(path: str) -> int:
@@ -60,6 +60,10 @@ def write_all(fd: int, data: bytes) -> None:
         if written <= 0:
             raise OSError(errno.EIO, "write made no progress")
         rest = rest[written:]
+
+
+def truncate(fd: int) -> None:
+    os.ftruncate(fd, 0)
 
 
 def fsync(fd: int) -> None:

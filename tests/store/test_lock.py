@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
-import statistics
 import threading
-import time
 
 import pytest
 
-from npugx_cache.store import Locked, NotLocked
+from npugx_cache.store import Locked, NotLocked, lock
 
 NAME = "ab" * 32
 
@@ -43,20 +42,29 @@ def test_a_waiter_gives_up_at_its_limit_and_says_who_holds_it(store, python, cap
     with caplog.at_level(logging.INFO, logger="npugx_cache"), store.lock(NAME, wait=0.2) as answer:
         assert isinstance(answer, NotLocked)
         assert answer.held
-        assert 0.2 <= answer.waited < 2
+        assert answer.waited >= 0.2
         assert f"process {holder.pid} on" in answer.reason
     assert f"waiting for process {holder.pid}" in caplog.text
 
 
-def test_the_kill_of_a_holder_frees_the_lock(store, python):
+def test_the_lock_of_a_killed_holder_is_taken_at_the_next_look(store, python, monkeypatch):
     holder = python(HOLDER, store.root, NAME)
     assert holder.stdout.readline().strip() == "Locked"
-    started = time.monotonic()
-    threading.Timer(0.2, holder.send_signal, [signal.SIGKILL]).start()
-    # Not waited for: the dead holder stays a zombie, as in a container without an init.
-    with store.lock(NAME, wait=20) as answer:
+    pauses = []
+
+    def kill() -> bool:
+        """Asked by the waiter once it has found the lock held."""
+        holder.kill()
+        # Not collected: the dead holder stays a zombie, as in a container without an init.
+        os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(lock.time, "sleep", pauses.append)
+        return False
+
+    with store.lock(NAME, wait=20, done=kill) as answer:
+        monkeypatch.undo()
         assert isinstance(answer, Locked)
-    assert time.monotonic() - started < 5
+    assert len(pauses) == 1
+    assert pauses[0] <= 0.05
 
 
 def test_a_waiter_stops_as_soon_as_the_result_has_appeared(store, python):
@@ -71,19 +79,21 @@ def test_a_waiter_stops_as_soon_as_the_result_has_appeared(store, python):
     with store.lock(NAME, wait=20, done=done) as answer:
         assert isinstance(answer, NotLocked)
         assert answer.appeared
-        assert answer.waited < 5
+    assert len(asked) == 4
 
 
 def test_threads_exclude_each_other(store):
-    inside = []
-    most = []
+    inside, most = [], []
+    together = threading.Barrier(5)
 
     def work() -> None:
-        with store.lock(NAME, wait=20) as answer:
+        together.wait()
+        with store.lock(NAME, wait=60) as answer:
             assert isinstance(answer, Locked)
             inside.append(1)
+            for _ in range(100):
+                os.sched_yield()
             most.append(len(inside))
-            time.sleep(0.01)
             inside.pop()
 
     threads = [threading.Thread(target=work) for _ in range(5)]
@@ -121,7 +131,7 @@ def test_a_folder_in_place_of_the_lock_file_is_an_answer_and_no_error(store):
 
 
 RACER = """if True:
-    import sys, time
+    import sys
     from pathlib import Path
     from npugx_cache.config import Settings
     from npugx_cache.store import Draft, Locked, open_store
@@ -129,16 +139,25 @@ RACER = """if True:
     key = sys.argv[2]
     print('ready', flush=True)
     sys.stdin.readline()
-    compiled = 0
-    appeared = lambda: bool(store.candidates(key).manifests)
-    if not appeared():
-        with store.lock(key, wait=30, done=appeared) as answer:
-            if not appeared():
-                assert isinstance(answer, Locked), answer
-                compiled = 1
-                time.sleep(0.3)
-                store.publish(Draft(key=key, identity='b' * 64, kind='graph', cost_seconds=1,
-                                    factors=(), about={}, blobs={'x': b'result'}))
+    compiled, said = 0, []
+
+    def appeared():
+        return bool(store.candidates(key).manifests)
+
+    def done():
+        if not said:  # asked by those who find the lock held
+            said.append(1)
+            print('waiting', flush=True)
+        return appeared()
+
+    with store.lock(key, wait=120, done=done) as answer:
+        if not appeared():
+            assert isinstance(answer, Locked), answer
+            compiled = 1
+            print('compiling', flush=True)
+            sys.stdin.readline()
+            store.publish(Draft(key=key, identity='b' * 64, kind='graph', cost_seconds=1,
+                                factors=(), about={}, blobs={'x': b'result'}))
     manifest, = store.candidates(key).manifests
     assert store.read(manifest, ['x'])['x'] == b'result'
     print('compiled', compiled)
@@ -152,69 +171,82 @@ def test_of_six_processes_started_together_one_compiles(store, python):
     for racer in racers:
         racer.stdin.write("\n")
         racer.stdin.flush()
-    answers = [racer.communicate(timeout=60) for racer in racers]
+    doing = [racer.stdout.readline().strip() for racer in racers]
+    assert sorted(doing) == ["compiling"] + ["waiting"] * 5
+    compiling = racers[doing.index("compiling")]
+    compiling.stdin.write("\n")
+    compiling.stdin.flush()
+    answers = [racer.communicate(timeout=120) for racer in racers]
     assert [err for _, err in answers] == [""] * 6
     assert sorted(out.strip() for out, _ in answers) == ["compiled 0"] * 5 + ["compiled 1"]
 
 
-def test_the_bound_of_a_wait_comes_from_what_the_work_cost_the_last_time(store, draft, python):
-    from npugx_cache.store import lock
-
+def test_the_bound_of_a_wait_comes_from_what_the_work_cost_the_last_time(store, draft):
     path = store.folder.lock(NAME)
     assert lock._bound(path) == 600.0
     with store.lock(NAME, wait=0):
         store.publish(draft(cost_seconds=100.0))
-    assert lock._bound(path) == 150.0
+    assert lock._bound(path) == 200.0
     # Whoever takes the lock next keeps the figure, and other locks know nothing of it.
     with store.lock(NAME, wait=0):
-        assert lock._bound(path) == 150.0
+        assert lock._bound(path) == 200.0
     assert lock._bound(store.folder.lock("cd" * 32)) == 600.0
     store.publish(draft(1, cost_seconds=1.0))
-    assert lock._bound(path) == 150.0
+    assert lock._bound(path) == 200.0
 
 
 @pytest.mark.parametrize("text", ["", "x\nnan", "x\n-3", "x\n1e999", "x\n\n", "\xff\n5\n6"])
 def test_an_odd_lock_file_bounds_the_wait_as_an_unknown_one(store, text):
-    from npugx_cache.store import lock
-
     (store.root / f"v1/locks/{NAME}.lock").write_text(text)
     assert lock._bound(store.folder.lock(NAME)) == 600.0
     with store.lock(NAME, wait=0) as answer:
         assert isinstance(answer, Locked)
 
 
-def test_a_stopped_holder_is_waited_for_no_longer_than_the_bound(store, python, monkeypatch):
-    from npugx_cache.store import lock
+@pytest.mark.parametrize("note", ["1e9", "36000.000", "400.1", "600"])
+def test_no_note_in_a_lock_file_lifts_the_bound_above_ten_minutes(store, note):
+    (store.root / f"v1/locks/{NAME}.lock").write_text(f"process 1 on host\n{note}")
+    assert lock._bound(store.folder.lock(NAME)) == 600.0
 
+
+def test_a_stopped_holder_is_waited_for_no_longer_than_the_bound(store, python, monkeypatch):
     holder = python(HOLDER, store.root, NAME)
     assert holder.stdout.readline().strip() == "Locked"
     holder.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(lock, "_WAIT_UNKNOWN", 0.3)
+    (store.root / f"v1/locks/{NAME}.lock").write_text(f"process {holder.pid} on host\n1e9")
+    monkeypatch.setattr(lock, "_WAIT_AT_MOST", 0.3)
     with store.lock(NAME, wait=None) as answer:
         assert isinstance(answer, NotLocked)
         assert answer.held
-        assert answer.waited < 5
     holder.send_signal(signal.SIGCONT)
 
 
-def test_a_killed_holder_is_taken_over_within_a_tenth_of_a_second(store, python):
-    taken = []
-    for round_ in range(5):
-        name = f"{round_:064x}"
-        holder = python(HOLDER, store.root, name)
-        assert holder.stdout.readline().strip() == "Locked"
-        killed = []
+@pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+def test_a_link_in_the_place_of_a_lock_file_does_not_reach_the_file_behind_it(
+    store, tmp_path, link
+):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious\n")
+    link(notes, store.root / f"v1/locks/{NAME}.lock")
+    with store.lock(NAME, wait=0):
+        lock.note_cost(5.0)
+    assert notes.read_text() == "precious\n"
 
-        def kill(holder=holder, killed=killed) -> None:
-            holder.kill()
-            killed.append(time.monotonic())
 
-        threading.Timer(0.2, kill).start()
-        with store.lock(name, wait=20) as answer:
-            assert isinstance(answer, Locked)
-            taken.append(time.monotonic() - killed[0])
-    # The median: the machine that runs this may be busy with something else for a moment.
-    assert statistics.median(taken) <= 0.1, taken
+@pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+def test_the_installed_filelock_does_not_truncate_through_a_link(tmp_path, link):
+    """The lower bound in pyproject.toml is the first release of which this is true of both."""
+    import filelock
+
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious\n")
+    link(notes, tmp_path / "x.lock")
+    try:
+        with filelock.FileLock(tmp_path / "x.lock", timeout=0, fallback_to_soft=False):
+            pass
+    except (OSError, RuntimeError):  # refused, which is as good
+        pass
+    assert notes.read_text() == "precious\n"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EIO, errno.EBADF])
@@ -224,20 +256,25 @@ def test_without_working_locks_the_body_runs_unlocked(store, monkeypatch, number
     def broken(*_args):
         raise OSError(number, "no locks here")
 
+    pauses = []
     monkeypatch.setattr(fcntl, "flock", broken)
+    monkeypatch.setattr(lock.time, "sleep", pauses.append)
     with store.lock(NAME, wait=20) as answer:
         assert isinstance(answer, NotLocked)
         assert not answer.held
-        assert answer.waited < 5
+    assert not pauses
 
 
-def test_a_waiter_says_again_whom_it_waits_for(store, python, caplog, monkeypatch):
-    from npugx_cache.store import lock
-
-    monkeypatch.setattr(lock, "_NOTICE_EVERY", 0.2)
+@pytest.mark.parametrize(("every", "said"), [(0.0, 4), (3600.0, 1)])
+def test_a_waiter_says_again_whom_it_waits_for(store, python, caplog, monkeypatch, every, said):
+    monkeypatch.setattr(lock, "_NOTICE_EVERY", every)
     holder = python(HOLDER, store.root, NAME)
     assert holder.stdout.readline().strip() == "Locked"
-    with caplog.at_level(logging.INFO, logger="npugx_cache"), store.lock(NAME, wait=0.9):
+    looks = iter([False] * 4 + [True])
+    with (
+        caplog.at_level(logging.INFO, logger="npugx_cache"),
+        store.lock(NAME, wait=60, done=lambda: next(looks)),
+    ):
         pass
     lines = [line for line in caplog.messages if f"waiting for process {holder.pid}" in line]
-    assert 3 <= len(lines) <= 6
+    assert len(lines) == said

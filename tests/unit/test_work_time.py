@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+SCRIPT = """if True:
+    import os, sys, signal, time
+    import torch
+    from npugx_cache import cache_compile
+
+    @torch.library.custom_op("suspended::op", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @op.register_fake
+    def _(x):
+        if not stopped:
+            stopped.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return torch.empty_like(x)
+
+    stopped = []
+    cached = cache_compile(lambda x: op(x) + 1)
+    started = time.monotonic()
+    cached(torch.ones(3))
+    assert cached.cache_info().stored == 1, cached.cache_info()
+    print(time.monotonic() - started)
+"""
+
+
+def test_a_compile_that_was_stopped_does_not_cost_the_time_that_it_was_stopped(surroundings):
+    """In the manifest, and in the lock file that tells others how long to wait."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        env=surroundings.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    since = time.monotonic()
+    time.sleep(2)  # how long it is stopped; nothing waits for anything
+    stopped = time.monotonic() - since
+    os.kill(process.pid, signal.SIGCONT)
+    out, _ = process.communicate(timeout=120)
+    passed = float(out)
+    (row,) = surroundings.listing()
+    assert 0 < row["cost_seconds"] <= passed - stopped
+    (lock,) = (surroundings.store / "v1/locks").glob("*.lock")
+    assert float(lock.read_text().splitlines()[1]) <= passed - stopped
+
+
+def test_the_work_of_a_child_counts():
+    from npugx_cache.work_time import WorkTime
+
+    worked = WorkTime()
+    before = os.times()
+    subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
+    after = os.times()
+    child = after.children_user + after.children_system
+    child -= before.children_user + before.children_system
+    assert child > 0
+    assert worked.seconds() >= child * 0.99
+
+
+def test_more_work_than_time_passed_counts_as_the_time_that_passed():
+    """Two children at once, as of a compiler with many threads, or another thread of ours."""
+    from npugx_cache.work_time import WorkTime
+
+    started, worked = time.perf_counter(), WorkTime()
+    busy = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    children = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(4)]
+    assert [child.wait() for child in children] == [0] * 4
+    assert worked.seconds() <= time.perf_counter() - started
