@@ -124,6 +124,19 @@ def _cache_dir(argument: str | os.PathLike[str] | None, env: Mapping[str, str]) 
     return user_cache_path("npugx_cache")
 
 
+def state_folder() -> Path:
+    """Where what is derived lies, of this user and on this host; as the environment says it now.
+
+    As platformdirs has it on Unix, without the import: a restart opens a store and does not need
+    more of it.
+    """
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):
+        base = os.path.expanduser("~/.local/state")  # noqa: PTH111 - Path.home() raises
+    # A user without a home has no such folder; none may be made where the process was started.
+    return Path(base if base.startswith("/") else "/dev/null") / "npugx_cache"
+
+
 def _folders(env: Mapping[str, str], name: str, separator: str | None = None) -> tuple[Path, ...]:
     text = env.get(name, "")
     names = text.split(separator) if separator else [text]

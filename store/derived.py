@@ -1,7 +1,9 @@
 """Host-local databases of derived data: diskcache without pickle, in the user's state folder.
 
 SQLite over a network file system corrupts, so nothing of this lies in the shared folder. Whatever
-fails here is a DEBUG line: what is derived can be derived again.
+fails here is a DEBUG line: what is derived can be derived again. A folder that others could write,
+or have put there, is not used at all: a link in the place of a database would have this process
+write into any database of its user's.
 """
 
 from __future__ import annotations
@@ -11,32 +13,42 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.config import state_folder
+from npugx_cache.store import syscalls
+from npugx_cache.store.trust import check_root
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _TIMEOUT = 1.0
 _DATABASE = "cache.db"
+_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm")
 _QUERY = "SELECT key, value FROM Cache WHERE raw = 1 AND mode = 1 AND filename IS NULL"
 
 
+_said: set[str] = set()
+
+
+class Untrusted(Exception):
+    """The state folder may be somebody else's; the text says what is wrong with it."""
+
+
 class Derived:
-    """One database per kind and store. Opened for each operation: all are off the hit path."""
+    """One database per kind and store. Opened for each operation: all are off the hit path.
+
+    `state` is settled when this is made, by the environment where it is not given.
+    """
 
     def __init__(self, kind: str, root: str, *, state: Path | None = None, mark: str = "") -> None:
         self.kind = kind
         self._root = root
-        self._state = state
+        self._state = state or state_folder()
         self._mark = mark
 
     def folder(self) -> Path:
-        state = self._state
-        if state is None:
-            from platformdirs import user_state_path
-
-            state = user_state_path("npugx_cache")
         name = os.fsencode(os.path.realpath(self._root)) + self._mark.encode()
-        return state / self.kind / hashlib.sha256(name).hexdigest()[:16]
+        return self._state / self.kind / hashlib.sha256(name).hexdigest()[:16]
 
     def rows(self) -> list[tuple[Any, Any]]:
         """Return (key, msgpack bytes) of every value, none where there is no database.
@@ -49,6 +61,7 @@ class Derived:
 
         found: list[tuple[Any, Any]] = []
         with self.harmless("reading"):
+            _check(self.folder())
             uri = (self.folder() / _DATABASE).as_uri()
             database = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=_TIMEOUT)
             try:
@@ -65,7 +78,8 @@ class Derived:
         from npugx_cache.store.plain_disk import MAX_VALUE, PlainDisk
 
         folder = self.folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(folder)
+        _check(folder)
         cache = diskcache.Cache(
             str(folder),
             disk=PlainDisk,
@@ -89,15 +103,64 @@ class Derived:
         """Turn every failure into a DEBUG line, and drop a database that is none."""
         try:
             yield
+        except Untrusted as error:
+            _say_once(f"no hits are counted, and listings take longer: {error}")
         except Exception as error:  # noqa: BLE001  # diskcache's own failures are of every kind
             debug(f"{doing} {self.kind} failed: {error!r}")
             if type(error).__name__ == "DatabaseError":
                 self._reset()
 
     def _reset(self) -> None:
-        for suffix in ("", "-wal", "-shm"):
+        for name in _FILES:
             with contextlib.suppress(OSError):
-                (self.folder() / f"{_DATABASE}{suffix}").unlink()
+                (self.folder() / name).unlink()
+
+
+def _make(folder: Path) -> None:
+    """Create what is missing, for this user alone, and not in a place that somebody else rules."""
+    missing = [folder]
+    while not os.path.lexists(missing[-1].parent):
+        missing.append(missing[-1].parent)
+    for path in reversed(missing):
+        try:
+            syscalls.mkdir(str(path), 0o700)
+        except FileExistsError:
+            continue
+        try:
+            _check_folder(path)
+        except Untrusted:
+            syscalls.rmdir(str(path))
+            raise
+
+
+def _check(folder: Path) -> None:
+    """Raise `Untrusted` unless the folder, the way to it and its database are this user's own."""
+    _check_folder(folder)
+    closed = not syscalls.stat(str(folder)).st_mode & 0o077
+    for name in _FILES:
+        try:
+            status = syscalls.lstat(str(folder / name))
+        except FileNotFoundError:
+            continue
+        if not syscalls.is_regular(status) or status.st_nlink != 1:
+            raise Untrusted(f"{folder / name} is not a file of its own; remove it")
+        if status.st_uid not in {os.geteuid(), 0} or (status.st_mode & 0o022 and not closed):
+            raise Untrusted(f"others can write {folder / name}; remove it")
+
+
+def _check_folder(folder: Path) -> None:
+    fault = check_root(str(folder), "private")
+    if isinstance(fault, str):
+        what = fault.partition(". Do: ")[0]
+        raise Untrusted(f"{what}. Name another state folder with XDG_STATE_HOME")
+
+
+def _say_once(text: str) -> None:
+    import logging
+
+    if text not in _said:
+        _said.add(text)
+        logging.getLogger("npugx_cache").warning("%s", text)
 
 
 def debug(text: str) -> None:

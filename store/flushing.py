@@ -43,10 +43,11 @@ def has_hits(store: Flushed) -> None:
     if not _waiting:
         timer = threading.Timer(SOON, _flush_all)
         timer.daemon = True
-        # At the end of an interpreter no thread can be started; atexit flushes then.
-        with contextlib.suppress(RuntimeError):
+        _waiting.append(timer)  # before it starts: what it does first is to clear this
+        try:
             timer.start()
-            _waiting.append(timer)
+        except RuntimeError:  # at the end of an interpreter no thread can be; atexit flushes then
+            _waiting.clear()
 
 
 def flushed(store: Flushed) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from npugx_cache.config import state_folder
 from npugx_cache.store import blobs, entries, flushing, syscalls
 from npugx_cache.store.files import quarantine
 from npugx_cache.store.layout import stamp_shard
@@ -49,10 +50,11 @@ class FolderStore:
         self, folder: Folder, *, caps: PrunePolicy | None = None, state: Path | None = None
     ) -> None:
         self._folder = folder
-        self._state = state
+        # Settled here: hits are written later, by a timer, when the environment may name another.
+        self._state = state or state_folder()
         self._verified = Verified(folder)
-        self._usage = Usage(folder.root, state)
-        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), state)
+        self._usage = Usage(folder.root, self._state)
+        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), self._state)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
         flushing.opened(self)

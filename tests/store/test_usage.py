@@ -3,11 +3,16 @@ from __future__ import annotations
 import os
 import pickle
 import sqlite3
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from npugx_cache.store import Listed
+from npugx_cache.config import Settings, state_folder
+from npugx_cache.store import Listed, flushing, open_store
+from npugx_cache.store.derived import Derived
 from npugx_cache.store.plain_disk import PlainDisk
 
 
@@ -50,26 +55,129 @@ def test_counting_does_no_io_and_flush_writes_nothing_into_the_shared_folder(
     assert {path: path.stat().st_mtime_ns for path in store.root.rglob("*")} == before
 
 
+def test_hits_go_to_the_state_folder_of_when_the_store_was_opened(
+    store, publish, state_home, tmp_path, monkeypatch
+):
+    """A timer writes them later, when the environment may name another, as in the next test."""
+    store.record_hit(publish(store))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    flushing._flush_all()
+    assert not (tmp_path / "another").exists()
+    assert database(state_home).is_file()
+    assert [item.hits for item in store.listing()] == [1]
+
+
+def test_the_state_folder_is_where_platformdirs_says(monkeypatch, tmp_path):
+    from platformdirs import user_state_path
+
+    for home in (str(tmp_path), "", "relative"):
+        monkeypatch.setenv("XDG_STATE_HOME", home)
+        assert state_folder() == user_state_path("npugx_cache")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert state_folder() == user_state_path("npugx_cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert state_folder() == tmp_path / ".local/state/npugx_cache"
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def open_to_all():
+    """A folder like /tmp, with none above it that other users can't enter."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to act as another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
+
+
+def test_a_link_that_another_user_planted_in_the_state_folder_is_not_followed(
+    store, publish, open_to_all, tmp_path, monkeypatch, caplog
+):
+    manifest = publish(store)
+    mine = tmp_path / "mine.db"
+    with sqlite3.connect(mine) as connection:
+        connection.execute("CREATE TABLE t (a)")
+    connection.close()
+    before = mine.read_bytes()
+    monkeypatch.setenv("XDG_STATE_HOME", str(open_to_all))
+    folder = Derived("usage", str(store.root)).folder()
+    subprocess.run(
+        ["/bin/sh", "-c", 'umask 0; mkdir -p "$0"; ln -s "$1" "$0/cache.db"', folder, mine],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        check=True,
+    )
+    store = open_store(Settings(cache_dir=store.root))
+    for _ in range(2):
+        store.record_hit(manifest)
+        store.flush()
+    assert [item.hits for item in store.listing()] == [0]
+    assert mine.read_bytes() == before
+    warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "no hits are counted" in warnings[0]
+    assert "XDG_STATE_HOME" in warnings[0]
+
+
+def test_no_folder_is_left_in_a_state_folder_of_another_user(
+    store, publish, open_to_all, monkeypatch, caplog
+):
+    manifest = publish(store)
+    home = open_to_all / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    home.chmod(0o777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    store = open_store(Settings(cache_dir=store.root))
+    store.record_hit(manifest)
+    store.flush()
+    assert list(home.iterdir()) == []
+    assert "no hits are counted" in caplog.text
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
+def test_a_database_that_is_a_link_is_not_written(hits, state_home, tmp_path, link, caplog):
+    assert hits(1) == 1
+    path = database(state_home)
+    path.rename(tmp_path / "elsewhere.db")
+    link(tmp_path / "elsewhere.db", path)
+    before = (tmp_path / "elsewhere.db").read_bytes()
+    assert hits(1) == 0
+    assert (tmp_path / "elsewhere.db").read_bytes() == before
+    assert "is not a file of its own" in caplog.text
+
+
+def test_a_state_folder_that_everybody_can_write_is_not_used(hits, state_home, caplog):
+    assert hits(1) == 1
+    database(state_home).parent.chmod(0o777)
+    assert hits(1) == 0
+    assert "everybody can write it" in caplog.text
+
+
 def test_flush_freshens_a_manifest_that_was_not_used_for_an_hour(store, publish):
     manifest = publish(store)
     path = store.root / "v1/ac/00" / manifest.key / manifest.entry
     for age, touched in ((1800, False), (7200, True)):
-        stamp = time.time() - age
-        os.utime(path, (stamp, stamp))
+        now = time.time()
+        os.utime(path, (now - age, now - age))
         store.record_hit(manifest)
         store.flush()
-        assert (time.time() - path.stat().st_mtime < 60) is touched
+        assert (path.stat().st_mtime > now - age + 1) is touched
 
 
 def test_the_last_use_of_the_listing_is_the_last_hit(store, publish):
     manifest = publish(store)
     path = store.root / "v1/ac/00" / manifest.key / manifest.entry
     os.utime(path, (1000, time.time() - 100))
+    before = time.time()
     store.record_hit(manifest)
     store.flush()
     (item,) = store.listing()
     assert isinstance(item, Listed)
-    assert time.time() - item.last_used < 20
+    assert item.last_used >= before
 
 
 def test_hits_of_a_store_that_nobody_holds_any_more_are_flushed_at_exit(store, publish, python):
@@ -105,7 +213,7 @@ def test_hits_are_flushed_at_exit(store, publish, python):
 
 
 START = """if True:
-    import multiprocessing, os, signal, sys, time
+    import multiprocessing, os, signal, sys, threading
     from pathlib import Path
     from npugx_cache.config import Settings
     from npugx_cache.store import flushing, open_store
@@ -140,20 +248,21 @@ def test_hits_of_a_forked_multiprocessing_child_are_counted(store, publish, pyth
 def test_hits_of_a_process_that_is_killed_later_are_counted(store, publish, python, end):
     manifest = publish(store)
     path = store.root / "v1/ac/00" / manifest.key / manifest.entry
-    os.utime(path, (1, time.time() - 7200))
+    before = time.time() - 7200
+    os.utime(path, (1, before))
     code = (
         START
         + f"""
-    flushing.SOON = 0.01
+    flushing.SOON = 0.0
     hit()
-    while not store._usage.load():
-        time.sleep(0.01)
+    for timer in [each for each in threading.enumerate() if isinstance(each, threading.Timer)]:
+        timer.join()
     {end}
     """
     )
     python(code, store.root, manifest.key).communicate(timeout=60)
     assert [item.hits for item in store.listing()] == [1]
-    assert time.time() - path.stat().st_mtime < 3600
+    assert path.stat().st_mtime > before + 1
 
 
 def test_the_counters_hold_no_pickle(hits, state_home):
