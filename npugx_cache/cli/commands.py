@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Literal
 
 import click
@@ -207,7 +206,11 @@ def new_key(file: str) -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--yes", is_flag=True, help="Don't ask before --all.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Don't ask before --all, which is refused without a terminal otherwise.",
+)
 def prune(  # click passes them by name
     directory: str | None,
     form: str,
@@ -236,8 +239,6 @@ def prune(  # click passes them by name
         )
     if everything and not policy.limits_nothing:
         raise click.UsageError("--all removes everything: leave the other limits out")
-    if everything and not dry_run and not yes and sys.stdin.isatty():
-        click.confirm("Remove every entry of the cache?", abort=True)
-    stopped = print_prune(directory, form, policy=policy, dry_run=dry_run)
+    stopped = print_prune(directory, form, policy=policy, dry_run=dry_run, asked=yes)
     if stopped is not None:
         raise Failure(stopped)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.opening import load_settings, open_existing
+from npugx_cache.cli.opening import WrongInput, load_settings, open_existing
 from npugx_cache.store import PruneReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from npugx_cache.store import PrunePolicy
+    from npugx_cache.store import FolderStore, PrunePolicy
 
 _LONG = 200  # entries; fewer are gone before a bar could be read
 _NAMED = 20
@@ -27,12 +27,18 @@ def print_prune(
     *,
     policy: PrunePolicy,
     dry_run: bool,
+    asked: bool,
 ) -> str | None:
-    """Prune and report; return why it is incomplete, or None."""
+    """Prune and report; return why it is incomplete, or None.
+
+    `asked`: the user has said before that every entry may go.
+    """
     # A dry run looks only: it must work, and change nothing, where nothing may be written.
     store = open_existing(directory, "readonly" if dry_run else "on")
     report = PruneReport(dry_run=dry_run)
     if store is not None:
+        if policy.everything and not dry_run and not asked:
+            _ask(store)
         with _progress() as progress:
             report = store.prune(policy, dry_run=dry_run, progress=progress)
     root = load_settings(directory).cache_dir if store is None else store.root
@@ -41,6 +47,23 @@ def print_prune(
     else:
         _print_text(report, str(root))
     return None if report.stopped is None else f"incomplete: {report.stopped}"
+
+
+def _ask(store: FolderStore) -> None:
+    """Have a person confirm that every entry goes; a script has to say so itself."""
+    overview, _ = store.overview()
+    entries = overview.columns.count + len(overview.refused)
+    what = (
+        f"{output.count(entries, 'entry', 'entries')}, {output.size(overview.size)}, "
+        f"in {output.in_line(str(store.root))}"
+    )
+    if not sys.stdin.isatty():
+        raise WrongInput(
+            f"--all would remove {what}, and there is no terminal to ask on. "
+            "Add --yes to remove them, or --dry-run to see which"
+        )
+    # On stderr: stdout may be JSON for a program.
+    click.confirm(f"Remove {what}?", abort=True, err=True)
 
 
 def _print_text(report: PruneReport, root: str) -> None:

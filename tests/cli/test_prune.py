@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_a_dry_run_removes_nothing(filled, run):
 
 
 def test_the_json_of_prune_lists_every_removed_entry(filled, run):
-    report = json.loads(run("prune", "--all", "--format", "json").stdout)
+    report = json.loads(run("prune", "--all", "--yes", "--format", "json").stdout)
     assert report["entries"] == 3
     assert report["kept_bytes"] == 0
     assert {row["function"] for row in report["removed"]} == {
@@ -61,10 +62,19 @@ def test_the_json_of_prune_lists_every_removed_entry(filled, run):
     assert count(filled) == 0
 
 
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_all_is_refused_where_nobody_can_be_asked(filled, run, form):
+    done = run("prune", "--all", "--format", form)
+    assert done.returncode == 2
+    assert re.search(rf"would remove 3 entries, \d\.\d kB, in {filled.root},", done.stderr)
+    assert "Add --yes" in done.stderr
+    assert count(filled) == 3
+
+
 def test_all_asks_on_a_terminal(filled, on_terminal):
     code, shown = on_terminal("prune", "--all", typed="n\n")
     assert code == 1
-    assert "Remove every entry" in shown
+    assert re.search(rf"Remove 3 entries, \d\.\d kB, in {filled.root}\?", shown)
     assert count(filled) == 3
     code, _ = on_terminal("prune", "--all", typed="y\n")
     assert code == 0
@@ -74,7 +84,7 @@ def test_all_asks_on_a_terminal(filled, on_terminal):
 def test_all_with_yes_does_not_ask(filled, on_terminal):
     code, shown = on_terminal("prune", "--all", "--yes")
     assert code == 0
-    assert "Remove every entry" not in shown
+    assert "?" not in shown
     assert count(filled) == 0
 
 
@@ -94,7 +104,7 @@ def test_prune_of_a_cache_that_does_not_exist_yet_is_nothing_to_do(run, root):
 
 
 def test_prune_is_refused_where_the_cache_is_declared_read_only(filled, run):
-    done = run("prune", "--all", NPUGX_CACHE="readonly")
+    done = run("prune", "--all", "--yes", NPUGX_CACHE="readonly")
     assert done.returncode == 1
     assert "NPUGX_CACHE=readonly" in done.stderr
     assert run("prune", "--all", "--dry-run", NPUGX_CACHE="readonly").returncode == 0
