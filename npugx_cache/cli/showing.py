@@ -28,7 +28,8 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
         return
     plan = shown.pop("capture_plan")
     for name, value in shown.items():
-        click.echo(f"{name.replace('_', ' '):<16} {output.in_line(_text(name, value))}")
+        shown_name = output.in_line(name.replace("_", " "))
+        click.echo(f"{shown_name:<16} {output.in_line(_text(name, value))}")
     click.echo("capture plan     " + (f"{len(plan)} graphs" if plan else "none"))
     for graph in plan:
         click.echo(f"  {output.in_line(_line(graph))}")
@@ -37,7 +38,9 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
 def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
     _, uses = store.overview()
     used = uses.get(manifest.entry)
-    about = {name: str(value) for name, value in manifest.about.items() if name != "signature_id"}
+    # Names are the writer's as well: they must not stand in for what is known of the entry.
+    hidden = {"signature_id", "entry", "kind"}
+    about = {name: str(value) for name, value in manifest.about.items() if name not in hidden}
     return {
         "entry": manifest.entry,
         "kind": manifest.kind,
