@@ -83,6 +83,14 @@ def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
     `sign`: whoever calls vouches for the bundle; its entries are signed with the store's key.
     Raises OSError of the store and of `source`, `tarfile.TarError` where that is no tar file.
     """
+    try:
+        return _unpack(folder, source, sign=sign)
+    except RecursionError:
+        # tarfile calls itself for each header that only describes the next one.
+        raise tarfile.ReadError("it has too many headers without a file") from None
+
+
+def _unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
     report = BundleReport()
     manifests: list[tuple[tarfile.TarInfo, str, str]] = []
     with tarfile.open(fileobj=source, mode="r:") as tar:

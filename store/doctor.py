@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -179,7 +180,8 @@ class _Other:
 
     def ask(self, request: str, path: str) -> str:
         requests = cast("IO[str]", self._process.stdin)
-        requests.write(f"{request} {path}\n")
+        # In hex: a path need not be UTF-8, nor a single line.
+        requests.write(f"{request} {os.fsencode(path).hex()}\n")
         requests.flush()
         return cast("IO[str]", self._process.stdout).readline().rstrip("\n")
 

@@ -1,6 +1,7 @@
 """The other process of `doctor`: tries on a folder what a second worker would.
 
-Run as a script, by path: it imports nothing of the package. One request per line, one answer.
+Run as a script, by path: it imports nothing of the package. One request per line, with the path in
+hex; one answer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def serve() -> None:
     held: dict[str, int] = {}
     for line in sys.stdin:
         request, _, path = line.rstrip("\n").partition(" ")
-        sys.stdout.write(answer(request, path, held) + "\n")
+        sys.stdout.write(answer(request, os.fsdecode(bytes.fromhex(path)), held) + "\n")
         sys.stdout.flush()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_a_file_that_is_no_bundle_and_a_cut_one_are_errors(filled, run, tmp_path
         assert done.returncode in {1, 2}
         assert "Traceback" not in done.stderr
     assert run("import", tmp_path / "missing").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [(tarfile.GNUTYPE_LONGNAME, b"a" * 512), (tarfile.XHDTYPE, b"20 path=aaaaaaaaaaa\n")],
+    ids=["long names", "pax"],
+)
+def test_a_chain_of_headers_is_an_error_and_no_traceback(run, tmp_path, kind, content):
+    header = tarfile.TarInfo("x")
+    header.size, header.type = 512, kind
+    link = header.tobuf(tarfile.GNU_FORMAT) + content.ljust(512, b"\0")
+    (tmp_path / "b.tar").write_bytes(link * 2000 + bytes(1024))
+    done = run("import", tmp_path / "b.tar", "--dir", tmp_path / "new")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "b.tar is not a whole bundle: it has too many headers" in done.stderr
 
 
 def test_a_bundle_that_can_not_be_written_leaves_nothing(filled, run, tmp_path):

@@ -29,6 +29,17 @@ def test_doctor_tries_everything_and_leaves_nothing_behind(filled, run):
     assert sorted(filled.root.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", [b"\xff\xfe", "ü".encode(), b"two\nlines"])
+def test_doctor_takes_any_name_of_a_folder(run, tmp_path, name):
+    folder = tmp_path / os.fsdecode(name)
+    folder.mkdir()
+    done = run("doctor", folder, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    findings = {row["name"]: row["verdict"] for row in json.loads(done.stdout)["findings"]}
+    assert {findings[each] for each in ("rename", "exclusive creation", "locks")} == {"ok"}
+    assert run("doctor", folder).returncode == 0
+
+
 def test_doctor_examines_the_folder_of_the_environment(filled, run):
     shown = run("doctor").stdout
     assert "flock excludes another process" in shown
