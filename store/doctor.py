@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
@@ -180,8 +179,7 @@ class _Other:
 
     def ask(self, request: str, path: str) -> str:
         requests = cast("IO[str]", self._process.stdin)
-        # In hex: a path need not be UTF-8, nor a single line.
-        requests.write(f"{request} {os.fsencode(path).hex()}\n")
+        requests.write(probe.as_line(request, path))
         requests.flush()
         return cast("IO[str]", self._process.stdout).readline().rstrip("\n")
 

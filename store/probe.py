@@ -1,7 +1,6 @@
 """The other process of `doctor`: tries on a folder what a second worker would.
 
-Run as a script, by path: it imports nothing of the package. One request per line, with the path in
-hex; one answer.
+Run as a script, by path: it imports nothing of the package. One request per line, one answer.
 """
 
 from __future__ import annotations
@@ -33,6 +32,11 @@ def answer(request: str, path: str, held: dict[str, int]) -> str:
     except OSError as error:
         return f"error: {error.strerror}"
     return "yes"
+
+
+def as_line(request: str, path: str) -> str:
+    """Return what `serve` reads; the path in hex, because it need be neither UTF-8 nor one line."""
+    return f"{request} {os.fsencode(path).hex()}\n"
 
 
 def serve() -> None:
