@@ -62,11 +62,22 @@ class Folder:
 
     `readonly` is the reason why nothing is ever written, or None. `secret` is the signing key,
     there under trust `signed` and only there. `group` is the group that is trusted under trust
-    `group`; None before the folder is opened, and then it is nobody's.
+    `group`; None before the folder is opened, and then it is nobody's. `sharing` are the permission
+    bits of group and others that a signed store gives to new folders (`opening.sharing_of`).
     """
 
     # No dataclass: its repr must not show the secret, and a start would pay for making it.
-    __slots__ = ("base", "file_mode", "folder_mode", "group", "readonly", "root", "secret", "trust")
+    __slots__ = (
+        "base",
+        "file_mode",
+        "folder_mode",
+        "group",
+        "readonly",
+        "root",
+        "secret",
+        "sharing",
+        "trust",
+    )
 
     def __init__(
         self,
@@ -76,6 +87,7 @@ class Folder:
         readonly: str | None = None,
         secret: bytes | None = None,
         group: int | None = None,
+        sharing: int = 0,
     ) -> None:
         self.root = root
         self.base = f"{root}/{VERSION}"
@@ -83,9 +95,10 @@ class Folder:
         self.readonly = readonly
         self.secret = secret
         self.group = group
+        self.sharing = sharing
         # mkstemp's fixed 0600 would lock others out; the umask trims these.
-        self.file_mode = {"private": 0o600, "group": 0o660, "signed": 0o666}[trust]
-        self.folder_mode = {"private": 0o700, "group": 0o770, "signed": 0o777}[trust]
+        self.folder_mode = {"private": 0o700, "group": 0o770, "signed": 0o700 | sharing}[trust]
+        self.file_mode = self.folder_mode & 0o666
 
     def key(self, key: str) -> str:
         return f"{self.base}/ac/{key[:2]}/{key}"
@@ -115,7 +128,9 @@ class Folder:
         """The same folder, in which nothing is written and no bad file moved away."""
         return self.but(readonly=self.readonly or reason)
 
-    def but(self, *, readonly: str | None, group: int | None = None) -> Folder:
+    def but(
+        self, *, readonly: str | None, group: int | None = None, sharing: int | None = None
+    ) -> Folder:
         """The same folder as it turned out to be when it was opened."""
         return Folder(
             self.root,
@@ -123,6 +138,7 @@ class Folder:
             readonly=readonly,
             secret=self.secret,
             group=self.group if group is None else group,
+            sharing=self.sharing if sharing is None else sharing,
         )
 
     def relative(self, path: object) -> str:

@@ -53,8 +53,10 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
         return _unusable(folder, error)
     if isinstance(found, str):
         return Unusable(reason=found)
-    denied = folder.readonly or _make_parts(folder)
-    return _check_parts(folder.but(readonly=denied, group=found))
+    sharing = sharing_of(folder) if folder.trust == "signed" else 0
+    opened = folder.but(readonly=folder.readonly, group=found, sharing=sharing)
+    denied = opened.readonly or _make_parts(opened)
+    return _check_parts(opened.but(readonly=denied))
 
 
 def changed_hands(folder: Folder) -> str | None:
@@ -63,6 +65,25 @@ def changed_hands(folder: Folder) -> str | None:
     One look at it: what a reader takes from it is checked file by file in any case.
     """
     return check_folder(folder.root, syscalls.stat(folder.root), folder.trust, folder.group)
+
+
+def sharing_of(folder: Folder) -> int:
+    """Return what group and others may do with the new folders of a signed store, as mode bits.
+
+    As with its folder of this version, which is made for the owner alone: `chmod` on it lets others
+    read. Where others can write the cache folder, whoever made it shares it with them.
+    """
+    try:
+        return syscalls.stat(folder.base).st_mode & 0o077
+    except OSError:
+        pass
+    try:
+        mode = syscalls.stat(folder.root).st_mode
+    except OSError:
+        return 0
+    if mode & stat.S_IWOTH:
+        return 0o077
+    return 0o070 if mode & stat.S_IWGRP else 0
 
 
 def _make_root(folder: Folder) -> None:

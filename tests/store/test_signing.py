@@ -147,15 +147,64 @@ def test_whoever_trusts_the_owner_reads_signed_entries_without_the_key(signed, p
     assert open_at().candidates(entry.key).manifests == (entry,)
 
 
-def test_the_modes_of_a_signed_store_are_those_of_the_umask(open_at, key_file, publish):
-    umask = os.umask(0o002)
-    try:
-        store = open_at(trust="signed", key_file=key_file())
-        entry = publish(store)
-    finally:
-        os.umask(umask)
-    assert path_of(store, entry).stat().st_mode & 0o777 == 0o664
-    assert path_of(store, entry).parent.stat().st_mode & 0o777 == 0o775
+@pytest.fixture
+def everyday_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes_in(store):
+    """The permissions of all files and of all folders below the store's own."""
+    paths = [path for path in store.root.rglob("*") if path.name != "CACHEDIR.TAG"]
+    return (
+        {path.stat().st_mode & 0o777 for path in paths if path.is_file()},
+        {path.stat().st_mode & 0o777 for path in paths if path.is_dir()},
+    )
+
+
+@pytest.mark.parametrize("there", [None, 0o755, 0o700])
+@pytest.mark.usefixtures("everyday_umask")
+def test_nobody_else_reads_a_signed_store_unless_that_is_asked_for(
+    open_at, key_file, publish, root, there
+):
+    if there is not None:
+        root.mkdir(mode=there)
+    store = open_at(trust="signed", key_file=key_file())
+    publish(store)
+    with store.lock("ab" * 32, wait=0):
+        assert modes_in(store) == ({0o600}, {0o700})
+    assert there is not None or store.root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("mode", "files", "folders"), [(0o2770, 0o640, 0o750), (0o1777, 0o644, 0o755)]
+)
+@pytest.mark.usefixtures("everyday_umask")
+def test_who_can_write_a_signed_store_can_read_it(
+    open_at, key_file, publish, root, mode, files, folders
+):
+    """The umask of the one who writes takes away what it takes away everywhere."""
+    root.mkdir()
+    root.chmod(mode)
+    store = open_at(trust="signed", key_file=key_file())
+    publish(store)
+    assert modes_in(store) == ({files}, {folders})
+
+
+@pytest.mark.usefixtures("everyday_umask")
+def test_a_signed_store_is_shared_with_readers_by_the_mode_of_its_folder_v1(
+    open_at, key_file, publish, root
+):
+    key = key_file()
+    (root / "v1").mkdir(parents=True)
+    (root / "v1").chmod(0o755)
+    store = open_at(trust="signed", key_file=key)
+    publish(store)
+    assert modes_in(store) == ({0o644}, {0o755})
+    (root / "v1").chmod(0o700)
+    entry = publish(open_at(trust="signed", key_file=key), 1)
+    assert path_of(store, entry).stat().st_mode & 0o777 == 0o600
 
 
 def unusable(root, key):
