@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import environment, store
 from npugx_cache.artifact import CONDITIONS
+from npugx_cache.signature import kinds_of_arguments, read_arguments
 
 if TYPE_CHECKING:
     from npugx_cache.compile import Compiled
@@ -34,11 +35,11 @@ class Call:
     tried: set[str] = field(default_factory=set)
 
 
-def _about(recipe: Recipe, call: Call) -> dict[str, Any]:
+def _about(recipe: Recipe, call: Call, arguments: str) -> dict[str, Any]:
     return {
         "function": recipe.title,
         "backend": recipe.backend,
-        "signature": call.signature.text,
+        "signature": arguments,
         "signature_id": call.signature.exact,
         "environment": environment.summary(),
     }
@@ -47,13 +48,14 @@ def _about(recipe: Recipe, call: Call) -> dict[str, Any]:
 def graph_draft(
     recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]
 ) -> store.Draft:
+    guards = outcome.artifact.conditions.guards
     return store.Draft(
         key=call.fingerprint.key,
         identity=recipe.identity,
         kind="graph",
         cost_seconds=outcome.seconds,
         factors=call.fingerprint.factors,
-        about=_about(recipe, call),
+        about=_about(recipe, call, read_arguments(call.scope.frame_locals, guards)),
         blobs=blobs,
     )
 
@@ -63,9 +65,10 @@ def bypass_draft(
 ) -> store.Draft:
     """A note that saves other processes a compile in vain, where its conditions are known.
 
-    `general`: for all calls whose arguments are of the same types, not for those of one kind.
+    `general`: for all calls whose arguments are of the same types, whatever numbers they hold.
     """
-    family = call.signature.types if general else call.signature.kind
+    arguments = kinds_of_arguments(call.scope.frame_locals)
+    family = call.signature.types if general else call.signature.numbers
     conditions = outcome.conditions
     return store.Draft(
         key=call.fingerprint.key,
@@ -73,14 +76,14 @@ def bypass_draft(
         kind="bypass",
         cost_seconds=0.0,
         factors=call.fingerprint.factors,
-        about={**_about(recipe, call), "reason": outcome.reason, "calls": family},
+        about={**_about(recipe, call, arguments), "reason": outcome.reason, "calls": family},
         blobs={} if conditions is None else {CONDITIONS: conditions.pack()},
     )
 
 
 def refuses(manifest: store.Manifest, call: Call) -> bool:
     """Whether a bypass was noted for calls like this one, whatever its conditions are."""
-    return manifest.about.get("calls") in (call.signature.kind, call.signature.types)
+    return manifest.about.get("calls") in (call.signature.numbers, call.signature.types)
 
 
 def open_for(recipe: Recipe, settings: Settings) -> store.Store | store.Unusable:

@@ -83,14 +83,21 @@ def compile_call(
         if reason := compile_lock.disturbance():
             return Untraceable(reason=reason, lasting=False)
         if not isinstance(traced, trace.Traced):
-            return traced
+            return _said(traced, scope)
         try:
             artifact = _artifact(recipe, traced, factors)
         except NotPortable as error:
-            return traced.local_only(str(error))
+            return _said(traced.local_only(str(error)), scope)
         progress.done("packing")
         seconds = worked.seconds()
         return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
+
+
+def _said(outcome: LocalOnly | Untraceable, scope: Scope) -> LocalOnly | Untraceable:
+    """The reason goes to logs and into the store; messages of errors may quote an argument."""
+    from npugx_cache.signature import without_texts
+
+    return replace(outcome, reason=without_texts(outcome.reason, scope.frame_locals))
 
 
 def _optimise(

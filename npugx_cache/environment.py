@@ -19,7 +19,7 @@ from npugx_cache.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = "12"
+FORMAT = "13"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 

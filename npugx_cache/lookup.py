@@ -193,7 +193,8 @@ class Lookup:
         try:
             candidate = restore.Candidate.of(blobs)
             if not candidate.accepts(call.scope):
-                return events.Refusal(entry=manifest.entry, reasons=candidate.failures(call.scope))
+                reasons = candidate.failures(call.scope, self.recipe.function.__code__)
+                return events.Refusal(entry=manifest.entry, reasons=reasons)
             if manifest.kind == "bypass":
                 return None
             present = {ref.name for ref in manifest.blobs}
@@ -321,7 +322,8 @@ class Lookup:
         """
         candidate = restore.Candidate.of(blobs)
         if not candidate.accepts(call.scope):
-            raise NotPortable(f"the entry refuses its own call: {candidate.failures(call.scope)}")
+            failures = candidate.failures(call.scope, self.recipe.function.__code__)
+            raise NotPortable(f"the entry refuses its own call: {failures}")
         return self._bind(candidate, blobs, call, None)
 
     def _bind(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache import frame, source
@@ -131,10 +132,15 @@ class Candidate:
         """The accelerator that the conditions are about, as it is called in this process."""
         return self.guards.tree.device
 
-    def failures(self, scope: Scope) -> tuple[str, ...]:
-        """Why a call is not accepted, never empty; raises `CorruptEntry` if that can't be told."""
+    def failures(self, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
+        """Why it refuses a call of a function with this code; never empty.
+
+        Live texts are in the words only where they stand in code: reasons go to logs. Raises
+        `CorruptEntry` if no reason can be told.
+        """
+        known = partial(source.texts, self.facts, code)
         with _blaming_the_entry("conditions"):
-            found = (*source.failures(self.facts), *self.guards.failures(scope))
+            found = (*source.failures(self.facts), *self.guards.failures(scope, known=known))
             if not found and not self.accepts(scope):
                 raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
             return found or ("the call has changed while it was looked at",)

@@ -1,6 +1,7 @@
 """The inputs of a call in short: what orders candidates, names locks, and is shown by `ls`.
 
-A signature decides nothing about validity; that is the guards' task.
+A signature decides nothing about validity; that is the guards' task. An argument may be a password
+or a token, so no text of one is in what is stored, and nothing of those that the code never reads.
 """
 
 from __future__ import annotations
@@ -11,53 +12,129 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache.fingerprint import digest
+from npugx_cache.guards import Kind, Step
+from npugx_cache.portable import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from npugx_cache.guards import GuardTree
+
 _MAX_LEAVES = 256
 _MAX_TEXT = 400
+_MAX_VALUE = 80
+_SHORTEST_REMOVED = 4
+_NUMBERS = (bool, int, float, torch.dtype, torch.device)
 
 
 class Signature(NamedTuple):
-    """`exact` distinguishes sizes, `kind` does not, `types` no numbers and strings either.
+    """`exact` distinguishes sizes, and takes all texts for one: it is stored with an entry.
 
-    `text` is for people; `leaves` are the paths of all values with what `exact` is made of.
+    `kind` distinguishes texts and numbers, and takes all sizes for one. `numbers` takes all texts
+    for one too, `types` all numbers as well: these name families of refused calls in a store.
+    `leaves` are the paths of all values with what `exact` is made of.
     """
 
     exact: str
     kind: str
+    numbers: str
     types: str
-    text: str
     leaves: tuple[tuple[str, str], ...]
     device_types: frozenset[str]
 
 
 def signature(frame_locals: Mapping[str, Any]) -> Signature:
-    leaves = list(_leaves(frame_locals))
+    leaves = [("".join(steps), value) for steps, value in _leaves(frame_locals)]
     exact = tuple((path, _exact(value)) for path, value in leaves)
     return Signature(
         exact=digest(f"{path}={text}" for path, text in exact),
         kind=digest(f"{path}={_kind(value)}" for path, value in leaves),
-        types=digest(f"{path}={_type(value)}" for path, value in leaves),
-        text=", ".join(f"{path}: {text}" for path, text in exact)[:_MAX_TEXT],
+        numbers=digest(f"{path}={_type(value, str)}" for path, value in leaves),
+        types=digest(f"{path}={_type(value, str, int, float)}" for path, value in leaves),
         leaves=exact,
         device_types=frozenset(_device_types(frame_locals, leaves)),
     )
 
 
-def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def read_arguments(frame_locals: Mapping[str, Any], tree: GuardTree) -> str:
+    """The arguments that the conditions of a graph are about, for people."""
+    nodes = _paths(tree)
+    equal = dict(zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True))
+    walked = {
+        path for path, node in nodes.items() if node in equal or _has_walked_children(tree, node)
+    }
+    shown = []
+    for steps, value in _leaves(frame_locals):
+        path = "".join(steps)
+        above = ("".join(steps[:count]) for count in range(1, len(steps)))
+        if path in nodes or not walked.isdisjoint(above):
+            shown.append(f"{path}: {_shown(value, equal.get(nodes.get(path, -1)))}")
+    return ", ".join(shown)[:_MAX_TEXT]
+
+
+def kinds_of_arguments(frame_locals: Mapping[str, Any]) -> str:
+    """All arguments by type, and tensors by shape: nobody knows which of them the code reads."""
+    shown = []
+    for steps, value in _leaves(frame_locals):
+        path = "".join("[?]" if step.startswith(("['", '["')) else step for step in steps)
+        number = isinstance(value, _NUMBERS)
+        shown.append(f"{path}: {type(value).__qualname__ if number else _exact(value)}")
+    return ", ".join(shown)[:_MAX_TEXT]
+
+
+def without_texts(reason: str, frame_locals: Mapping[str, Any]) -> str:
+    """A reason without the texts among the arguments: messages of errors quote them."""
+    texts = {value for _, value in _leaves(frame_locals) if type(value) is str}
+    for text in sorted(texts, key=len, reverse=True):
+        words = f"<a text of {len(text)} characters>"
+        if len(text) >= _SHORTEST_REMOVED:
+            for form in (repr(text), text):
+                reason = reason.replace(form, words)
+    return reason
+
+
+def _paths(tree: GuardTree) -> dict[str, int]:
+    """The nodes of a tree that are arguments or inside of one, by the path to them."""
+    found: dict[int, str] = {-1: ""}
+    for node, parent in enumerate(tree.parents):
+        step = _step(tree.node(node).step, tree.args[node])
+        if step is not None and parent in found and (parent >= 0) != (step[0] not in ".["):
+            found[node] = found[parent] + step
+    del found[-1]
+    return {path: node for node, path in found.items()}
+
+
+def _step(step: Step, arg: Any) -> str | None:
+    if step == Step.LOCAL:
+        return str(arg)
+    if step in (Step.ATTR, Step.GENERIC_ATTR):
+        return f".{arg}"
+    if step in (Step.ITEM, Step.INDEX):
+        return f"[{arg!r}]" if isinstance(arg, (str, int)) else "[?]"
+    return None
+
+
+def _has_walked_children(tree: GuardTree, node: int) -> bool:
+    return any(
+        parent == node and step in (Step.KEY_AT, Step.VALUE_AT, Step.REMAINING)
+        for parent, step in zip(tree.parents, tree.steps, strict=True)
+    )
+
+
+def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Paths and values of the arguments, through the usual containers, without modules."""
-    waiting = [(name, value, 0) for name, value in reversed(list(frame_locals.items()))]
+    waiting: list[tuple[tuple[str, ...], Any]] = [
+        ((name,), value) for name, value in reversed(list(frame_locals.items()))
+    ]
     count = 0
     while waiting and count < _MAX_LEAVES:
-        path, value, depth = waiting.pop()
-        inner = _children(value) if depth < 6 else None
+        path, value = waiting.pop()
+        inner = _children(value) if len(path) <= 6 else None
         if inner is None:
             count += 1
             yield path, value
         else:
-            waiting += [(f"{path}{step}", child, depth + 1) for step, child in reversed(inner)]
+            waiting += [((*path, step), child) for step, child in reversed(inner)]
 
 
 def _children(value: object) -> list[tuple[str, Any]] | None:
@@ -74,7 +151,7 @@ def _children(value: object) -> list[tuple[str, Any]] | None:
 def _exact(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{_dtype(value)}[{', '.join(map(str, value.shape))}]"
-    return _kind(value)
+    return type(value).__qualname__ if isinstance(value, str) else _kind(value)
 
 
 def _kind(value: object) -> str:
@@ -84,15 +161,23 @@ def _kind(value: object) -> str:
         first = next(value.parameters(), None)
         weights = f", {_dtype(first)}" if first is not None else ""
         return f"{type(value).__qualname__} ({'train' if value.training else 'eval'}{weights})"
-    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
-        return repr(value)[:80]
+    if isinstance(value, str):
+        return f"{type(value).__qualname__} {digest([str.__str__(value)])}"
+    if value is None or isinstance(value, _NUMBERS):
+        return repr(value)[:_MAX_VALUE]
     return type(value).__qualname__
 
 
-def _type(value: object) -> str:
-    if type(value) in (int, float, str):
-        return type(value).__name__
-    return _kind(value)
+def _type(value: object, *without_value: type) -> str:
+    kind = type(value)
+    return kind.__name__ if kind in without_value else _kind(value)
+
+
+def _shown(value: object, expected: Any) -> str:
+    """`expected` is what a guard compares with, without the texts that may not be stored."""
+    if type(value) is str and expected is not None:
+        return describe(expected)[:_MAX_VALUE]
+    return _exact(value)
 
 
 def _dtype(value: torch.Tensor) -> str:

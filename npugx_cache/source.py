@@ -8,6 +8,7 @@ Python itself is covered by the versions in the fingerprint.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import types
@@ -26,6 +27,7 @@ from npugx_cache.portable import (
     function_chain,
     identity,
     look_up,
+    texts_in,
     unwrap,
 )
 
@@ -75,6 +77,17 @@ def failures(facts: Iterable[SourceFact]) -> Iterator[str]:
 
 def hold(facts: Iterable[SourceFact]) -> bool:
     return next(failures(facts), None) is None
+
+
+def texts(facts: Iterable[SourceFact], code: types.CodeType) -> frozenset[str | bytes]:
+    """The texts that stand in this code and in that of the functions, as it is loaded now."""
+    codes = [code]
+    for fact in facts:
+        if fact.kind == FUNCTION:
+            with contextlib.suppress(NotPortable):
+                chain = function_chain(look_up(fact.module, fact.name))
+                codes += [function.__code__ for function in chain]
+    return texts_in(codes)
 
 
 def to_plain(facts: Iterable[SourceFact]) -> list[Plain]:

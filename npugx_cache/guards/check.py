@@ -17,10 +17,18 @@ from npugx_cache.guards.sources import MISSING, Scope, evaluate, evaluate_all, p
 from npugx_cache.guards.tensors import LiveTensorFact
 from npugx_cache.guards.tree import Check, GuardTree, Kind
 from npugx_cache.guards.wording import Wording
-from npugx_cache.portable import NotPortable, decode, encode, identity, ordered_keys
+from npugx_cache.portable import (
+    NotPortable,
+    decode,
+    encode,
+    encoded_keys,
+    identity,
+    ordered_keys,
+    same,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from npugx_cache.guards.residue import Test
     from npugx_cache.portable import Plain
@@ -93,9 +101,14 @@ class Guards:
             except Exception as reason:  # noqa: BLE001 - the full check works without it
                 logger.debug("guards stay in Python for now: %r", reason)
 
-    def failures(self, scope: Scope, limit: int = 8) -> list[str]:
-        """Why the conditions don't hold, in words; an empty list when they do."""
-        return list(_take(self._failures(scope), limit))
+    def failures(
+        self, scope: Scope, limit: int = 8, known: Callable[[], Container[object]] = frozenset
+    ) -> list[str]:
+        """Why the conditions don't hold, in words; an empty list when they do.
+
+        `known` gives the texts that may be shown as they are.
+        """
+        return list(_take(self._failures(scope, known), limit))
 
     def _checks_hold(self, values: list[Any]) -> bool:
         for kind, rows in self._groups:
@@ -172,8 +185,8 @@ class Guards:
         """What tells whether a value passes a check of this kind with its argument."""
         return _SIMPLE.get(kind) or _WITH_MEMO[kind].__get__(self)
 
-    def _failures(self, scope: Scope) -> Iterator[str]:
-        words = Wording(self.tree)
+    def _failures(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[str]:
+        words = Wording(self.tree, known)
         yield from _state_failures(self.tree.state, live_state())
         yield from self._place.failures()
         values = evaluate_all(self._plan, scope)
@@ -220,13 +233,12 @@ class Guards:
             if not holds:
                 yield f"shape condition failed: {shapes.wording(condition, words.path)}"
         # Nodes that don't exist are reported already.
-        yield from orders.failures(tree.orders, values, MISSING, words.path)
+        yield from orders.failures(tree.orders, values, MISSING, words)
 
 
 def _equals(value: object, arg: Plain) -> bool:
-    if type(value) is str or value is None:
-        return bool(value == arg)
-    return bool(encode(value) == arg)
+    found = value if type(value) is str or value is None else encode(value)
+    return bool(found == arg) or same(found, arg)
 
 
 _SIMPLE: dict[Kind, Test] = {
@@ -237,8 +249,8 @@ _SIMPLE: dict[Kind, Test] = {
     Kind.LACKS_ATTR: lambda value, arg: not hasattr(value, arg),
     Kind.CONTAINS: lambda value, arg: decode(arg) in value,
     Kind.NOT_CONTAINS: lambda value, arg: decode(arg) not in value,
-    Kind.KEYS: lambda value, arg: _are_names(value, arg) or _encoded_keys(value, list) == arg,
-    Kind.KEY_SET: lambda value, arg: _encoded_keys(value, set) == arg,
+    Kind.KEYS: lambda value, arg: _are_names(value, arg) or same(encoded_keys(value, list), arg),
+    Kind.KEY_SET: lambda value, arg: same(encoded_keys(value, set), arg),
     Kind.NOT_NONE: lambda value, _: value is not None,
     Kind.ITERATOR: lambda value, arg: iterator_state(value) == arg,
 }
@@ -273,13 +285,6 @@ def _are_names(value: Any, arg: Any) -> bool:
 
 
 _ONLY_STR = frozenset({str})
-
-
-def _encoded_keys(value: Any, kind: type[list[Any] | set[Any]]) -> Plain:
-    keys = ordered_keys(value)
-    if {*map(type, keys)} <= {str}:  # encoded, a str is itself; sorted as `encode` sorts a set
-        return [kind.__name__, keys if kind is list else sorted(keys, key=repr)]
-    return encode(kind(keys))
 
 
 def _state_failures(recorded: Mapping[str, Plain], live: Mapping[str, object]) -> Iterator[str]:

@@ -59,7 +59,7 @@ class NativeCheck:
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep = managers.keep
         self._names = SealedNames(managers.shadows)
-        self._residue = Residue(tree, left, test_of)
+        self._residue = Residue(tree, left.revealed(values), test_of)
         self._state = runtime.SameState()
 
     def accept(self, scope: Scope) -> bool:

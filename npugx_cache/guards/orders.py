@@ -22,11 +22,14 @@ from npugx_cache.portable import (
     encode,
     function_chain,
     look_up,
+    same,
+    seal,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
+    from npugx_cache.guards.wording import Wording
     from npugx_cache.portable import Plain
 
 OPERATIONS = frozenset(
@@ -50,7 +53,7 @@ def order(made: Plain, values: Sequence[Any]) -> list[Plain]:
 
 def holds(condition: Plain, values: Sequence[Any]) -> bool:
     made, expected = condition
-    return bool(order(made, values) == expected)
+    return same(order(made, values), expected)
 
 
 def live(made: Plain, values: Sequence[Any]) -> Any:
@@ -130,6 +133,19 @@ def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
     return [replaced(made, lambda node: ["node", place[node]]), expected]
 
 
+def sealed(condition: Plain, known: Container[object]) -> Plain:
+    """The condition without the texts in a set that was there before; a literal needs its own."""
+    made, expected = condition
+    return [made, [seal(each, known) for each in expected]] if nodes_in(condition) else condition
+
+
+def revealed(condition: Plain, values: Sequence[Any]) -> Plain:
+    """The condition with the live texts in the place of sealed ones, once it has held of them."""
+    made, expected = condition
+    found = order(made, values)
+    return [made, found if same(found, expected) else expected]
+
+
 def nodes_in(condition: Plain) -> set[int]:
     """The nodes whose values a condition is about."""
     found: set[int] = set()
@@ -167,7 +183,7 @@ def as_python(condition: Plain, name: Callable[[int], str]) -> str:
 
 
 def failures(
-    conditions: Sequence[Plain], values: Sequence[Any], missing: object, name: Callable[[int], str]
+    conditions: Sequence[Plain], values: Sequence[Any], missing: object, words: Wording
 ) -> Iterator[str]:
     """Why conditions don't hold; nothing of those on nodes whose value is `missing`."""
     for condition in conditions:
@@ -179,8 +195,8 @@ def failures(
         except Exception as error:  # noqa: BLE001 - user code raises anything
             now = f"can't be told: {error}"
         else:
-            if found == expected:
+            if same(found, expected):
                 continue
-            now = f"is {describe(['list', found])}"
+            now = f"is {words.shown(['list', found])}"
         was = describe(["list", expected])
-        yield f"{wording(made, name)}: the order of the set was {was}, {now}"
+        yield f"{wording(made, words.path)}: the order of the set was {was}, {now}"

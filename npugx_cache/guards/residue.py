@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.sources import evaluate, plan
-from npugx_cache.guards.tree import Kind
+from npugx_cache.guards.tree import Check, Kind
+from npugx_cache.portable import encode, encoded_keys, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from npugx_cache.guards.sources import Scope
-    from npugx_cache.guards.tree import Check, GuardTree
+    from npugx_cache.guards.tree import GuardTree
     from npugx_cache.portable import Plain
 
     Test = Callable[[Any, Plain], bool]
@@ -28,6 +29,28 @@ class Left:
     different: tuple[tuple[int, ...], ...]
     shapes: tuple[Plain, ...]
     orders: tuple[Plain, ...]
+
+    def revealed(self, values: Sequence[Any]) -> Left:
+        """With live texts in the place of sealed ones: no call needs a digest to be compared.
+
+        `values` have just passed these checks.
+        """
+        checks = tuple(_revealed(check, values[check.node]) for check in self.checks)
+        sets = tuple(orders.revealed(condition, values) for condition in self.orders)
+        return replace(self, checks=checks, orders=sets)
+
+
+def _revealed(check: Check, value: Any) -> Check:
+    live = _LIVE[check.kind](value) if check.kind in _LIVE else check.arg
+    # Compared again: another thread may have changed a dict meanwhile.
+    return check._replace(arg=live) if same(live, check.arg) else check
+
+
+_LIVE: dict[Kind, Callable[[Any], Plain]] = {
+    Kind.EQUALS: encode,
+    Kind.KEYS: lambda value: encoded_keys(value, list),
+    Kind.KEY_SET: lambda value: encoded_keys(value, set),
+}
 
 
 class Residue:

@@ -7,7 +7,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
-from npugx_cache.fingerprint import digest
 from npugx_cache.guards.tree import GuardTree, Node, Step
 from npugx_cache.portable import NotPortable, decode, ordered_keys, resolve
 
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from npugx_cache.portable import Plain
-
-
-_MAX_PLAIN_VALUE = 32
 
 
 class Scope:
@@ -119,12 +115,6 @@ def _builtins(scope: Scope, _: Plain) -> Any:
     return builtins if isinstance(builtins, dict) else vars(builtins)
 
 
-def environment_variable(name: str) -> str | None:
-    """The value of a variable, or its hash where it is long: it is stored, and may be a secret."""
-    value = config.environment_variable(name)
-    return digest([value]) if value is not None and len(value) > _MAX_PLAIN_VALUE else value
-
-
 def _function_globals(_: Scope, arg: Plain) -> Any:
     module, _, qualname = arg.partition(":")
     found: Any = sys.modules[module]
@@ -166,7 +156,7 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.BUILTINS: _builtins,
     Step.OBJECT: _resolved,
     Step.FUNCTION_GLOBALS: _function_globals,
-    Step.ENVIRONMENT: lambda _, name: environment_variable(name),
+    Step.ENVIRONMENT: lambda _, name: config.environment_variable(name),
     Step.ANSWER: _answer,
 }
 

@@ -12,10 +12,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.guards import orders
 from npugx_cache.portable.devices import Accelerator, renamed
+from npugx_cache.portable.texts import seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from npugx_cache.portable import Plain
     from npugx_cache.portable.devices import Rename
@@ -168,6 +170,18 @@ class GuardTree:
             device=device,
         )
 
+    def sealed(self, known: Container[object]) -> GuardTree:
+        """These conditions as they are stored: without the texts that are only compared.
+
+        `known` texts stay. So do names, keys that lead to a value, and members that are looked for.
+        """
+        checks = {
+            kind: (nodes, tuple(seal(arg, known) for arg in args) if kind in _COMPARED else args)
+            for kind, (nodes, args) in self.checks.items()
+        }
+        sets = tuple(orders.sealed(condition, known) for condition in self.orders)
+        return replace(self, checks=checks, orders=sets)
+
     def to_plain(self) -> dict[str, Plain]:
         return {
             "parents": list(self.parents),
@@ -214,6 +228,7 @@ class GuardTree:
         return tree
 
 
+_COMPARED = frozenset({Kind.EQUALS, Kind.KEYS, Kind.KEY_SET})
 _STEPS = {int(step): step for step in Step}
 _KINDS = {int(kind): kind for kind in Kind}
 

@@ -6,19 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.tree import Check, GuardTree, Kind, Step, TensorFact
-from npugx_cache.portable import describe, encode
+from npugx_cache.portable import describe, encode, seal
+from npugx_cache.portable.texts import sealed_expression, with_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
+
+    from npugx_cache.portable import Plain
 
 _MAX_VALUE = 120
 
 
 class Wording:
-    """Names the nodes of one guard tree the way a person would write them."""
+    """Names the nodes of one guard tree the way a person would write them.
 
-    def __init__(self, tree: GuardTree) -> None:
-        self._tree = tree
+    `known` gives the live texts that may be shown: reasons go to logs, and an argument may be a
+    password. It is asked when there is one to show.
+    """
+
+    def __init__(self, tree: GuardTree, known: Callable[[], Container[object]] = frozenset) -> None:
+        self._tree, self._known = tree, known
         self._paths: dict[int, str] = {}
 
     def path(self, node: int) -> str:
@@ -40,18 +47,34 @@ class Wording:
         """What a check expected and what it found."""
         path = self.path(check.node)
         if check.kind == Kind.TENSOR:
-            return f"{path}: {_tensor_difference(self._tree, check.arg, live)}"
+            return f"{path}: {self._tensor_difference(check.arg, live)}"
         if check.kind == Kind.TYPE:
             expected = describe(self._tree.idents[check.arg])
             return f"type({path}) was {expected}, is {_type_name(live)}"
         if check.kind == Kind.IDENTITY:
-            return f"{path} was {describe(self._tree.idents[check.arg])}, is {_shown(live)}"
+            return f"{path} was {describe(self._tree.idents[check.arg])}, is {self._live(live)}"
         if check.kind == Kind.EQUALS:
-            return f"{path} was {describe(check.arg)}, is {_shown(live)}"
+            return f"{path} was {describe(check.arg)}, is {self._live(live)}"
         if check.kind == Kind.LENGTH:
             size = len(live) if hasattr(live, "__len__") else "without a length"
             return f"len({path}) was {check.arg}, is {size}"
         return f"no longer true: {self.as_python(check)}"
+
+    def shown(self, data: Plain) -> str:
+        """Encoded live data, in words."""
+        return describe(seal(data, self._known()))[:_MAX_VALUE]
+
+    def _live(self, value: object) -> str:
+        try:
+            return self.shown(encode(value))
+        except Exception:  # noqa: BLE001 - user code (properties, __repr__) raises anything
+            return f"an object of type {_type_name(value)}"
+
+    def _tensor_difference(self, index: int, live: object) -> str:
+        fact: TensorFact = self._tree.tensors[index]
+        if not hasattr(live, "dtype") or not hasattr(live, "stride"):
+            return f"was a tensor, is {self._live(live)}"
+        return _differences(self._tree, fact, live)
 
     def as_python(self, check: Check) -> str:
         """The check as an expression, for people to read."""
@@ -87,6 +110,18 @@ class Wording:
             yield orders.as_python(condition, self.path)
 
 
+class _Verbatim(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def expression(data: Plain) -> str:
+    """Encoded data as Python."""
+    return describe(with_sealed(data, lambda text: _Verbatim(sealed_expression(text))))
+
+
 _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.LOCAL: lambda _, a: a,
     Step.GLOBAL: lambda _, a: f"globals()[{a!r}]",
@@ -119,15 +154,15 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
 }
 
 _EXPRESSIONS: dict[Kind, Callable[[str, Any], str]] = {
-    Kind.EQUALS: lambda path, a: f"{path} == {describe(a)}",
+    Kind.EQUALS: lambda path, a: f"{path} == {expression(a)}",
     Kind.LENGTH: lambda path, a: f"len({path}) == {a}",
     Kind.ABSENT_ATTR: lambda path, a: f"{a!r} not in {path}.__dict__",
     Kind.HAS_ATTR: lambda path, a: f"hasattr({path}, {a!r})",
     Kind.LACKS_ATTR: lambda path, a: f"not hasattr({path}, {a!r})",
     Kind.CONTAINS: lambda path, a: f"{describe(a)} in {path}",
     Kind.NOT_CONTAINS: lambda path, a: f"{describe(a)} not in {path}",
-    Kind.KEYS: lambda path, a: f"list({path}) == {describe(a)}",
-    Kind.KEY_SET: lambda path, a: f"set({path}) == {describe(a)}",
+    Kind.KEYS: lambda path, a: f"list({path}) == {expression(a)}",
+    Kind.KEY_SET: lambda path, a: f"set({path}) == {expression(a)}",
     Kind.NOT_NONE: lambda path, _: f"{path} is not None",
     Kind.ITERATOR: lambda path, a: f"remaining({path}) == {describe(a)}",
 }
@@ -142,10 +177,7 @@ def _tensor_words(tree: GuardTree, index: int) -> str:
     return f"{kind}, {fact.dtype}[{size}], stride=({stride}), {fact.device}{grad}"
 
 
-def _tensor_difference(tree: GuardTree, index: int, live: object) -> str:
-    fact: TensorFact = tree.tensors[index]
-    if not hasattr(live, "dtype") or not hasattr(live, "stride"):
-        return f"was a tensor, is {_shown(live)}"
+def _differences(tree: GuardTree, fact: TensorFact, live: Any) -> str:
     found = {
         "type": (describe(tree.idents[fact.type]), _type_name(live)),
         "dtype": (fact.dtype, str(live.dtype).removeprefix("torch.")),
@@ -167,10 +199,3 @@ def _masked(want: tuple[int | None, ...], have: tuple[int, ...]) -> tuple[object
 
 def _type_name(live: object) -> str:
     return f"{type(live).__module__}.{type(live).__qualname__}"
-
-
-def _shown(live: object) -> str:
-    try:
-        return describe(encode(live))[:_MAX_VALUE]
-    except Exception:  # noqa: BLE001 - user code (properties, __repr__) raises anything
-        return f"an object of type {_type_name(live)}"

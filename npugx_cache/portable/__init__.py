@@ -7,12 +7,14 @@ code by such a name.
 
 from npugx_cache.portable.found import contents, function_chain, look_up, unwrap
 from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op
+from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
     NotPortable,
     Plain,
     decode,
     describe,
     encode,
+    encoded_keys,
     ordered_keys,
 )
 
@@ -24,11 +26,15 @@ __all__ = [
     "decode",
     "describe",
     "encode",
+    "encoded_keys",
     "function_chain",
     "identity",
     "look_up",
     "ordered_keys",
     "resolve",
     "resolve_op",
+    "same",
+    "seal",
+    "texts_in",
     "unwrap",
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.covered import is_covered_module
 from npugx_cache.portable.found import contents, look_up, unwrap
+from npugx_cache.portable.texts import seal
 from npugx_cache.portable.values import MAX_DEPTH, NotPortable, Plain, describe, encode
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _builtin_identity(value: Any, depth: int) -> Plain:
     owner = getattr(value, "__self__", None)
     if type(owner) not in _PLAIN_OWNERS:  # a module, a class, or pybind's record of the function
         return named
-    return [*named, encode(owner, depth + 1)]  # `",".join` is not `"".join`
+    return [*named, seal(encode(owner, depth + 1))]  # `",".join` is not `"".join`
 
 
 _PLAIN_OWNERS = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, range)
@@ -88,7 +89,7 @@ def _method_identity(value: types.MethodType, depth: int) -> Plain:
 
 def _partial_identity(value: partial[Any], depth: int) -> Plain:
     parts = (value.func, value.args, value.keywords)
-    return ["partial", *(encode(part, depth + 1) for part in parts)]
+    return ["partial", *(seal(encode(part, depth + 1)) for part in parts)]
 
 
 def _type_name(kind: type) -> str:
@@ -140,13 +141,15 @@ def _function_identity(function: types.FunctionType, depth: int) -> Plain:
 
 
 def _captured(values: Any, depth: int) -> list[Plain]:
-    """Encode what a function carries along; a value without a portable form counts by its type."""
+    """Encode what a function carries along; a value without a portable form counts by its type.
+
+    Texts are sealed: what a function captured, the traced code need not even have read.
+    """
     encoded: list[Plain] = []
     for value in values:
         try:
-            encoded.append(
-                encode(value, depth + 8)
-            )  # 8: identities of functions nest at most thrice
+            # 8: identities of functions nest at most thrice
+            encoded.append(seal(encode(value, depth + 8)))
         except NotPortable:
             encoded.append(["type", _type_name(type(value))])
     return encoded
@@ -154,7 +157,7 @@ def _captured(values: Any, depth: int) -> list[Plain]:
 
 _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
     (types.ModuleType, lambda v, _: ["module", v.__name__]),
-    (enum.Enum, lambda v, d: ["enum", identity(type(v)), v.name, encode(v._value_, d + 1)]),
+    (enum.Enum, lambda v, d: ["enum", identity(type(v)), v.name, seal(encode(v._value_, d + 1))]),
     (types.GenericAlias, lambda v, _: ["typing", repr(v)]),  # list[int] passes for a type too
     (types.UnionType, lambda v, _: ["typing", repr(v)]),
     (type, lambda v, _: _class_identity(v)),

@@ -10,7 +10,12 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.portable.texts import is_sealed, sealed_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Plain = Any
 """None, int, str, bytes or a list of these: what msgpack stores and `==` compares exactly."""
@@ -97,6 +102,14 @@ def ordered_keys(mapping: Any) -> list[Any]:
     return list(dict.keys(mapping)) if isinstance(mapping, dict) else list(mapping.keys())
 
 
+def encoded_keys(mapping: Any, kind: type[list[Any] | set[Any]]) -> Plain:
+    """The keys of a mapping as an encoded list or set."""
+    keys = ordered_keys(mapping)
+    if {*map(type, keys)} <= {str}:  # encoded, a str is itself; sorted as `encode` sorts a set
+        return [kind.__name__, keys if kind is list else sorted(keys, key=repr)]
+    return encode(kind(keys))
+
+
 def decode(data: Plain) -> Any:
     """Rebuild a value. Only what `encode` can write is accepted; raises `NotPortable` otherwise."""
     if not isinstance(data, list):
@@ -147,22 +160,26 @@ def describe(data: Plain) -> str:
     """A short text for people, from encoded data alone."""
     if not isinstance(data, list):
         return repr(data)
+    if is_sealed(data):
+        return sealed_words(data)
     kind, rest = data[0], data[1:]
-    if kind in ("class", "builtin"):
-        return f"{rest[0]}.{rest[1]}"
-    if kind == "function":
-        return f"{rest[0]}.{rest[1]} (code {rest[2][:8]})"
-    if kind in ("id", "method"):
-        return describe(rest[0])
-    if kind == "enum":
-        return f"{describe(rest[0])}.{rest[1]}"
-    if kind == "float" and "x" in rest[0]:
-        return repr(float.fromhex(rest[0]))
-    if kind == "bool":
-        return str(bool(rest[0]))
     if kind in ("list", "tuple", "set", "frozenset", "size"):
         inner = ", ".join(describe(item) for item in rest[0])
         return {"list": f"[{inner}]", "tuple": f"({inner})"}.get(kind, f"{kind}({inner})")
-    if kind == "dict":
-        return "{" + ", ".join(f"{describe(k)}: {describe(v)}" for k, v in rest[0]) + "}"
-    return f"{kind} " + ", ".join(str(part) for part in rest)
+    described = _DESCRIBED.get(kind)
+    return described(*rest) if described else f"{kind} " + ", ".join(map(str, rest))
+
+
+_DESCRIBED: dict[str, Callable[..., str]] = {
+    "class": lambda module, name, *_: f"{module}.{name}",
+    "builtin": lambda module, name, *_: f"{module}.{name}",
+    "function": lambda module, name, code, *_: f"{module}.{name} (code {code[:8]})",
+    "id": lambda named, *_: describe(named),
+    "method": lambda function, *_: describe(function),
+    "enum": lambda cls, name, _: f"{describe(cls)}.{name}",
+    "float": lambda text: repr(float.fromhex(text)) if "x" in text else f"float {text}",
+    "bool": lambda value: str(bool(value)),
+    "dict": lambda items: (
+        "{" + ", ".join(f"{describe(key)}: {describe(value)}" for key, value in items) + "}"
+    ),
+}

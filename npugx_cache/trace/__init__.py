@@ -20,7 +20,7 @@ from npugx_cache._compat import lstm, tracing
 from npugx_cache.backend.engines import LIBRARY, NotCompiled
 from npugx_cache.guards.check import Guards
 from npugx_cache.guards.wording import Wording
-from npugx_cache.portable import NotPortable
+from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import capturing, reasons, same_call
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.devices import accelerator_of, placed
@@ -164,7 +164,7 @@ def _portable(
     add_orders(builder, capture.walks, owners)
     origins = list(origins_of(output, builder))
     tree = builder.build(state, _threads(captured.traced_code, graph))
-    if failed := Guards(tree).failures(scope, limit=1):
+    if failed := Guards(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     backend_id = output.backend_input.backend_id if output.backend_input else None
     if capture.asked.moved_dicts:
@@ -172,6 +172,7 @@ def _portable(
     frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
+    tree = tree.sealed(texts_in(code))
     return Traced(
         graph=graph,
         passes=passes,

@@ -16,7 +16,7 @@ from npugx_cache._compat import tracing
 from npugx_cache.artifact import Conditions
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.check import Guards
-from npugx_cache.portable import NotPortable
+from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace.guards import STATE_KINDS, add_guards
 from npugx_cache.trace.reasons import NotEager
 from npugx_cache.trace.roots import Roots
@@ -63,6 +63,7 @@ def conditions_of(
     tree = builder.build(state, None)
     if Guards(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
+    tree = tree.sealed(texts_in(met.codes))
     return Conditions(guards=tree, facts=tuple(_facts(met.codes, function)))
 
 

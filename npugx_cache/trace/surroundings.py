@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import older, unguarded
+from npugx_cache.config import environment_variable
 from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.answers import ANSWERS, recorded
-from npugx_cache.guards.sources import environment_variable
 from npugx_cache.portable import NotPortable, encode
 from npugx_cache.trace.reasons import NotEager
 from npugx_cache.trace.source_facts import is_covered, owners_of

@@ -1,0 +1,124 @@
+"""Texts that are compared and need not be read: stored as their length and their SHA-256.
+
+An argument, a global or a variable of the environment may hold a password or a token, and whoever
+may read a store reads what its guards compare with. A text that stands in the code that was traced
+is no secret of the caller's, and one of three characters is found from its digest by trying them
+all; both stay as they are, so that people can read conditions and reasons.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+Plain = Any
+
+_TAGS: dict[type, str] = {str: "text", bytes: "octets"}
+_KINDS = {tag: kind for kind, tag in _TAGS.items()}
+_UNITS = {"text": "characters", "octets": "bytes"}
+_SEQUENCES = frozenset({"list", "tuple", "set", "frozenset"})
+_GUESSED = 3
+_SHOWN_DIGITS = 12
+_REMEMBERED = 256  # characters: no prompt of a megabyte is kept alive for its digest
+
+
+def seal(data: Plain, known: Container[object] = frozenset()) -> Plain:
+    """Encoded data with length and digest in the place of each text that is not `known`.
+
+    What names an object (`["id", ...]`) stays: another process finds the object by it.
+    """
+    tag = _TAGS.get(type(data))
+    if tag is not None:
+        plain = len(data) <= _GUESSED or data in known
+        return data if plain else [tag, [len(data), _digest(data)]]
+    if type(data) is not list or not data:
+        return data
+    kind, *rest = data
+    if kind in _SEQUENCES:
+        return [kind, [seal(item, known) for item in rest[0]]]
+    if kind == "dict":
+        return [kind, [[seal(key, known), seal(value, known)] for key, value in rest[0]]]
+    return [kind, *(seal(part, known) for part in rest)] if kind == "slice" else data
+
+
+def same(live: Plain, stored: Plain) -> bool:
+    """Whether encoded data is what was stored, sealed or not."""
+    if live == stored:
+        return True
+    if type(stored) is not list:
+        return False
+    if is_sealed(stored):
+        kind, (length, digest) = stored
+        if not isinstance(live, (str, bytes)) or type(live) is not _KINDS[kind]:
+            return False
+        return len(live) == length and bool(_digest(live) == digest)
+    if type(live) is not list or len(live) != len(stored):
+        return False
+    return all(map(same, live, stored))
+
+
+def is_sealed(data: Plain) -> bool:
+    # Nothing else looks so: an encoded value that is a list begins with a text, not with a number.
+    match data:
+        case ["text" | "octets", [int(), str()]]:
+            return True
+    return False
+
+
+def sealed_words(data: Plain) -> str:
+    """A sealed text for people."""
+    kind, (length, digest) = data
+    return f"a text of {length} {_UNITS[kind]} (sha256 {digest[:_SHOWN_DIGITS]})"
+
+
+def sealed_expression(data: Plain) -> str:
+    """A sealed text as Python might have it."""
+    kind, (length, digest) = data
+    return f"{kind}(length={length}, sha256='{digest[:_SHOWN_DIGITS]}')"
+
+
+def with_sealed(data: Plain, made: Callable[[Plain], Any]) -> Any:
+    """Encoded data with something else in the place of each sealed text."""
+    if is_sealed(data):
+        return made(data)
+    return [with_sealed(item, made) for item in data] if type(data) is list else data
+
+
+def texts_in(codes: Iterable[types.CodeType]) -> frozenset[str | bytes]:
+    """The constants of code objects and of those inside them, and the names that they use."""
+    found: set[str | bytes] = set()
+    for code in codes:
+        found |= _texts_of(code)
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _texts_of(code: types.CodeType) -> frozenset[str | bytes]:
+    found: set[str | bytes] = {*code.co_names, *code.co_varnames, *code.co_freevars}
+    waiting: list[object] = list(code.co_consts)
+    while waiting:
+        constant = waiting.pop()
+        if isinstance(constant, types.CodeType):
+            found |= _texts_of(constant)
+        elif isinstance(constant, (tuple, frozenset)):
+            waiting += constant
+        elif isinstance(constant, (str, bytes)):
+            found.add(constant)
+    return frozenset(found)
+
+
+def _digest(text: str | bytes) -> str:
+    return _remembered(text) if len(text) <= _REMEMBERED else _computed(text)
+
+
+def _computed(text: str | bytes) -> str:
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()
+
+
+_remembered = functools.lru_cache(maxsize=1024)(_computed)
