@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import logging
 import os
 import sys
 import threading
@@ -372,6 +373,14 @@ def silu_slowly(x):
     return x * torch.sigmoid(x)
 
 
+class SaysThatItWaits(logging.Handler):
+    """Leaves a file once this process waits for the compile of another one."""
+
+    def emit(self, record):
+        if record.getMessage().startswith("waiting for"):
+            Path(f"waiting{os.getpid()}").touch()
+
+
 def activated(x):
     return nn.functional.silu(x @ x) + 1
 
@@ -379,6 +388,9 @@ def activated(x):
 def one_of_several(folder):
     decompositions = {torch.ops.aten.silu.default: silu_slowly}
     cached = cache_compile(activated, custom_decompositions=decompositions)
+    logger = logging.getLogger("npugx_cache")
+    logger.addHandler(SaysThatItWaits())
+    logger.setLevel(logging.INFO)
     x = tensor(4, 4)
     (folder / f"ready{os.getpid()}").touch()
     while not (folder / "go").exists():

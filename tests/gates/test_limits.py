@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ def counted(once):
         for layers in (SMALL, LARGE):
             own = surroundings.beside(str(layers))
             found[f"cold {layers}"] = own.run(COUNT, layers)
-            time.sleep(2.1)  # of younger files less is remembered, by fewer calls
             found[str(layers)] = own.run(COUNT, layers)
             found[f"again {layers}"] = own.run(COUNT, layers)
         for how in (A_COMPILER, A_CALL_MORE):
