@@ -26,9 +26,8 @@ from npugx_cache.fingerprint import Fingerprint, differences, digest
 from npugx_cache.forks import NamedLocks, survive_forks
 from npugx_cache.guards.check import live_state
 from npugx_cache.portable import NotPortable
-from npugx_cache.recompiles import Recompiles
 from npugx_cache.restore import Specialisation
-from npugx_cache.signature import signature
+from npugx_cache.signature import Signature
 from npugx_cache.untraced import Untraced
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from npugx_cache.config import Settings
     from npugx_cache.guards.sources import Scope
     from npugx_cache.recipe import Recipe
+    from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.unstorable import LocalOnly, Untraceable
 
@@ -75,7 +75,7 @@ class Lookup:
         self.bound = bound
         self.refusals: tuple[events.Refusal, ...] = ()
         self._untraced = Untraced()
-        self._recompiles = Recompiles(settings.recompile_limit)
+        self._recompiles: Recompiles | None = None
         self._warned: set[str] = set()
         self._store: store.Store | store.Unusable | None = None
         self._restoring = threading.RLock()
@@ -107,10 +107,11 @@ class Lookup:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, *, warming: bool
     ) -> Specialisation | Bypass:
         started = time.perf_counter()
-        shape = signature(scope.frame_locals)
+        shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
         reason = reason or environment.unsupported()
-        reason = reason or (None if warming else self._recompiles.excess)
+        if reason is None and self._recompiles is not None and not warming:
+            reason = self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
         call_state = environment.call_state()
@@ -277,7 +278,7 @@ class Lookup:
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
         if not warming:
-            self._recompiles.note(call.signature, nearest)
+            self._note_compile(call, nearest)
         outcome = self._compile(call, sizes.seen(asked, call.fingerprint.key, call.scope))
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call)
@@ -292,6 +293,12 @@ class Lookup:
         reasons = str(nearest) if nearest else "no entry for this function"
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         return dataclasses.replace(bound, entry=entry)
+
+    def _note_compile(self, call: Call, nearest: events.Refusal | None) -> None:
+        from npugx_cache.recompiles import Recompiles
+
+        self._recompiles = self._recompiles or Recompiles(self.settings.recompile_limit)
+        self._recompiles.note(call.signature.leaves, nearest)
 
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
         """A hit under `NPUGX_CACHE_VERIFY=recompile`; raises `VerificationError`."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from npugx_cache.events import Refusal
-    from npugx_cache.signature import Signature
+
+Leaves: TypeAlias = tuple[tuple[str, str], ...]
+"""As `Signature.leaves`."""
 
 _SUBJECT = re.compile(r"(?:no longer true: )?(.+?)(?=: | was | changed| does not exist|$)")
 _ADVICE = (
@@ -32,16 +34,16 @@ class Recompiles:
         self._limit = limit
         self._count = 0
         self._differences: list[str] = []
-        self._last: Signature | None = None
+        self._last: Leaves = ()
 
-    def note(self, call: Signature, nearest: Refusal | None) -> None:
-        """A call is being compiled; `nearest` says what it differs in from an entry there is."""
+    def note(self, leaves: Leaves, nearest: Refusal | None) -> None:
+        """A call with these arguments is being compiled, which differs from the `nearest` entry."""
         self._count += 1
         if nearest is not None:
             self._differences += nearest.reasons
-        elif self._last is not None:
-            self._differences += _between(self._last, call)
-        self._last = call
+        else:
+            self._differences += _between(self._last, leaves)
+        self._last = leaves
 
     @property
     def excess(self) -> str | None:
@@ -70,8 +72,8 @@ def _subject(difference: str) -> str:
     return found[1] if found else difference
 
 
-def _between(before: Signature, now: Signature) -> Iterable[str]:
-    was = dict(before.leaves)
-    for path, text in now.leaves:
+def _between(before: Leaves, now: Leaves) -> Iterable[str]:
+    was = dict(before)
+    for path, text in now:
         if was.get(path, text) != text:
             yield f"{path} was {was[path]}, is {text}"

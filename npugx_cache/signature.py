@@ -7,7 +7,8 @@ or a token, so no text of one is in what is stored, and nothing of those that th
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,33 +28,41 @@ _SHORTEST_REMOVED = 4
 _NUMBERS = (bool, int, float, torch.dtype, torch.device)
 
 
-class Signature(NamedTuple):
-    """`exact` distinguishes sizes, and takes all texts for one: it is stored with an entry.
+class Signature:
+    """What the arguments of one call are. Keeps them alive; each text is made when asked for."""
 
-    `kind` distinguishes texts and numbers, and takes all sizes for one. `numbers` takes all texts
-    for one too, `types` all numbers as well: these name families of refused calls in a store.
-    `leaves` are the paths of all values with what `exact` is made of.
-    """
+    def __init__(self, frame_locals: Mapping[str, Any]) -> None:
+        self._frame_locals = frame_locals
+        self._leaves = [("".join(steps), value) for steps, value in _leaves(frame_locals)]
 
-    exact: str
-    kind: str
-    numbers: str
-    types: str
-    leaves: tuple[tuple[str, str], ...]
-    device_types: frozenset[str]
+    @functools.cached_property
+    def leaves(self) -> tuple[tuple[str, str], ...]:
+        """The paths of all values, with their sizes and numbers and without their texts."""
+        return tuple((path, _exact(value)) for path, value in self._leaves)
 
+    @functools.cached_property
+    def exact(self) -> str:
+        """Distinguishes sizes and numbers, and takes all texts for one: stored with an entry."""
+        return digest(f"{path}={text}" for path, text in self.leaves)
 
-def signature(frame_locals: Mapping[str, Any]) -> Signature:
-    leaves = [("".join(steps), value) for steps, value in _leaves(frame_locals)]
-    exact = tuple((path, _exact(value)) for path, value in leaves)
-    return Signature(
-        exact=digest(f"{path}={text}" for path, text in exact),
-        kind=digest(f"{path}={_kind(value)}" for path, value in leaves),
-        numbers=digest(f"{path}={_type(value, str)}" for path, value in leaves),
-        types=digest(f"{path}={_type(value, str, int, float)}" for path, value in leaves),
-        leaves=exact,
-        device_types=frozenset(_device_types(frame_locals, leaves)),
-    )
+    @functools.cached_property
+    def kind(self) -> str:
+        """Distinguishes numbers and texts, and takes all sizes for one: never stored."""
+        return digest(f"{path}={_kind(value)}" for path, value in self._leaves)
+
+    @functools.cached_property
+    def numbers(self) -> str:
+        """Takes all sizes and all texts for one: names refused calls in a store."""
+        return digest(f"{path}={_type(value, str)}" for path, value in self._leaves)
+
+    @functools.cached_property
+    def types(self) -> str:
+        """Takes all sizes, texts and numbers for one."""
+        return digest(f"{path}={_type(value, str, int, float)}" for path, value in self._leaves)
+
+    @functools.cached_property
+    def device_types(self) -> frozenset[str]:
+        return frozenset(_device_types(self._frame_locals, self._leaves))
 
 
 def read_arguments(frame_locals: Mapping[str, Any], tree: GuardTree) -> str:

@@ -86,7 +86,7 @@ def test_odd_conditions_hold_or_are_refused_with_a_reason_or_are_corrupt(stored)
         for odd in mutants(blobs, artifact.CONDITIONS):
             try:
                 candidate = restore.Candidate.of(odd)
-                assert candidate.accepts(scope) or candidate.failures(scope)
+                assert candidate.accepts(scope) or candidate.failures(scope, Net.forward.__code__)
             except CorruptEntry:
                 corrupt += 1
     assert corrupt > MUTANTS // 4
