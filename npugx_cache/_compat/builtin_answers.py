@@ -8,29 +8,40 @@ there; it is made a bool. Importing this module loads the compiler.
 from __future__ import annotations
 
 import functools
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
 from torch._dynamo.variables import VariableTracker, builtin, lists, misc, user_defined
 
-from npugx_cache._compat import unguarded
+from npugx_cache._compat import hooks, unguarded
 from npugx_cache._compat.runtime import torch_version
 
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable
+
 _EXCEPTIONS = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
-_DYNAMO = "torch._dynamo."
-_raise: Any = exc.raise_observed_exception
+_RAISE = "raise_observed_exception"
 
 
-@functools.wraps(_raise)
-def _raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
-    try:
-        _raise(exc_type, tx, **arguments)
-    except exc.ObservedException:
-        asked = unguarded.asked()
-        if asked is not None:
-            asked.raised.append(tx.exn_vt_stack.get_current_exception())
-        raise
+def _modules_that_raise() -> list[types.ModuleType]:
+    """Dynamo's own modules took the function by name."""
+    raising = vars(exc)[_RAISE]
+    return [module for module in hooks.dynamo_modules() if vars(module).get(_RAISE) is raising]
+
+
+def _noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(raising)
+    def raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
+        try:
+            raising(exc_type, tx, **arguments)
+        except exc.ObservedException:
+            asked = unguarded.asked()
+            if asked is not None:
+                asked.raised.append(tx.exn_vt_stack.get_current_exception())
+            raise
+
+    return raise_and_note
 
 
 def _is_of_a_builtin(asked: unguarded.Asked, variable: Any) -> bool:
@@ -64,33 +75,23 @@ def _note_text(asked: unguarded.Asked, function: Any, tx: Any, value: Any) -> No
         asked.refuse("the text of an exception of a builtin is not traced")
 
 
-def _answer_with_bool(owner: Any, name: str) -> None:
-    method = getattr(owner, name, None)
-    if method is None:
-        return
-
+def _answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def answering(self: Any, tx: Any, *args: Any) -> Any:
         answer = method(self, tx, *args)
+        if unguarded.asked() is None:
+            return answer
         is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
-        asks = name == "sq_contains" or args[0] == "__contains__"
+        asks = method.__name__ == "sq_contains" or args[0] == "__contains__"
         if not (asks and is_number):
             return answer
         return VariableTracker.build(tx, bool(answer.as_python_constant()))
 
-    setattr(owner, name, answering)
+    return answering
 
 
-def _put_in_place() -> None:
-    # Dynamo's own modules took it by name. Others may be anything, even None.
-    for module in [sys.modules[name] for name in list(sys.modules) if name.startswith(_DYNAMO)]:
-        if getattr(module, "raise_observed_exception", None) is _raise:
-            vars(module)["raise_observed_exception"] = _raise_and_note
-    unguarded.note_before(misc.ExceptionVariable, "var_getattr", _note_arguments)
-    unguarded.note_before(builtin.BuiltinVariable, "call_str", _note_text)
-    for name in ("sq_contains", "call_method"):  # torch 2.13 and 2.11
-        _answer_with_bool(lists.RangeVariable, name)
-
-
-# Once for the process, not around each trace: other threads may be tracing.
-_put_in_place()
+hooks.ON_DYNAMO.replace_in(_modules_that_raise, _RAISE, _noting_what_is_raised)
+unguarded.note_before(misc.ExceptionVariable, "var_getattr", _note_arguments)
+unguarded.note_before(builtin.BuiltinVariable, "call_str", _note_text)
+for _name in ("sq_contains", "call_method"):  # torch 2.13 and 2.11
+    hooks.ON_DYNAMO.replace(lists.RangeVariable, _name, _answering_with_bool)

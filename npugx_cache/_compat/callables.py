@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import builder, functions, misc, user_defined
 
-from npugx_cache._compat import unguarded
+from npugx_cache._compat import hooks, unguarded
 from npugx_cache.covered import is_covered_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _KINDS = (
     misc.PythonModuleVariable,
@@ -51,9 +54,7 @@ def _object(variable: Any) -> Any:
     return next(getattr(variable, name) for name in names if hasattr(variable, name))
 
 
-def _guard_absent_attributes(owner: Any) -> None:
-    method = owner.var_getattr
-
+def _guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarding(self: Any, tx: Any, name: str) -> Any:
         try:
@@ -63,7 +64,7 @@ def _guard_absent_attributes(owner: Any) -> None:
                 _install_hasattr(self.source, name)
             raise
 
-    owner.var_getattr = guarding
+    return guarding
 
 
 _SLOTS = frozenset({"func", "args", "keywords"})
@@ -88,29 +89,23 @@ def _refuse_derived(asked: unguarded.Asked, builds: Any, value: object) -> None:
         asked.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
 
 
-def _unskip(module: Any) -> None:
+def _unskipping(skipping: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Give what is read the guards that it would have had."""
-    skipping = module.SkipGuardSource
 
     def source_for(source: Any) -> Any:
         return skipping(source) if unguarded.asked() is None else source
 
-    module.SkipGuardSource = source_for
+    return source_for
 
 
-def _put_in_place() -> None:
-    for kind in _KINDS:
-        unguarded.note_before(kind, "call_obj_hasattr", _guard_hasattr)
-        _guard_absent_attributes(kind)
-    _guard_absent_attributes(user_defined.UserDefinedObjectVariable)
-    _guard_absent_attributes(user_defined.UserDefinedClassVariable)
-    for name in ("call_obj_hasattr", "var_getattr"):
-        unguarded.note_before(functions.FunctoolsPartialVariable, name, _refuse_attribute)
-        unguarded.note_before(functions.WrapperUserFunctionVariable, name, _refuse_wrappers)
-    unguarded.note_before(builder.VariableBuilder, "_wrap", _refuse_derived)
-    for module in (functions, builder):
-        _unskip(module)
-
-
-# Once for the process, not around each trace: other threads may be tracing.
-_put_in_place()
+for _kind in _KINDS:
+    unguarded.note_before(_kind, "call_obj_hasattr", _guard_hasattr)
+    hooks.ON_DYNAMO.replace(_kind, "var_getattr", _guarding_absence)
+for _class in (user_defined.UserDefinedObjectVariable, user_defined.UserDefinedClassVariable):
+    hooks.ON_DYNAMO.replace(_class, "var_getattr", _guarding_absence)
+for _name in ("call_obj_hasattr", "var_getattr"):
+    unguarded.note_before(functions.FunctoolsPartialVariable, _name, _refuse_attribute)
+    unguarded.note_before(functions.WrapperUserFunctionVariable, _name, _refuse_wrappers)
+unguarded.note_before(builder.VariableBuilder, "_wrap", _refuse_derived)
+for _module in (functions, builder):
+    hooks.ON_DYNAMO.replace(_module, "SkipGuardSource", _unskipping)

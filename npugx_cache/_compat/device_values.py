@@ -23,10 +23,11 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npugx_cache._compat import runtime
+from npugx_cache._compat.hooks import Hooks
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @dataclass
@@ -58,14 +59,13 @@ def noted() -> Iterator[DeviceUses]:
         return
     if runtime.torch_version() < (2, 13):
         uses.fixed.append("this torch does not tell what becomes of a device")
-    else:
-        _put_in_place()
     if torch.accelerator.device_count() > 1:
         # Of factories on "the" device it remembers the results, and not which device was current.
         FakeTensorMode.cache_clear()
     token = _uses.set(uses)
     try:
-        yield uses
+        with _HOOKS.in_place():
+            yield uses
     finally:
         _uses.reset(token)
 
@@ -188,30 +188,33 @@ def _set(self: Any, value: Any) -> None:
             _note_made(uses, self)
 
 
-def _get_device(self: Any, tx: Any) -> Any:
-    uses = _uses.get()
-    if uses is not None and uses.matters(self.device):
-        uses.met = True
-        uses.fixed.append("the traced code calls get_device()")
-    return _method_get_device(self, tx)
+def _noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
+    def method_get_device(self: Any, tx: Any) -> Any:
+        uses = _uses.get()
+        if uses is not None and uses.matters(self.device):
+            uses.met = True
+            uses.fixed.append("the traced code calls get_device()")
+        return get_device(self, tx)
+
+    return method_get_device
 
 
-def _reconstruct_current(self: Any, into: Any) -> None:
+def _of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:
     """Every frame hands the current stream to its graph: of the device that is current then."""
-    any_device = _stream_source(torch.device(self.device.type))
-    _reconstruct(self if _uses.get() is None else any_device, into)
+
+    def reconstruct_current(self: Any, into: Any) -> None:
+        any_device = _stream_source(torch.device(self.device.type))
+        reconstruct(self if _uses.get() is None else any_device, into)
+
+    return reconstruct_current
 
 
 _stream_source: Any = getattr(source, "CurrentStreamSource", None)  # since torch 2.12
-_reconstruct: Any = getattr(_stream_source, "reconstruct", None)
-_method_get_device = tensor.TensorVariable.method_get_device
 
+_HOOKS = Hooks()
+"""Apart from the others, and only where there is an accelerator: a constant is read often."""
 
-def _put_in_place() -> None:
-    """Once for the process, and only where there is an accelerator: a constant is read often."""
-    made: Any = ConstantVariable
-    if not isinstance(vars(made).get("value"), property):
-        made.value = property(_get, _set)
-        replaced: Any = tensor.TensorVariable
-        replaced.method_get_device = _get_device
-        _stream_source.reconstruct = _reconstruct_current
+if runtime.torch_version() >= (2, 13):
+    _HOOKS.add(ConstantVariable, "value", property(_get, _set))
+    _HOOKS.replace(tensor.TensorVariable, "method_get_device", _noting_index)
+    _HOOKS.replace(_stream_source, "reconstruct", _of_any_device)

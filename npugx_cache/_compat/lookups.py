@@ -136,5 +136,4 @@ def _put_in_place() -> None:
     unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
 
 
-# Once for the process, not around each trace: other threads may be tracing.
 _put_in_place()

@@ -15,12 +15,14 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource, DictGetItemSource
 from torch._dynamo.variables import VariableTracker, constant, user_defined
 
-from npugx_cache._compat import unguarded
+from npugx_cache._compat import hooks, unguarded
 from npugx_cache._compat.runtime import torch_version
 from npugx_cache.covered import is_covered_module
 from npugx_cache.portable import NotPortable, look_up
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._guards import Source
 
 
@@ -56,9 +58,7 @@ def _guard(tx: Any, owner: Any, name: str, read: Any, field: str | None = None) 
     install_guard((DictGetItemSource(source, field) if field else source).make_guard(kind))
 
 
-def _guard_attributes(owner: Any) -> None:
-    method = owner.var_getattr
-
+def _guarding_attributes(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarding(self: Any, tx: Any, name: str) -> Any:
         read = method(self, tx, name)
@@ -68,12 +68,10 @@ def _guard_attributes(owner: Any) -> None:
             _guard(tx, self, name, read)
         return read
 
-    owner.var_getattr = guarding
+    return guarding
 
 
-def _guard_defaults(owner: Any) -> None:
-    method = owner.call_function
-
+def _guarding_defaults(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarding(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         made = method(self, tx, args, kwargs)
@@ -85,9 +83,10 @@ def _guard_defaults(owner: Any) -> None:
                 _guard(tx, self, "_field_defaults", default, name)
         return made
 
-    owner.call_function = guarding
+    return guarding
 
 
 if torch_version() < (2, 13):
-    _guard_attributes(user_defined.UserDefinedClassVariable)
-    _guard_defaults(user_defined.UserDefinedClassVariable)
+    _class = user_defined.UserDefinedClassVariable
+    hooks.ON_DYNAMO.replace(_class, "var_getattr", _guarding_attributes)
+    hooks.ON_DYNAMO.replace(_class, "call_function", _guarding_defaults)

@@ -7,7 +7,6 @@ looks into its own `__dict__` in the forward of every model. Importing this load
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch._dynamo import symbolic_convert
@@ -34,16 +33,11 @@ def _hides_attributes(cls: type) -> bool:
     )
 
 
+def _note_dict(asked: unguarded.Asked, translator: Any, attr: Any) -> None:
+    if attr == "__dict__":
+        reads = asked.dict_reads.setdefault((translator.f_code, translator.lineno), [])
+        reads.append(_was_made_in_the_trace(translator.stack[-1]))
+
+
 if torch_version() < (2, 13):
-    _translator = symbolic_convert.InstructionTranslatorBase
-    _load_attr = _translator._load_attr
-
-    @functools.wraps(_load_attr)
-    def _noting(self: Any, attr: Any) -> None:
-        asked = unguarded.asked()
-        if asked is not None and attr == "__dict__":
-            reads = asked.dict_reads.setdefault((self.f_code, self.lineno), [])
-            reads.append(_was_made_in_the_trace(self.stack[-1]))
-        _load_attr(self, attr)
-
-    _translator._load_attr = _noting  # type: ignore[method-assign]
+    unguarded.note_before(symbolic_convert.InstructionTranslatorBase, "_load_attr", _note_dict)

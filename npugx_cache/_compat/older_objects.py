@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import symbolic_convert
 from torch._dynamo.variables import builder, builtin, dicts, lists, user_defined
 
-from npugx_cache._compat import unguarded
+from npugx_cache._compat import hooks, unguarded
 from npugx_cache._compat.runtime import torch_version
 
 if TYPE_CHECKING:
@@ -111,9 +111,13 @@ def _put_in_place() -> None:
     unguarded.note_before(vars(lists)["NamedTupleVariable"], "var_getattr", _note_field)
     unguarded.note_before(builtin.BuiltinVariable, "call_function", _note_operator)
     handlers = symbolic_convert.compare_op_handlers
-    for name, handler in list(handlers.items()):
-        if inspect.ismethod(handler):  # bound before: without what is noted now
-            handlers[name] = getattr(handler.__self__, handler.__name__)
+    for name, handler in handlers.items():
+        if inspect.ismethod(handler):  # bound before: without what is noted in a trace of ours
+            hooks.ON_DYNAMO.replace(handlers, name, _bound_again)
+
+
+def _bound_again(method: Any) -> Any:
+    return getattr(method.__self__, method.__name__)
 
 
 if torch_version() < (2, 13):

@@ -7,11 +7,14 @@ eager does. `older_walks` is for torch before it. Importing this module loads th
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables import dicts, lists
 
-from npugx_cache._compat import unguarded
+from npugx_cache._compat import hooks, unguarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _items(walked: Any) -> list[Any]:
@@ -23,9 +26,7 @@ def _has_items(value: Any) -> bool:
     return hasattr(value, "view_items_vt") or hasattr(value, "items")
 
 
-def _remembering(owner: Any) -> None:
-    method = owner.call_method
-
+def _remembering(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
         made = method(self, tx, name, *rest)
@@ -34,14 +35,10 @@ def _remembering(owner: Any) -> None:
             asked.walked_backwards[id(made)] = made, self, _items(self)
         return made
 
-    owner.call_method = remembering
+    return remembering
 
 
-def _comparing(name: str) -> None:
-    method = getattr(lists.ListIteratorVariable, name, None)
-    if method is None:  # called otherwise in this torch
-        return
-
+def _comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def comparing(self: Any, *rest: Any) -> Any:
         asked = unguarded.asked()
@@ -53,11 +50,10 @@ def _comparing(name: str) -> None:
                 asked.refuse(f"{what} is traced as if it did not")
         return method(self, *rest)
 
-    setattr(lists.ListIteratorVariable, name, comparing)
+    return comparing
 
 
-# Once for the process, not around each trace: other threads may be tracing.
 for _owner in (lists.BaseListVariable, dicts.DictViewVariable):
-    _remembering(_owner)
+    hooks.ON_DYNAMO.replace(_owner, "call_method", _remembering)
 for _name in ("tp_iternext_impl", "next_variable", "unpack_var_sequence"):
-    _comparing(_name)
+    hooks.ON_DYNAMO.replace(lists.ListIteratorVariable, _name, _comparing)

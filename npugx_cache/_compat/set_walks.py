@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import codegen, polyfills, symbolic_convert
 from torch._dynamo.variables import builder, builtin, constant, lists
 
+from npugx_cache._compat import hooks
 from npugx_cache._compat.set_history import Leaf, Walks, is_plain
 from npugx_cache.guards import orders
 
@@ -35,17 +36,18 @@ def noted_walks(flipped: str | None = None) -> Iterator[Walks]:
 
 def _replace(owner: Any, name: str, hook: Callable[[Walks, Callable[..., Any]], Any]) -> None:
     """Let `hook(walks, original)` stand for a function while walks are noted."""
-    static = isinstance(vars(owner).get(name), staticmethod)
-    original = getattr(owner, name)
 
-    @functools.wraps(original)
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        walks = _current.get()
-        if walks is None:
-            return original(*args, **kwargs)
-        return hook(walks, original)(*args, **kwargs)
+    def hooking(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            walks = _current.get()
+            if walks is None:
+                return original(*args, **kwargs)
+            return hook(walks, original)(*args, **kwargs)
 
-    setattr(owner, name, staticmethod(hooked) if static else hooked)
+        return hooked
+
+    hooks.ON_DYNAMO.replace(owner, name, hooking)
 
 
 def _pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,9 +228,8 @@ def _forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _install(sets: Any, object_protocol: Any) -> None:
-    """Once for the process, not around each trace: other threads may be tracing."""
     variable, frozen = sets.SetVariable, sets.FrozensetVariable
-    hooks: dict[str, Any] = {
+    named: dict[str, Any] = {
         "__init__": _made,
         "clone": _cloned,
         "unpack_var_sequence": _walking,
@@ -242,7 +243,7 @@ def _install(sets: Any, object_protocol: Any) -> None:
         **dict.fromkeys(("is_python_constant", "_fast_set_method", "is_python_equal"), _pausing),
         **dict.fromkeys(("hash_impl", "get_real_python_backed_value"), _pausing),
     }
-    for name, hook in hooks.items():
+    for name, hook in named.items():
         _replace(variable, name, hook)
     for name in ("hash_impl", "is_python_equal"):
         _replace(frozen, name, _pausing)
@@ -262,7 +263,8 @@ def _install(sets: Any, object_protocol: Any) -> None:
     _replace(constant.ConstantVariable, "create", _wrapped)
     _replace(symbolic_convert.InstructionTranslatorBase, "_load_const", _constant)
     handlers = vars(builder.SourcelessBuilder)["_type_handlers"]
-    handlers |= {kind: _forgetting(handlers[kind]) for kind in (set, frozenset) if kind in handlers}
+    for kind in (set, frozenset):
+        hooks.ON_DYNAMO.replace(handlers, kind, _forgetting)
 
 
 try:

@@ -35,6 +35,7 @@ from torch._dynamo.variables import (
 )
 from torch._guards import TracingContext
 
+from npugx_cache._compat import hooks
 from npugx_cache.covered import is_covered_module
 from npugx_cache.portable import ordered_keys
 
@@ -73,12 +74,12 @@ _asked: ContextVar[Asked | None] = ContextVar("npugx_asked", default=None)
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[Asked]:
-    """Traces made inside get the missing guards; yields what was asked in them."""
-    noted = Asked()
+def guarded(noted: Asked) -> Iterator[None]:
+    """Traces made inside get the missing guards, and what is asked in them is noted."""
     token = _asked.set(noted)
     try:
-        yield noted
+        with hooks.ON_DYNAMO.in_place():
+            yield
     finally:
         _asked.reset(token)
 
@@ -238,22 +239,20 @@ def note_before(owner: Any, name: str, note: Callable[..., None]) -> None:
 
 def _before(owner: Any, name: str, look: Callable[..., None]) -> None:
     """Call `look` with the arguments of a method before the method."""
-    method = getattr(owner, name, None)
-    if method is None:  # a torch that asks in another way: the matrix of tests decides
-        return
 
-    @functools.wraps(method)
-    def looking(*args: Any, **kwargs: Any) -> Any:
-        if _asked.get() is not None:
-            look(*args, **kwargs)
-        return method(*args, **kwargs)
+    def looking_first(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def looking(*args: Any, **kwargs: Any) -> Any:
+            if _asked.get() is not None:
+                look(*args, **kwargs)
+            return method(*args, **kwargs)
 
-    setattr(owner, name, looking)
+        return looking
+
+    hooks.ON_DYNAMO.replace(owner, name, looking_first)
 
 
-def _whole_constant(owner: Any) -> None:
-    method = owner.as_python_constant
-
+def _guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(method)
     def guarding(self: Any) -> Any:
         value = method(self)
@@ -261,10 +260,11 @@ def _whole_constant(owner: Any) -> None:
             _guard_whole(self)
         return value
 
-    owner.as_python_constant = guarding
+    return guarding
 
 
-# Once for the process, not around each trace: other threads may be tracing.
+# It keeps bound methods by the types of arguments, those of a trace without hooks included.
+hooks.ON_DYNAMO.replace(builtin.BuiltinVariable, "call_function_handler_cache", lambda _: {})
 _before(dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent", _guard_absent_key)
 _before(dicts.ConstDictVariable, "call_method", _guard_united)
 _before(lists.ListVariable, "call_method", _guard_extending_dict)
@@ -283,4 +283,4 @@ _before(user_defined.UserDefinedObjectVariable, "is_python_equal", _note_equalit
 _before(tensor.TensorVariable, "var_getattr", _note_tensor_attribute)
 _before(functions, "invoke_and_store_as_constant", _note_folded)
 _before(nn_module, "invoke_and_store_as_constant", _note_folded)
-_whole_constant(dicts.ConstDictVariable)
+hooks.ON_DYNAMO.replace(dicts.ConstDictVariable, "as_python_constant", _guarding_whole)

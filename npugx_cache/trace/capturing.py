@@ -75,9 +75,10 @@ def capture(
     """Trace one call. `flipped`: as in `set_history.Walks`. Raises what is the user's to catch."""
     sizes = _begin_with(function, known) if dynamic is None else []
     lookups.forget_types()
+    asked = unguarded.Asked()
     try:
         with (
-            unguarded.guarded() as asked,
+            unguarded.guarded(asked),
             set_walks.noted_walks(flipped) as walks,
             device_values.noted() as devices,
         ):
