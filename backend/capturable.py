@@ -219,6 +219,8 @@ def _reason(node: fx.Node) -> str:
     schema = schemas.schema_of(node.target) if node.op == "call_function" else None
     if schema is not None and schema.name.startswith(f"{STREAMS}::synchronize_"):
         return f"{node.target} makes the host wait"
+    if schema is not None and schemas.acts(node.target) and schemas.is_custom(node.target):
+        return f"{node.target} is called for what it does, which a replay would not repeat"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import frame_shims, lowering, vendor_scopes
+from npugx_cache import location
+from npugx_cache._compat import frame_shims, lowering, streams, vendor_scopes
 from npugx_cache.backend import capture, engines, operators, options
 from npugx_cache.backend.capturable import layout_of
 from npugx_cache.backend.graph import to_program
@@ -14,6 +15,7 @@ from npugx_cache.backend.passes import effects
 from npugx_cache.backend.passes.copy_back import COPY
 from npugx_cache.backend.runtime import bind_program
 from npugx_cache.errors import BackendUnavailable
+from npugx_cache.events import logger
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
@@ -37,12 +39,18 @@ def compile_graph(
     checked = options.parse(user_options)
     distinct = not from_dynamo and _is_functionalised(graph_module.graph)
     if from_dynamo:
+        streams.make_waits_operators(graph_module)
         vendor_scopes.replace(graph_module, operators.scope_operator)
     static = lowering.static_inputs(graph_module, example_inputs)
-    if example_inputs is None:
-        graph_module = lowering.traced_alike(graph_module)
-    else:
-        graph_module = lowering.lower(graph_module, example_inputs, None)
+    try:
+        if example_inputs is None:
+            graph_module = lowering.traced_alike(graph_module)
+        else:
+            graph_module = lowering.lower(graph_module, example_inputs, None)
+    except lowering.NotKept as error:
+        reason = location.reason(error.what, location.of_text(error.stack), "do this outside of it")
+        logger.warning("a graph runs as it is, not optimised: %s", reason)
+        return graph_module.forward
     engines.load(engine).optimise(graph_module, checked, distinct_inputs=distinct)
     try:
         program, constants = to_program(graph_module)

@@ -23,6 +23,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
+from npugx_cache._compat import schemas
 from npugx_cache.interruptions import let_through
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ def _functional(
             torch.func.functionalize(function, remove="mutations"),
             decomposition_table=select_decomp_table(),
         )(*inputs)
+    for node in graph.graph.nodes:
+        if schemas.acts(node.target) and schemas.is_custom(node.target):
+            raise NotCompiled(f"{node.target} has no result, so that Inductor would drop the call")
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

@@ -16,12 +16,12 @@ from torch import _prims_common, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
-from npugx_cache._compat import determinism, streams
+from npugx_cache._compat import determinism, graph_calls, streams
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def lower(
     Not functionalised: the graph writes to its inputs where the function does. Inside a trace of
     Dynamo's the fake inputs are made as AOTAutograd makes them, under the backend's fake mode and
     with the symbolic contexts that Dynamo chose, so that both see one set of symbols.
+    Raises `NotKept` for a graph with a call of which nothing would be left.
     """
+    if isinstance(function, fx.GraphModule):
+        _refuse_what_is_lost(function)
     context = TracingContext.try_get()
     mode = detect_fake_mode(inputs) or (context and context.fake_mode)
     mode = mode or FakeTensorMode(shape_env=ShapeEnv())
@@ -75,6 +78,21 @@ CODE_RUN = "npugx_code_run"
 That is their fake implementation, with all that it calls: the layout of results follows from it."""
 
 
+class NotKept(Exception):
+    """A call does something that the lowered graph would not do: what it is, and its stack."""
+
+    def __init__(self, what: str, stack: str | None) -> None:
+        super().__init__(what)
+        self.what, self.stack = what, stack
+
+
+def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
+    found = graph_calls.first_refused(graph_module)
+    if found is not None:
+        node, what = found
+        raise NotKept(what, node.stack_trace)
+
+
 class _Steps(fx.Interpreter):
     """Runs a graph node by node, and sees which of them change the layout of what they are given.
 
@@ -86,15 +104,37 @@ class _Steps(fx.Interpreter):
     def __init__(self, graph_module: fx.GraphModule) -> None:
         super().__init__(graph_module)
         self.code: dict[types.CodeType, None] = {}
+        self._modes = graph_calls.modes()
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().run(*args, **kwargs)
+        finally:  # of a graph that was left halfway, some modes are begun
+            graph_calls.end(self.env)
+            if graph_calls.modes() != self._modes:
+                self._modes.set()
 
     def run_node(self, n: fx.Node) -> Any:
         given = [self.env[node] for node in n.all_input_nodes]
-        before = [_layout(value) for value in given]
+        before, traced = [_layout(value) for value in given], _traced_so_far()
         with _seen(self.code) if _is_custom(n.target) else contextlib.nullcontext():
             result = super().run_node(n)
+        left_nothing = result is None and _traced_so_far() == traced
+        if left_nothing and n.op.startswith("call_") and not graph_calls.may_leave_nothing(n):
+            raise NotKept(graph_calls.not_held(str(n.target)), n.stack_trace)
+        if n.op == "output" and graph_calls.modes() != self._modes:
+            last = graph_calls.last_that_sets_a_mode(n.graph)
+            what = "a mode of torch's (grad, inference) is left changed"
+            raise NotKept(what, last.stack_trace if last is not None else None)
         if self.reshaped is None and before != [_layout(value) for value in given]:
             self.reshaped = str(n.target), n.stack_trace
         return result
+
+
+def _traced_so_far() -> int:
+    """How many nodes the trace that runs has made."""
+    mode: Any = get_proxy_mode()
+    return len(mode.tracer.graph.nodes)
 
 
 def _is_custom(target: object) -> bool:

@@ -61,11 +61,24 @@ def _schema(operator: Any) -> Schema:
     )
 
 
+def acts(target: Any) -> bool:
+    """Whether an operator gives nothing and writes nothing, so that it is called for an effect."""
+    return is_operator(target) and not (target._schema.returns or target._schema.is_mutable)
+
+
+def is_custom(operator: Any) -> bool:
+    """Whether it is neither torch's nor ours: only its code says what else it does."""
+    return operator._schema.name.partition("::")[0] not in _KNOWN
+
+
+_KNOWN = frozenset({"aten", "prims", "streams", "npugx_cache"})
+
+
 def is_pure(target: Any) -> bool:
     """Whether a node that calls it may change places with its neighbours."""
     if is_operator(target):
         seeded = torch.Tag.nondeterministic_seeded in target.tags
-        return not (target._schema.is_mutable or seeded)
+        return not (target._schema.is_mutable or seeded or acts(target))
     return getattr(target, "__module__", "") in ("_operator", "math") or target in _SYMBOLIC
 
 

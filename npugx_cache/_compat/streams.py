@@ -87,6 +87,73 @@ def sets_stream(node: fx.Node) -> bool:
     return node.op == "call_function" and "setstream" in _name(node.target)
 
 
+_OF_STREAMS = frozenset(
+    {
+        *("currentstream", "defaultstream", "setstream"),
+        *("exchangedevice", "maybeexchangedevice", "acceleratorexchangedevice"),
+        "acceleratormaybeexchangedevice",
+    }
+)
+"""Names of functions, without underscores, that each kind of device has for itself."""
+
+
+def is_known(target: Any) -> bool:
+    """Whether a function in Dynamo's graph is of streams, events or the current device.
+
+    What the trace makes of those is looked at in the whole graph.
+    """
+    if isinstance(target, type) and issubclass(target, (torch.Stream, torch.Event)):
+        return True
+    return _name(target) in _OF_STREAMS or _waits_for_device(target)
+
+
+def _waits_for_device(target: object) -> bool:
+    """Whether it is the `synchronize` of the accelerator, where Dynamo does not know it."""
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    module = getattr(torch, kind.type, None) if kind is not None else None
+    return target is not None and target is getattr(module, "synchronize", None)
+
+
+def make_waits_operators(graph_module: fx.GraphModule) -> None:
+    """Put Dynamo's operator in the place of a `synchronize` that it takes for any function.
+
+    `torch.npu.synchronize()` computes nothing, so lowering would lose it.
+    """
+    nodes = graph_module.graph.nodes
+    found = [n for n in nodes if n.op == "call_function" and _waits_for_device(n.target)]
+    for node in found:
+        given = [*node.args, *node.kwargs.values()]
+        device = _device(given[0] if given else None)
+        with node.graph.inserting_before(node):
+            wait = node.graph.call_function(
+                torch.ops.streams.synchronize_device, (device.type, device.index)
+            )
+        wait.meta = dict(node.meta)
+        graph_module.graph.erase_node(node)
+    if found:
+        graph_module.recompile()
+
+
+def _device(given: Any) -> torch.device:
+    """What a `synchronize` was given, with the index that it means."""
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    device = kind if given is None else torch.device(given)
+    index = _current_index() if device.index is None else device.index
+    return torch.device(device.type, index)
+
+
+def wait_for_another(graph: fx.Graph) -> Any:
+    """A wait for device 0 where another one is current, or None.
+
+    Dynamo takes device 0 for the current one where the code names none.
+    """
+    if _current_index() in (None, 0):
+        return None
+    found = (n for n in graph.nodes if str(n.target).startswith("streams.synchronize_device"))
+    return next((node for node in found if node.args[1] == 0), None)
+
+
 def call_without_streams(graph: fx.Graph) -> Any:
     """A call of Dynamo's graph on streams or events where no device has any, or None."""
     if torch.accelerator.is_available():

@@ -21,7 +21,7 @@ from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from npugx_cache._compat import lowering, older
-from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, lower
+from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
 from npugx_cache._compat.runtime import operator_name
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "CaptureOutput",
     "ConstraintViolationError",
     "Guard",
+    "NotKept",
     "Source",
     "TorchDynamoException",
     "capture",

@@ -32,8 +32,13 @@ class _Beginning(NamedTuple):
 
 def begins(node: fx.Node) -> bool:
     return node.op == "call_function" and (
-        _operator(node).startswith("npugraph_ex.scope_enter") or hasattr(node.target, _MARKER)
+        _operator(node).startswith("npugraph_ex.scope_enter") or is_marker(node.target)
     )
+
+
+def is_marker(target: object) -> bool:
+    """Whether it is the function of torch_npu's that begins a scope of a given stream."""
+    return hasattr(target, _MARKER)
 
 
 def replace(graph_module: fx.GraphModule, operator: Callable[[str], Any]) -> None:

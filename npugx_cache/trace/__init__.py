@@ -219,7 +219,12 @@ def _lowered(
 ) -> torch.fx.GraphModule | None:
     if output.backend_input is None:
         return None
-    graph = tracing.lowered(output, decompositions)
+    try:
+        graph = tracing.lowered(output, decompositions)
+    except tracing.NotKept as error:
+        change = "do this outside the cached function"
+        where = location.of_text(error.stack)
+        raise reasons.NotEager(location.reason(error.what, where, change)) from None
     called = tracing.custom_operators(output)
     if inlined := called.keys() - tracing.operators_in(graph).keys():
         what = f"the Python body of operator {min(inlined)} was traced through"

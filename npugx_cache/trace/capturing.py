@@ -10,6 +10,7 @@ from npugx_cache._compat import (
     builtin_answers,  # noqa: F401 - it notes what it sees
     callables,  # noqa: F401 - it puts guards in place
     device_values,
+    graph_calls,
     lookups,
     older_classes,  # noqa: F401 - it puts guards in place
     older_dicts,  # noqa: F401 - it notes what it sees
@@ -19,6 +20,7 @@ from npugx_cache._compat import (
     reversed_walks,  # noqa: F401 - it notes what it sees
     set_walks,
     size_memory,
+    streams,
     tracing,
     unguarded,
     vendor_scopes,
@@ -85,9 +87,11 @@ def capture(
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         let_through(error)
+        lost = _refused(asked) if graph_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
-        return NotCaptured(reason=reasons.of_failure(error), met=met, lasting=lasting)
+        return NotCaptured(reason=lost or reasons.of_failure(error), met=met, lasting=lasting)
     if output.backend_input is not None:
+        streams.make_waits_operators(output.backend_input.graph_module)
         vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
     if reason := _opaque(output, asked):
         return NotCaptured(reason=reason, met=tracing.met_by(output))
@@ -103,11 +107,17 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
     return size_memory.recorded(function)
 
 
-def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None:
-    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
+def _refused(asked: unguarded.Asked) -> str | None:
     for fault, frames in asked.unguardable:
         place = location.of_frames(frames)
         return location.reason(fault, place, "do this outside the cached function")
+    return None
+
+
+def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None:
+    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
+    if reason := _refused(asked):
+        return reason
     if output.backend_input is not None:
         graph_module = output.backend_input.graph_module
         # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.

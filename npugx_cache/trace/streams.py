@@ -27,6 +27,11 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
     if call is not None:
         what, change = f"{call.target} is called without an accelerator", "leave it out there"
         return location.reason(what, location.of_text(call.stack_trace), change)
+    wait = streams.wait_for_another(graph_module.graph)
+    if wait is not None:
+        what = "with this torch a wait for the current device is one for device 0"
+        change = "call torch.accelerator.current_stream().synchronize()"
+        return location.reason(what, location.of_text(wait.stack_trace), change)
     elsewhere = streams.other_device(graph_module.graph)
     if elsewhere is not None:
         what, change = "another device becomes current", "call it where that device is current"
