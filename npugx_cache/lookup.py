@@ -314,7 +314,7 @@ class Lookup:
                 text = stored[READABLE].decode()
                 recheck.compare_artifacts(title, text, outcome.artifact.readable)
         fresh = self._bound(outcome.artifact.to_blobs(), call)
-        return recheck.comparing_results(title, found, fresh.run)
+        return recheck.comparing_results(title, found, fresh.run, outcome.artifact)
 
     def _compile(self, call: Call, known: sizes.Known) -> Compiled | LocalOnly | Untraceable:
         factors = call.fingerprint.factors

@@ -1,25 +1,37 @@
 """`NPUGX_CACHE_VERIFY=recompile`: every hit is compiled again, and entry and results are compared.
 
 A check for people who distrust a store or the code that fills it. Costs a compile per hit, and at
-the first call of a restored graph a deep copy of its arguments, modules included.
+the first call of a restored graph a deep copy of its arguments, modules included. Results are
+compared by running both graphs, the other one on the copy. Where that would do something twice that
+a copy of the arguments does not keep apart, entries alone are compared, and a WARNING says why.
 """
 
 from __future__ import annotations
 
+import builtins
 import copy
 import dataclasses
 import difflib
+import dis
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache import frame
+from npugx_cache._compat import schemas
+from npugx_cache.backend.capture.layout import Role
+from npugx_cache.backend.program import COLLECTIVES
+from npugx_cache.covered import is_covered_module
 from npugx_cache.errors import VerificationError
 from npugx_cache.events import logger
+from npugx_cache.guards import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from npugx_cache.artifact import Artifact
+    from npugx_cache.frame import Frame
     from npugx_cache.restore import Specialisation
 
 _SHOWN_LINES = 20
@@ -36,14 +48,60 @@ def compare_artifacts(title: str, restored: str, recompiled: str) -> None:
         raise VerificationError(title, f"its entry differs:\n{shown}", restored, recompiled)
 
 
+def unrepeatable(artifact: Artifact) -> str | None:
+    """What a call does that must not be done twice, or that a copy of its arguments shares."""
+    for operator in artifact.program.operators if artifact.program is not None else ():
+        name = f"{operator.namespace}.{operator.name}"
+        if operator.namespace == COLLECTIVES:
+            return f"it calls {name}, which all ranks call together"
+        packet = getattr(getattr(torch.ops, operator.namespace or "aten"), operator.name, None)
+        called = getattr(packet, operator.overload or "default", None)
+        if schemas.acts(called) and schemas.is_custom(called):
+            return f"it calls {name}, which has no result and is called for what it does"
+    bindings = artifact.bindings
+    code = frame.load(bindings.frame.code)
+    done = [each.opname for each in dis.get_instructions(code)]
+    if not _SETS_GLOBALS.isdisjoint(done):
+        return "it sets a global"
+    # More than the one call of the graph: what else is called may change what it is given.
+    stores = not _STORES.isdisjoint(done) or sum(name.startswith("CALL") for name in done) > 1
+    writes = bindings.layout is not None and bool(bindings.layout.positions(Role.WRITTEN))
+    shared = next(_besides_arguments(bindings.frame, code), None)
+    if shared is not None and (stores or writes):
+        return f"it may write to what it reads from {shared}, which is no argument"
+    return None
+
+
+_SETS_GLOBALS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_STORES = frozenset(
+    {"STORE_ATTR", "STORE_SUBSCR", "STORE_DEREF", "DELETE_ATTR", "DELETE_SUBSCR", "DELETE_DEREF"}
+)
+
+
+def _besides_arguments(caller: Frame, code: types.CodeType) -> Iterator[str]:
+    """What a caller frame reads values from that is no argument."""
+    yield from (name for name in caller.globals if not hasattr(builtins, name))
+    yield from code.co_freevars
+    for data in caller.names.values():
+        if isinstance(data, list) and data[0] in (Step.MODULE, Step.NAMESPACE, Step.GLOBAL):
+            if not is_covered_module(str(data[1])):
+                yield str(data[1])
+        elif isinstance(data, list) and data[0] in (Step.OBJECT, Step.FUNCTION_GLOBALS):
+            yield "an object of a module"
+
+
 def comparing_results(
-    title: str, restored: Specialisation, recompiled: Callable[..., Any]
+    title: str, restored: Specialisation, recompiled: Callable[..., Any], artifact: Artifact
 ) -> Specialisation:
     """The restored graph, of which the first run is compared with that of the recompiled one.
 
     The recompiled one runs on a copy of the arguments; what both leave behind in them is compared
-    as well. Raises `VerificationError` from that run.
+    as well. Raises `VerificationError` from that run. Nothing is run twice that is `unrepeatable`.
     """
+    reason = unrepeatable(artifact)
+    if reason is not None:
+        logger.warning("%s: results not compared: %s", title, reason)
+        return restored
     pending = [recompiled]
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,10 @@
 """`NPUGX_CACHE_VERIFY=recompile` finds what slipped through a check that did not look."""
 
+import shutil
+import sys
 import textwrap
+
+import pytest
 
 PROGRAM = """
     import json, sys, torch
@@ -85,3 +89,158 @@ def test_an_unknown_value_is_refused_at_decoration(surroundings):
     )
     message = surroundings.run(script, NPUGX_CACHE_VERIFY="1")
     assert message == "NPUGX_CACHE_VERIFY='1': valid values are off, recompile"
+
+
+# By default gloo asks the resolver for the name of the host, and takes whatever answers.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+RANK = """
+    import json, sys, torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as fc
+    from npugx_cache import cache_compile
+
+    rank, place = int(sys.argv[1]), sys.argv[2]
+    store = dist.FileStore(place, 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+    def f(x):
+        return fc.all_reduce(x * 2, "sum", "0")
+
+    def g(x):
+        y = x * 3
+        dist.all_reduce(y)
+        return y + 1
+
+    rows = {}
+    for function in (f, g):
+        cached = cache_compile(function)
+        got = [cached(torch.full((2,), float(n + rank))).tolist() for n in range(3)]
+        rows[function.__name__] = [got, cached.cache_info().hits]
+    store.set(f"done {rank}", "")
+    store.wait(["done 0", "done 1"])
+    dist.destroy_process_group()
+    print(json.dumps(rows))
+"""
+
+
+def ranks(surroundings, phase, **environment):
+    script = surroundings.folder / "rank.py"
+    script.write_text(textwrap.dedent(RANK))
+    place = surroundings.folder / f"meeting {phase}"
+    # A store for each rank: one may have an entry that the other has yet to make.
+    folders = [{"NPUGX_CACHE_DIR": str(surroundings.folder / f"cache {rank}")} for rank in (0, 1)]
+    workers = [
+        surroundings.start("-W", "ignore", script, rank, place, **LOOPBACK, **environment, **folder)
+        for rank, folder in enumerate(folders)
+    ]
+    return [(worker.result(), worker.stderr) for worker in workers]
+
+
+WANTED = {
+    "f": [[2.0 * (2 * n + 1)] * 2 for n in range(3)],
+    "g": [[3.0 * (2 * n + 1) + 1] * 2 for n in range(3)],
+}
+
+
+@pytest.mark.parametrize("all_hit", [False, True])
+def test_a_graph_with_collectives_runs_once_and_is_named(surroundings, all_hit):
+    ranks(surroundings, "cold")
+    if not all_hit:
+        shutil.rmtree(surroundings.folder / "cache 1")
+    found = ranks(surroundings, "checked", **CHECK)
+    for rank, (rows, stderr) in enumerate(found):
+        hits = 1 if all_hit or rank == 0 else 0
+        assert rows == {name: [want, hits] for name, want in WANTED.items()}
+        for name in WANTED:
+            warned = f"{name}: results not compared: it calls _c10d_functional.all_reduce"
+            assert stderr.count(warned) == hits
+
+
+EFFECTS = """
+    import json, sys, torch
+    from torch import nn
+    from npugx_cache import cache_compile
+
+    TOTAL, SEEN, COUNT, CALLS = torch.zeros(3), [], 0, []
+    operators = torch.library.Library("npugx_recheck", "DEF")
+    operators.define("note(Tensor x) -> ()")
+    operators.impl("note", lambda x: CALLS.append(1), "CPU")
+    torch.library.register_fake("npugx_recheck::note", lambda x: None)
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x):
+            self.total += x
+            return self.total * 2
+
+    LAYER = Layer()
+    held = Layer()
+
+    def closed_over():
+        layer, seen = Layer(), []
+        def inner(x):
+            seen.append(1)
+            return layer(x), len(seen)
+        return inner
+
+    def a_global_tensor(x):
+        TOTAL.add_(x)
+        return TOTAL * 2
+
+    def a_global_list(x):
+        SEEN.append(1)
+        return x + len(SEEN)
+
+    def a_global_number(x):
+        global COUNT
+        COUNT += 1
+        return x + COUNT
+
+    def a_global_module(x):
+        return LAYER(x)
+
+    def an_operator(x):
+        torch.ops.npugx_recheck.note(x)
+        return x + 1
+
+    def an_argument(x):
+        return x.add_(1) * 2
+
+    def reads_a_global(x):
+        return x + TOTAL
+
+    functions = [closed_over(), a_global_tensor, a_global_list, a_global_number, a_global_module,
+                 an_operator, an_argument, reads_a_global]
+    rows = {}
+    for function in functions:
+        result = cache_compile(function)(torch.ones(3))
+        values = result if isinstance(result, tuple) else (result,)
+        rows[function.__name__] = [v.tolist() if hasattr(v, "tolist") else v for v in values]
+    rows["held"] = cache_compile(held.forward)(torch.ones(3)).tolist(), held.total.tolist()
+    rows["world"] = [TOTAL.tolist(), SEEN, COUNT, LAYER.total.tolist(), CALLS]
+    print(json.dumps(rows))
+"""
+UNCOMPARED = {
+    "inner": "it may write to what it reads from",
+    "a_global_tensor": "it may write to what it reads from",
+    "a_global_list": "it may write to what it reads from",
+    "a_global_number": "it sets a global",
+    "a_global_module": "it may write to what it reads from",
+    "an_operator": "it calls npugx_recheck.note, which has no result",
+}
+
+
+def test_nothing_that_outlives_a_copy_of_the_arguments_is_done_twice(surroundings):
+    script = surroundings.folder / "script.py"
+    script.write_text(textwrap.dedent(EFFECTS))
+    plain = surroundings.run(script, NPUGX_CACHE="off")
+    assert surroundings.run(script) == plain
+    worker = surroundings.start(script, **CHECK)
+    assert worker.result() == plain
+    lines = [line for line in worker.stderr.splitlines() if "results not compared" in line]
+    assert len(lines) == len(UNCOMPARED)
+    for name, reason in UNCOMPARED.items():
+        assert any(f"{name}: results not compared: {reason}" in line for line in lines), name
