@@ -31,7 +31,7 @@ def fuse_patterns(graph: fx.Graph) -> int:
         return 0
     from npugx_cache._compat import patterns as torchs  # loads Inductor
 
-    matcher = torchs.compile_patterns((each.arguments() for each in registered), _keeps_memory)
+    matcher = torchs.compiled(registered, _keeps_memory)
     module: Any = graph.owning_module
     for node in reversed(graph.nodes):  # the matcher would count it among the users
         if node.target is operator.getitem and not node.users:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 CODE = """
 import json, re, sys, torch
 from npugx_cache import cache_compile, readable_cache
@@ -62,3 +64,61 @@ def test_a_pattern_is_replaced_where_nothing_is_written_and_its_code_is_in_the_k
     edited = run("5")
     assert (edited["result"], edited["hits"]) == (10.0, 0)
     assert run("5", registered=False)["result"] == 0.0
+
+
+UNDER_AOT_AUTOGRAD = """
+import json, sys, torch
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._subclasses.fake_tensor import FakeTensorMode
+from npugx_cache.backend import compile_fx, register_replacement
+traced, checked = [], []
+def search(x, y):
+    traced.append(x)
+    return torch.relu(x) * y
+def replacement(x, y):
+    return torch.clamp(x, min=0) * y - 1
+def extra_check(match):
+    checked.append(match)
+    return True
+def inputs(kind):
+    if kind == "real":
+        return [torch.randn(2, 2), torch.randn(2, 2)]
+    with FakeTensorMode():
+        return [torch.randn(2, 2), torch.randn(2, 2)]
+if sys.argv[1] != "none":
+    register_replacement(search, replacement, inputs(sys.argv[1]), extra_check=extra_check)
+def compiler(graph_module, examples):
+    return compile_fx(graph_module, examples, {"inplace_pass": False})
+def backend(graph_module, examples):
+    return aot_module_simplified(graph_module, examples, fw_compiler=compiler)
+def fits(x):
+    return torch.relu(x) * x + 1
+def other(x):
+    return x.sin() + 1
+rows = []
+for function in (fits, other):
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        before = len(traced)
+        compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
+        x = torch.randn(4, 4)
+        with torch.no_grad():
+            difference = compiled(x) - function(x)
+        rows.append([function.__name__, round(difference.mean().item(), 4), len(traced) - before])
+print(json.dumps({"rows": rows, "checked": len(checked)}))
+"""
+
+
+@pytest.mark.parametrize("kind", ["none", "real", "fake"])
+def test_compile_fx_works_as_a_compiler_of_aot_autograds(surroundings, kind):
+    found = surroundings.run("-W", "ignore", "-c", UNDER_AOT_AUTOGRAD, kind)
+    difference = 0.0 if kind == "none" else -1.0
+    assert [row[:2] for row in found["rows"]] == [
+        ["fits", difference],
+        ["fits", difference],
+        ["other", 0.0],
+        ["other", 0.0],
+    ]
+    assert found["checked"] == (0 if kind == "none" else 2)
+    # The pattern itself is traced once; torch traces it again for each match.
+    assert [row[2] for row in found["rows"][2:]] == [0, 0]
