@@ -85,6 +85,9 @@ def _devices(graph: fx.Graph) -> set[str]:
 
 NAMES = ("npugraph_ex", "aot_eager", "npugraphs", "cudagraphs", "inductor")
 _GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
+"""Names of the vendor's other mode, in which the graph engine of CANN compiles."""
+_SUCCESSORS = {"reduce-overhead": "npugraph_ex"}
+"""Names that the vendor has given up, and what to call those backends now."""
 
 
 def check_name(backend: object) -> str:
@@ -93,9 +96,12 @@ def check_name(backend: object) -> str:
         return str(backend)
     if backend in _GE:
         raise BackendUnavailable(
-            f"backend {backend!r} is the vendor's GE mode, which compiles to a graph that can't be "
-            "captured and stored; use 'npugraph_ex'"
+            f"backend {backend!r}: the vendor's GE mode is not supported yet; use 'npugraph_ex', "
+            "or the vendor's own cache_compile for GE"
         )
+    if backend in _SUCCESSORS:
+        new = _SUCCESSORS[str(backend)]
+        raise OptionError(f"backend {backend!r} is the old name of {new!r}; use {new!r}")
     raise OptionError(f"unknown backend {backend!r}; valid backends are {', '.join(NAMES)}")
 
 
