@@ -301,15 +301,20 @@ def ended(error: BaseException | None) -> bool:
 
 def _checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
     @functools.wraps(create_node)
-    def create(tracer: Any, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def create(
+        tracer: Any, kind: str, target: Any, args: Any = None, kwargs: Any = None, *more: Any
+    ) -> fx.Node:
         asked = unguarded.asked()
         if asked is None:
-            return create_node(tracer, kind, target, *args, **kwargs)
+            return create_node(tracer, kind, target, args, kwargs, *more)
         what = refused(kind, target)
         if what is not None:
             asked.refuse(what)
             raise NotKept(what)
-        node = create_node(tracer, kind, target, *args, **kwargs)
+        if kind == "call_function" and streams.waits_for_device(target):
+            target, args = streams.wait_operator(args or (), kwargs or {})
+            kwargs = {}
+        node = create_node(tracer, kind, target, args, kwargs, *more)
         if _is_any(target, _FOLLOWED):  # Dynamo does not say where they come from
             node.stack_trace = "".join(TracingContext.extract_stack().format())
         return node

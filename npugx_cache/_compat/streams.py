@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch import fx
 
@@ -104,30 +104,32 @@ def is_known(target: Any) -> bool:
     """
     if isinstance(target, type) and issubclass(target, (torch.Stream, torch.Event)):
         return True
-    return _name(target) in _OF_STREAMS or _waits_for_device(target)
+    return _name(target) in _OF_STREAMS or waits_for_device(target)
 
 
-def _waits_for_device(target: object) -> bool:
+def waits_for_device(target: object) -> bool:
     """Whether it is the `synchronize` of the accelerator, where Dynamo does not know it."""
     kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     module = getattr(torch, kind.type, None) if kind is not None else None
     return target is not None and target is getattr(module, "synchronize", None)
 
 
-def make_waits_operators(graph_module: fx.GraphModule) -> None:
-    """Put Dynamo's operator in the place of a `synchronize` that it takes for any function.
+def wait_operator(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[str, int]]:
+    """Dynamo's operator in the place of such a call, and its arguments.
 
-    `torch.npu.synchronize()` computes nothing, so lowering would lose it.
+    `torch.npu.synchronize()` computes nothing, so lowering would lose it, and tracing would run it.
     """
+    device = _device(next(iter([*args, *kwargs.values()]), None))
+    return torch.ops.streams.synchronize_device, (device.type, device.index)
+
+
+def make_waits_operators(graph_module: fx.GraphModule) -> None:
+    """The same in a graph that a trace of the user's has made."""
     nodes = graph_module.graph.nodes
-    found = [n for n in nodes if n.op == "call_function" and _waits_for_device(n.target)]
+    found = [n for n in nodes if n.op == "call_function" and waits_for_device(n.target)]
     for node in found:
-        given = [*node.args, *node.kwargs.values()]
-        device = _device(given[0] if given else None)
         with node.graph.inserting_before(node):
-            wait = node.graph.call_function(
-                torch.ops.streams.synchronize_device, (device.type, device.index)
-            )
+            wait = node.graph.call_function(*wait_operator(node.args, node.kwargs))
         wait.meta = dict(node.meta)
         graph_module.graph.erase_node(node)
     if found:

@@ -20,7 +20,6 @@ from npugx_cache._compat import (
     reversed_walks,  # noqa: F401 - it notes what it sees
     set_walks,
     size_memory,
-    streams,
     tracing,
     unguarded,
     vendor_scopes,
@@ -91,7 +90,6 @@ def capture(
         met, lasting = tracing.met_until(error), not is_passing(error)
         return NotCaptured(reason=lost or reasons.of_failure(error), met=met, lasting=lasting)
     if output.backend_input is not None:
-        streams.make_waits_operators(output.backend_input.graph_module)
         vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
     if reason := _opaque(output, asked):
         return NotCaptured(reason=reason, met=tracing.met_by(output))

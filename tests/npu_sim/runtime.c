@@ -62,8 +62,8 @@ EXP aclError aclrtSetCurrentContext(aclrtContext c) { int *x = c; if (x < g_ctx 
 EXP aclError aclrtGetPrimaryCtxState(int32_t d, uint32_t *f, int32_t *a) { (void)d; if (f) *f = 0; if (a) *a = 1; return 0; }
 EXP aclError aclrtGetLogicDevIdByUserDevId(const int32_t u, int32_t *const l) { *l = u; return 0; }
 EXP void npu_stub_note(const char *what, const void *on, const void *stream);
-EXP aclError aclrtSynchronizeDevice(void) { return synchronised(); }
-EXP aclError aclrtSynchronizeDeviceWithTimeout(int32_t t) { (void)t; return synchronised(); }
+EXP aclError aclrtSynchronizeDevice(void) { npu_stub_note("synchronize device", NULL, NULL); return synchronised(); }
+EXP aclError aclrtSynchronizeDeviceWithTimeout(int32_t t) { (void)t; return aclrtSynchronizeDevice(); }
 EXP aclError aclrtSynchronizeStream(aclrtStream s) { npu_stub_note("synchronize", NULL, s); return synchronised(); }
 EXP aclError aclrtSynchronizeStreamWithTimeout(aclrtStream s, int32_t t) { (void)t; return aclrtSynchronizeStream(s); }
 EXP aclError aclrtDeviceCanAccessPeer(int32_t *c, int32_t a, int32_t b) { (void)a; (void)b; *c = 0; return 0; }

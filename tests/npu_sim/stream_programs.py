@@ -140,6 +140,16 @@ def waiting_of_the_host(x):
 
 
 @program()
+def waiting_for_the_device(x):
+    y = x * 2
+    torch.npu.synchronize()
+    z = y + 1
+    torch.npu.synchronize(0)
+    torch.accelerator.synchronize()
+    return (z * 3).to("cpu", non_blocking=True)
+
+
+@program()
 def what_nobody_uses_is_not_issued_but_events_are(x):
     EVENT.record()
     SIDE.wait_event(EVENT)

@@ -21,7 +21,8 @@ SCRIPT = Path(__file__).parent / "run_streams.py"
 PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 
 
-BETWEEN = ("record", "wait", "replay", "synchronize")
+BETWEEN = ("record", "wait", "replay", "synchronize", "synchronize device")
+WAITING = ("waiting_of_the_host", "waiting_for_the_device")
 COPIES = ("copy", "_foreach_copy", "_copy_from", "clone")
 
 
@@ -77,7 +78,7 @@ def test_a_restart_loads_no_compiler(runs):
 
 
 @pytest.mark.parametrize("phase", ["cold", "restarted"])
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"waiting_of_the_host"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*WAITING}))
 def test_a_capture_takes_the_work_of_all_streams_in_and_replays_it(captured_runs, name, phase):
     row = captured_runs[phase == "restarted"]["rows"][name]
     assert row["equal"]
@@ -90,11 +91,20 @@ def test_a_capture_takes_the_work_of_all_streams_in_and_replays_it(captured_runs
         assert [each[0] for each in call].count("replay") == 1
 
 
-def test_a_program_that_makes_the_host_wait_is_not_captured(captured_runs):
+@pytest.mark.parametrize("name", WAITING)
+def test_a_program_that_makes_the_host_wait_is_not_captured(captured_runs, name):
     for run in captured_runs:
-        row = run["rows"]["waiting_of_the_host"]
+        row = run["rows"][name]
         assert row["equal"]
         assert (row["replays"], row["issued"]) == (0, row["eager"])
+
+
+def test_a_wait_for_the_device_stays_in_its_place(runs):
+    for run in runs:
+        issued = [what for what, *_ in run["rows"]["waiting_for_the_device"]["issued"][0]]
+        waits = [i for i, what in enumerate(issued) if what == "synchronize device"]
+        assert len(waits) == 3
+        assert issued.index("mul") < waits[0] < issued.index("add") < waits[1]
 
 
 def test_a_replay_waits_for_the_streams_of_its_caller_and_they_for_it(captured_runs):
