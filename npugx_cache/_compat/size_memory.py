@@ -8,13 +8,14 @@ Checked on torch 2.11 and 2.13.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import pgo
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Row = list[Any]
 """[source, scalar, sizes, strides]; each value is an int, None (not known), "?" (it changed) or
@@ -22,6 +23,31 @@ Row = list[Any]
 
 
 _MAX_INT = 1 << 63
+
+
+_ours: dict[Any, dict[str, Any]] = {}
+"""What Dynamo knows from traces of ours, by function as Dynamo knows it."""
+
+
+@contextlib.contextmanager
+def of_our_traces(function: types.FunctionType) -> Iterator[None]:
+    """Inside, Dynamo knows of a function what our traces have told it, and nothing else.
+
+    A torch.compile of the same function by the user does not come to know it.
+    """
+    memory, key = _memory(function), _code_id(function)
+    theirs = dict(memory)
+    _exchange(memory, _ours.get(key, {}))
+    try:
+        yield
+    finally:
+        _ours[key] = dict(memory)
+        _exchange(memory, theirs)
+
+
+def _exchange(memory: Any, wanted: dict[str, Any]) -> None:
+    memory.clear()
+    memory.update(wanted)
 
 
 def recorded(function: types.FunctionType) -> list[Row]:
@@ -52,12 +78,15 @@ def forget(function: types.FunctionType) -> None:
 
 
 def _memory(function: types.FunctionType) -> Any:
+    return pgo.get_code_state()[_code_id(function)].automatic_dynamic
+
+
+def _code_id(function: types.FunctionType) -> Any:
     make: Any = pgo.CodeId.make
     try:
-        code_id = make(function.__code__, function.__closure__)
+        return make(function.__code__, function.__closure__)
     except TypeError:  # before torch 2.13 the free variables play no part
-        code_id = make(function.__code__)
-    return pgo.get_code_state()[code_id].automatic_dynamic
+        return make(function.__code__)
 
 
 def _plain(value: Any) -> Any:

@@ -74,6 +74,18 @@ def capture(
     flipped: str | None = None,
 ) -> Capture | NotCaptured:
     """Trace one call. `flipped`: as in `set_history.Walks`. Raises what is the user's to catch."""
+    with size_memory.of_our_traces(function):
+        return _capture(function, args, kwargs, dynamic, known, flipped)
+
+
+def _capture(
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic: bool | None,
+    known: Known,
+    flipped: str | None,
+) -> Capture | NotCaptured:
     sizes = _begin_with(function, known) if dynamic is None else []
     lookups.forget_types()
     asked = unguarded.Asked()

@@ -28,6 +28,11 @@ def test_outside_of_our_traces_every_name_of_dynamos_is_its_own(rows):
     assert rows["left"] == []
 
 
+def test_sizes_that_our_traces_met_are_unknown_to_those_of_the_user(rows):
+    assert rows["sizes"] == rows["sizes alone"]
+    assert rows["misses by size"] == [2, 2]
+
+
 def test_in_our_trace_hooks_were_in_place(rows):
     """Otherwise the tests above could not fail."""
     assert len(rows["in place"]) > 50

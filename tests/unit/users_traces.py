@@ -103,6 +103,25 @@ def changed(before, after):
     return [n for n in before if n not in after or before[n] is not after[n]]
 
 
+def scaled(x):
+    return x * 2 + 1
+
+
+def graphs_of_sizes(*sizes):
+    """The graphs of a user's torch.compile that meets sizes one after another."""
+    graphs = []
+
+    def backend(graph_module, inputs):
+        del inputs
+        graphs.append(graph_module.print_readable(print_output=False))
+        return graph_module.forward
+
+    compiled = torch.compile(scaled, backend=backend, fullgraph=True)
+    for size in sizes:
+        compiled(torch.ones(size))
+    return graphs
+
+
 BEGUN, DONE = threading.Event(), threading.Event()
 
 
@@ -150,9 +169,17 @@ def beside():
         "info": cached.cache_info()._asdict(),
     }
     rows["left"] = changed(before, names_of_dynamo())
+    cached = cache_compile(scaled)
+    for size in (3, 4, 5):
+        cached(torch.ones(size))
+    rows["misses by size"] = cached.cache_info().misses
+    rows["sizes"] = graphs_of_sizes(6)
+    cached(torch.ones(7))
+    rows["misses by size"] = [rows["misses by size"], cached.cache_info().misses]
     rows["after"] = traced()
     return rows
 
 
 if __name__ == "__main__":
-    print(json.dumps(beside() if sys.argv[1:] else {"alone": traced()}, default=str))
+    alone = {} if sys.argv[1:] else {"sizes alone": graphs_of_sizes(6), "alone": traced()}
+    print(json.dumps(alone or beside(), default=str))
