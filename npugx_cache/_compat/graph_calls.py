@@ -43,7 +43,7 @@ _COMPUTING = frozenset(
     {
         *("_operator", "math", "torch.functional", "torch.nn.functional", "torch._lowrank"),
         *("torch._linalg_utils", "torch.masked._ops", "torch.signal.windows.windows"),
-        *("torch.nn.grad", "torch.sparse", "torch.nested._internal.nested_tensor"),
+        *("torch.nn.grad", "torch.autograd.functional", "torch.nested"),
     }
 )
 """Modules of which every function computes something of its arguments."""
@@ -83,6 +83,7 @@ _COMPUTED = (
     "torch.Size",
     "torch.nn.attention._backend_from_string",
     "torch.autograd.grad",
+    "torch.sparse.sum",
     "torch._C._autograd._get_data_attr",
     "torch._utils._element_size",
     "torch._utils._flatten_dense_tensors",

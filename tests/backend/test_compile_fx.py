@@ -90,3 +90,22 @@ def test_training_is_refused():
     with pytest.raises(Exception, match="for inference"):
         compiled(torch.ones(3, requires_grad=True))
     torch._dynamo.reset()
+
+
+def test_a_state_that_a_graph_of_dynamos_changes_is_changed_at_each_call(caplog):
+    def function(x):
+        y = x * 2
+        torch.backends.cuda.enable_flash_sdp(False)
+        return y + 1
+
+    compiled = torch.compile(function, backend=dynamo_backend, fullgraph=True)
+    try:
+        for _ in range(2):
+            torch.backends.cuda.enable_flash_sdp(True)
+            with torch.no_grad():
+                assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
+            assert not torch.backends.cuda.flash_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+        torch._dynamo.reset()
+    assert "enable_flash_sdp has an effect or an answer that a graph does not hold" in caplog.text
