@@ -20,6 +20,7 @@ from npugx_cache.portable import (
     decode,
     describe,
     encode,
+    expression,
     function_chain,
     look_up,
     same,
@@ -179,7 +180,7 @@ def wording(made: Plain, name: Callable[[int], str]) -> str:
 
 def as_python(condition: Plain, name: Callable[[int], str]) -> str:
     made, expected = condition
-    return f"list({wording(made, name)}) == {describe(['list', expected])}"
+    return f"list({wording(made, name)}) == {expression(['list', expected])}"
 
 
 def failures(

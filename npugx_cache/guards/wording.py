@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.guards import orders, shapes
 from npugx_cache.guards.tree import Check, GuardTree, Kind, Step, TensorFact
-from npugx_cache.portable import describe, encode, seal
-from npugx_cache.portable.texts import sealed_expression, with_sealed
+from npugx_cache.portable import describe, encode, expression, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -108,18 +107,6 @@ class Wording:
             yield shapes.wording(condition, self.path)
         for condition in tree.orders:
             yield orders.as_python(condition, self.path)
-
-
-class _Verbatim(str):
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def expression(data: Plain) -> str:
-    """Encoded data as Python."""
-    return describe(with_sealed(data, lambda text: _Verbatim(sealed_expression(text))))
 
 
 _PATHS: dict[Step, Callable[[str, Any], str]] = {

@@ -15,6 +15,7 @@ from npugx_cache.portable.values import (
     describe,
     encode,
     encoded_keys,
+    expression,
     ordered_keys,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "describe",
     "encode",
     "encoded_keys",
+    "expression",
     "function_chain",
     "identity",
     "look_up",

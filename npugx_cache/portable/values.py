@@ -12,7 +12,7 @@ import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.portable.texts import is_sealed, sealed_words
+from npugx_cache.portable.texts import is_sealed, sealed_expression, sealed_words, with_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,3 +183,15 @@ _DESCRIBED: dict[str, Callable[..., str]] = {
         "{" + ", ".join(f"{describe(key)}: {describe(value)}" for key, value in items) + "}"
     ),
 }
+
+
+class _Verbatim(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def expression(data: Plain) -> str:
+    """The same as Python might have it, for the text of an entry."""
+    return describe(with_sealed(data, lambda text: _Verbatim(sealed_expression(text))))
