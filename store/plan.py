@@ -130,6 +130,9 @@ def make_plan(
     if policy.everything:
         most = many = -1.0
     chosen: list[int] = []
+    if policy.bypasses:
+        kinds = stock.columns.texts("kind")
+        order, most = [at for at in order if kinds[at] == "bypass"], -1.0
     for at in order:
         if size <= most and count <= many and used[at] >= oldest:
             if policy.weigh == "lru":

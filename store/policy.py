@@ -11,7 +11,8 @@ class PrunePolicy(NamedTuple):
     """What to keep: `max_size` in bytes, `older_than` in seconds since the last use.
 
     `weigh` says what goes first: what was not used for longest, or, weighed by cost, what was
-    not used for long, is large and was cheap to compile.
+    not used for long, is large and was cheap to compile. `bypasses`: the stored notes of calls that
+    can't be cached go, and nothing else does.
     """
 
     max_size: int | None = None
@@ -19,6 +20,7 @@ class PrunePolicy(NamedTuple):
     older_than: float | None = None
     weigh: Weigh = "lru"
     everything: bool = False
+    bypasses: bool = False
 
     @property
     def limits_nothing(self) -> bool:

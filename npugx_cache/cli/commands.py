@@ -204,6 +204,11 @@ def new_key(file: str) -> None:
     show_default=True,
     help="What goes first: the least recently used, or also the large and cheaply compiled.",
 )
+@click.option(
+    "--refusals",
+    is_flag=True,
+    help="Remove the notes of calls that can't be cached, so that they are tried again.",
+)
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option(
@@ -218,6 +223,7 @@ def prune(  # click passes them by name
     older_than: float | None,
     max_entries: int | None,
     weigh: Literal["lru", "cost"],
+    refusals: bool,
     everything: bool,
     dry_run: bool,
     yes: bool,
@@ -232,13 +238,17 @@ def prune(  # click passes them by name
         older_than=older_than,
         weigh=weigh,
         everything=everything,
+        bypasses=refusals,
     )
-    if not everything and policy.limits_nothing:
+    if not everything and not refusals and policy.limits_nothing:
         raise click.UsageError(
-            "nothing says what to remove: give --max-size, --max-entries, --older-than or --all"
+            "nothing says what to remove: give --max-size, --max-entries, --older-than, "
+            "--refusals or --all"
         )
     if everything and not policy.limits_nothing:
         raise click.UsageError("--all removes everything: leave the other limits out")
+    if refusals and (everything or not policy.limits_nothing):
+        raise click.UsageError("--refusals removes refusals alone: leave the other limits out")
     stopped = print_prune(directory, form, policy=policy, dry_run=dry_run, asked=yes)
     if stopped is not None:
         raise Failure(stopped)

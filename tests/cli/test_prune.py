@@ -13,7 +13,7 @@ def count(store):
 def test_prune_without_a_criterion_is_an_error_that_names_them(filled, run):
     done = run("prune")
     assert done.returncode == 2
-    assert "--max-size, --max-entries, --older-than or --all" in done.stderr
+    assert "--max-size, --max-entries, --older-than, --refusals or --all" in done.stderr
     assert count(filled) == 3
 
 
@@ -30,6 +30,16 @@ def test_a_wrong_value_names_the_option_and_the_form(filled, run, option, value)
 
 def test_all_together_with_a_limit_is_an_error(filled, run):
     assert run("prune", "--all", "--max-size", "1G").returncode == 2
+
+
+def test_refusals_go_alone(filled, run):
+    kinds = [row.manifest.kind for row in filled.listing()]
+    done = run("prune", "--refusals")
+    assert f"removed {kinds.count('bypass')} entr" in done.stdout
+    assert kinds.count("bypass") >= 1
+    left = [row.manifest.kind for row in filled.listing()]
+    assert left == [kind for kind in kinds if kind != "bypass"]
+    assert run("prune", "--refusals", "--all").returncode == 2
 
 
 def test_prune_by_size_says_what_it_removed_and_freed(filled, run):
