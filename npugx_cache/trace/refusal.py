@@ -50,8 +50,8 @@ def conditions_of(
     roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, met.imports))
     for guard in sorted(met.guards, key=_place_of):
-        kind, _, _ = tracing.guard_row(guard)
-        if kind not in _ABOUT_TENSORS:
+        kind, source, _ = tracing.guard_row(guard)
+        if kind not in _ABOUT_TENSORS and not _is_of_a_walked_table(source):
             with contextlib.suppress(NotPortable, NotEager):
                 add_guards(builder, [guard], {}, ())
     with contextlib.suppress(NotPortable):
@@ -65,6 +65,20 @@ def conditions_of(
         return None  # the trace has changed what it looked at
     tree = tree.sealed(texts_in(met.codes))
     return Conditions(guards=tree, facts=tuple(_facts(met.codes, function)))
+
+
+def _is_of_a_walked_table(source: Any) -> bool:
+    """Whether a value is the n-th of a dict that the call was not given.
+
+    Libraries keep tables of what they have met so far: the trace itself, or the eager run after it,
+    fills them, and the next process begins without.
+    """
+    by_position, positions = False, tracing.sources.ConstDictKeySource
+    while hasattr(source, "base"):
+        by_position |= isinstance(source, positions)
+        by_position |= isinstance(getattr(source, "index", None), positions)
+        source = source.base
+    return by_position and not isinstance(source, tracing.sources.LocalSource)
 
 
 def _place_of(guard: Any) -> tuple[str, str, str]:
