@@ -291,11 +291,14 @@ def test_a_pickle_planted_in_the_counters_is_neither_run_nor_in_the_way(hits, st
 
 def test_a_row_that_names_a_file_is_not_followed(hits, state_home, tmp_path):
     hits(1)
+    mine = tmp_path / "mine"
+    mine.write_text("a file of the user's")
     with sqlite3.connect(database(state_home)) as connection:
-        connection.execute("UPDATE Cache SET mode = 2, filename = '/etc/passwd', value = NULL")
+        connection.execute("UPDATE Cache SET mode = 2, filename = ?, value = NULL", (str(mine),))
     connection.close()
     assert hits(0) == 0
     assert hits(1) == 1
+    assert mine.read_text() == "a file of the user's"
 
 
 @pytest.mark.parametrize("garbage", [b"no database" * 1000, b""])
