@@ -7,7 +7,6 @@ import hashlib
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from npugx_cache.store import syscalls
 from npugx_cache.store.files import Fault, quarantine, read_file, write_file
 from npugx_cache.store.manifest import BlobRef
 from npugx_cache.store.plain import Malformed
@@ -51,10 +50,10 @@ def write(folder: Folder, blob: Packed, *, durable: bool, changed: set[str]) -> 
     path = folder.blob(blob.ref.sha256)
     with contextlib.suppress(OSError):
         # Touched before it is looked at: a cleaner spares what is younger than its scan.
-        syscalls.touch(path)
+        folder.tree.touch(path)
         if _is_intact(folder, blob.ref):
             if durable:  # whoever wrote it may not have synced it
-                syscalls.fsync_path(path)
+                folder.tree.fsync(path)
                 changed.add(path.rpartition("/")[0])
             return False
     changed |= write_file(folder, path, blob.stored, durable=durable)
@@ -63,7 +62,7 @@ def write(folder: Folder, blob: Packed, *, durable: bool, changed: set[str]) -> 
 
 def is_there(folder: Folder, ref: BlobRef) -> bool:
     try:
-        return syscalls.lstat(folder.blob(ref.sha256)).st_size == ref.stored_size
+        return folder.tree.lstat(folder.blob(ref.sha256)).st_size == ref.stored_size
     except OSError:
         return False
 
@@ -71,8 +70,12 @@ def is_there(folder: Folder, ref: BlobRef) -> bool:
 def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
     """Return the stored bytes of a blob, of the right size and digest."""
     path = folder.blob(ref.sha256)
-    known = None if verified is None else verified.blob(ref.sha256)
-    found = read_file(folder, path, limit=MAX_BYTES, size=ref.stored_size, known=known)
+    known = refused = None
+    if verified is not None:
+        known, refused = verified.blob(ref.sha256), verified.refusal(ref.sha256)
+    found = read_file(
+        folder, path, limit=MAX_BYTES, size=ref.stored_size, known=known, refused=refused
+    )
     if isinstance(found, Fault):
         if found.wrong_size:
             quarantine(folder, path, found.reason, found.status)
@@ -80,9 +83,11 @@ def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> by
     if found.verified:
         return found.data
     if hashlib.sha256(found.data).hexdigest() != ref.sha256:
-        reason = f"blob {ref.name}: digest mismatch at {folder.relative(path)}"
-        quarantine(folder, path, reason, found.status)
-        return Miss(reason=reason)
+        reason = f"digest mismatch at {path}"
+        if verified is not None:
+            verified.note_refusal(ref.sha256, stamp(found.status), reason)
+        quarantine(folder, path, f"blob {ref.name}: {reason}", found.status)
+        return Miss(reason=f"blob {ref.name}: {reason}")
     if verified is not None:
         verified.note_blob(ref.sha256, stamp(found.status))
     return found.data

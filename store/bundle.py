@@ -12,7 +12,7 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
-from npugx_cache.store import blobs, layout, publish, syscalls
+from npugx_cache.store import blobs, layout, publish
 from npugx_cache.store.manifest import MAX_BYTES, BlobRef, Manifest, decode, encode
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Miss
@@ -57,14 +57,14 @@ def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> B
             if isinstance(stored, Miss):
                 missing[digest] = stored.reason
                 continue
-            _add(tar, folder.relative(folder.blob(digest)), stored)
+            _add(tar, folder.blob(digest), stored)
             report.blobs, report.size = report.blobs + 1, report.size + len(stored)
         for manifest, data in wanted:
             lost = [missing[ref.sha256] for ref in manifest.blobs if ref.sha256 in missing]
             if lost:
                 report.refused.append((manifest.entry, lost[0]))
                 continue
-            _add(tar, folder.relative(folder.manifest(manifest.key, manifest.entry)), data)
+            _add(tar, folder.manifest(manifest.key, manifest.entry), data)
             report.entries.append(manifest)
             report.size += len(data)
     return report
@@ -103,10 +103,10 @@ def _unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
                 case None if member.name != "CACHEDIR.TAG" and not member.isdir():
                     report.refused.append((member.name[:200], "not a file of a cache"))
         # Synced at once and not file by file, the blobs before any manifest names them.
-        syscalls.sync_filesystem(folder.base)
+        folder.tree.sync_filesystem()
         for member, key, entry in manifests:
             _unpack_manifest(folder, tar, member, (key, entry), sign=sign, report=report)
-        syscalls.sync_filesystem(folder.base)
+        folder.tree.sync_filesystem()
     return report
 
 

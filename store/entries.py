@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import Fault, quarantine, read_file
-from npugx_cache.store.layout import is_digest, is_key, key_folders, listdir
+from npugx_cache.store.layout import VERSION, is_digest, is_key, key_folders, listdir
 from npugx_cache.store.manifest import MAX_BYTES, Manifest, decode
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.results import Candidates, Miss, Refused
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from npugx_cache.store.verified import Verified
 
 MIN_PREFIX = 4
+# What is looked at under one key. Of both an honest key has a small part: a manifest is some KB,
+# and a function that is compiled for more shapes than these is given up. Who can write the folder
+# could make a lookup take minutes otherwise, with files that are holes for the most part.
+MAX_ENTRIES = 1024
+MAX_KEY_BYTES = 64 << 20
+_MAX_NAMES = 4 * MAX_ENTRIES
+_MANIFESTS = f"{VERSION}/ac"
 _MAX_NAMED = 8
 _MAX_MARKERS = 4096
 
@@ -38,14 +45,42 @@ class Entry(NamedTuple):
     status: os.stat_result
 
 
-def load(folder: Folder, key: str, entry: str) -> Entry | Refused:
-    """Read, verify and decode one manifest; a bad one goes to quarantine."""
+class Allowance:
+    """How many bytes may still be read under one key."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_KEY_BYTES
+
+
+def load(
+    folder: Folder,
+    key: str,
+    entry: str,
+    *,
+    at: int | None = None,
+    verified: Verified | None = None,
+    allowance: Allowance | None = None,
+) -> Entry | Refused:
+    """Read, verify and decode one manifest; a bad one goes to quarantine.
+
+    `at` is the folder of the key, where that is open.
+    """
     path = folder.manifest(key, entry)
-    found = read_file(folder, path, limit=MAX_BYTES)
+    left = MAX_BYTES if allowance is None else allowance.left
+    refused = None if verified is None else verified.refusal(path)
+    found = read_file(folder, path, limit=min(MAX_BYTES, left), refused=refused, at=at)
     if isinstance(found, Fault):
-        if found.wrong_size:
-            quarantine(folder, path, found.reason, found.status)
-        return Refused(entry=entry, key=key, reason=found.reason)
+        reason = found.reason
+        if found.wrong_size and found.status is not None:
+            if found.status.st_size > MAX_BYTES:
+                quarantine(folder, path, reason, found.status)
+            else:
+                reason = f"{path} was not read: more than {MAX_KEY_BYTES >> 20} MB under one key"
+        return Refused(entry=entry, key=key, reason=reason)
+    if allowance is not None:
+        allowance.left -= len(found.data)
     try:
         manifest = decode(found.data, key, folder.secret)
         if (manifest.key, manifest.entry) != (key, entry):
@@ -53,41 +88,72 @@ def load(folder: Folder, key: str, entry: str) -> Entry | Refused:
             raise Malformed("the manifest of another entry")  # noqa: TRY301
     except Unsigned as error:
         # Left where it is: another team, or this one before it changed its key, may need it.
-        reason = f"{folder.relative(path)} is not trusted: {error}"
-        return Refused(entry=entry, key=key, reason=reason)
+        reason = f"{path} is not trusted: {error}"
     except Malformed as error:
-        reason = f"{folder.relative(path)}: {error}"
+        reason = f"{path}: {error}"
         quarantine(folder, path, str(error), found.status)
-        return Refused(entry=entry, key=key, reason=reason)
-    return Entry(manifest, found.status)
+    else:
+        return Entry(manifest, found.status)
+    if verified is not None:
+        verified.note_refusal(path, stamp(found.status), reason)
+    return Refused(entry=entry, key=key, reason=reason)
 
 
 def load_key(
-    folder: Folder, key: str, status: os.stat_result, skip: Collection[str] = ()
-) -> Iterator[Entry | Refused]:
+    folder: Folder, key: str, skip: Collection[str] = (), verified: Verified | None = None
+) -> list[Entry | Refused]:
     """Read the entries of a key but those in `skip`; OSError where its folder can't be read.
 
-    `status` is the folder's.
+    What is verified is noted, all of the key at once where nothing of it was refused.
     """
-    path = folder.key(key)
-    fault = distrust(status, folder.trust, folder.group)
-    if not syscalls.is_folder(status):
-        yield Refused(entry="", key=key, reason=f"{folder.relative(path)} is not a folder")
-        return
-    if fault is not None:
-        yield Refused(entry="", key=key, reason=f"{folder.relative(path)} is not trusted: {fault}")
-        return
-    for name in sorted(syscalls.names(path)):
-        # .nfs files and other leftovers are nobody's entries.
-        if is_digest(name) and name not in skip:
-            yield load(folder, key, name)
+    at = open_key(folder, key)
+    try:
+        status = syscalls.fstat(at)
+        fault = distrust(status, folder.trust, folder.group)
+        if fault is not None:
+            reason = f"{folder.key(key)} is not trusted: {fault}"
+            return [Refused(entry="", key=key, reason=reason)]
+        names = entry_names(at)
+        found = _load_names(folder, key, at, [n for n in names if n not in skip], verified)
+    finally:
+        syscalls.close(at)
+    if verified is not None and not skip:
+        entries = [item for item in found if isinstance(item, Entry)]
+        if len(entries) == len(found):
+            verified.note_key(key, stamp(status), entries)
+    return found
+
+
+def open_key(folder: Folder, key: str) -> int:
+    """Open the folder of a key, to list it; the caller closes it. Raises OSError."""
+    return folder.tree.open_below(_MANIFESTS, [key[:2], key], syscalls.open_folder)
+
+
+def _load_names(
+    folder: Folder, key: str, at: int, names: list[str], verified: Verified | None
+) -> list[Entry | Refused]:
+    allowance = Allowance()
+    found = [
+        load(folder, key, name, at=at, verified=verified, allowance=allowance)
+        for name in names[:MAX_ENTRIES]
+    ]
+    if len(names) > MAX_ENTRIES:
+        reason = f"{folder.key(key)} has more than {MAX_ENTRIES} entries; the rest was not read"
+        found.append(Refused(entry="", key=key, reason=reason))
+    return found
+
+
+def entry_names(at: int) -> list[str]:
+    """Return the names in the open folder of a key that can be entries, of many only some."""
+    # .nfs files and other leftovers are nobody's entries.
+    return sorted(filter(is_digest, syscalls.some_names(at, _MAX_NAMES)))
 
 
 def load_all(folder: Folder) -> Iterator[Entry | Refused]:
     """Read every entry of the store; what can't be read is a refusal."""
     for key in key_folders(folder):
         try:
-            yield from load_key(folder, key, syscalls.lstat(folder.key(key)))
+            yield from load_key(folder, key)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -121,17 +187,10 @@ def _known(
     folder: Folder, key: str, skip: Collection[str], verified: Verified | None
 ) -> list[Entry | Refused]:
     """Return what `load_key` would, without reading it again where nothing has changed."""
-    if verified is None:
-        return list(load_key(folder, key, syscalls.lstat(folder.key(key)), skip))
-    known = verified.key(key)
+    known = None if verified is None else verified.key(key)
     if known is not None:
         return [entry for entry in known if entry.manifest.entry not in skip]
-    status = syscalls.lstat(folder.key(key))
-    found = list(load_key(folder, key, status, skip))
-    entries = [item for item in found if isinstance(item, Entry)]
-    if len(entries) == len(found) and not skip:
-        verified.note_key(key, stamp(status), entries)
-    return found
+    return load_key(folder, key, skip, verified)
 
 
 def _missing_reason(*, bypassed: bool, refused: tuple[Refused, ...]) -> str:
@@ -146,10 +205,10 @@ def siblings(folder: Folder, identity: str, limit: int) -> tuple[Manifest, ...]:
         return ()
     root = folder.part(f"fn/{identity}")
     aged: list[tuple[float, str]] = []
-    for key in listdir(root)[:_MAX_MARKERS]:
-        if is_key(key):
+    with contextlib.suppress(OSError), folder.tree.place(f"{root}/") as (at, _):
+        for key in _markers(folder, root):
             with contextlib.suppress(OSError):
-                aged.append((syscalls.lstat(f"{root}/{key}").st_mtime, key))
+                aged.append((syscalls.lstat(key, at).st_mtime, key))
     found: list[Manifest] = []
     for _, key in sorted(aged, reverse=True)[:limit]:
         found.extend(
@@ -161,6 +220,14 @@ def siblings(folder: Folder, identity: str, limit: int) -> tuple[Manifest, ...]:
     return tuple(found[:limit])
 
 
+def _markers(folder: Folder, root: str) -> list[str]:
+    fd = folder.tree.enter(root, to_list=True)
+    try:
+        return sorted(filter(is_key, syscalls.some_names(fd, _MAX_MARKERS)))
+    finally:
+        syscalls.close(fd)
+
+
 def find(folder: Folder, prefix: str) -> Manifest | Miss:
     """Return the entry whose id starts with `prefix`, where that is exactly one."""
     wanted = prefix.lower()
@@ -169,7 +236,7 @@ def find(folder: Folder, prefix: str) -> Manifest | Miss:
     matches = sorted(
         (entry, key)
         for key in key_folders(folder)
-        for entry in listdir(folder.key(key))
+        for entry in listdir(folder, folder.key(key))
         if is_digest(entry) and entry.startswith(wanted)
     )
     if not matches:

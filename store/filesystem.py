@@ -29,8 +29,8 @@ NETWORK = {
 LOST_AT_A_RESTART = {"tmpfs", "ramfs"}
 
 
-def is_local(path: str) -> bool:
-    """Tell whether this host alone keeps the times of the files in a folder."""
+def is_local(path: str | int) -> bool:
+    """Tell whether this host alone keeps the times of the files in a folder, open or by path."""
     try:
         return syscalls.filesystem_magic(path) in LOCAL
     except OSError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from npugx_cache.config import state_folder
-from npugx_cache.store import blobs, entries, flushing, syscalls
+from npugx_cache.store import blobs, entries, flushing
 from npugx_cache.store.files import quarantine
 from npugx_cache.store.layout import stamp_shard
-from npugx_cache.store.opening import changed_hands, folder_of, prepare_folder
+from npugx_cache.store.opening import folder_of, look_again, prepare_folder, tell_who_can_mend
 from npugx_cache.store.plain import Malformed
 from npugx_cache.store.policy import PrunePolicy
 from npugx_cache.store.results import (
@@ -125,21 +126,20 @@ class FolderStore:
         """Write an entry; return why it could not be, or None."""
         from npugx_cache.store.publish import write
 
+        folder = self._folder
         try:
-            try:
-                fault = changed_hands(self._folder)
-            except FileNotFoundError:  # removed since it was opened
-                opened = prepare_folder(self._folder)
-                fault = opened.reason if isinstance(opened, Unusable) else None
+            fault = look_again(folder)
             if fault is None:
-                write(self._folder, entry, self._upkeep.make_room)
+                write(folder, entry, self._upkeep.make_room)
         except OSError as error:
-            return self._folder.explain(error)
+            fault = folder.explain(error)
+            if error.errno == errno.EACCES and folder.trust == "group":
+                tell_who_can_mend(folder, fault)
         return fault
 
     def holds(self, manifest: Manifest) -> bool:
         try:
-            syscalls.lstat(self._folder.manifest(manifest.key, manifest.entry))
+            self._folder.tree.lstat(self._folder.manifest(manifest.key, manifest.entry))
         except OSError:
             return False
         return True
@@ -198,8 +198,8 @@ class FolderStore:
             path = self._folder.manifest(key, entry)
             with contextlib.suppress(OSError):
                 # At most hourly, as relatime does: a write per read would be the dearer part.
-                if used - syscalls.lstat(path).st_mtime > _TOUCH_EVERY:
-                    syscalls.touch(path)
+                if used - self._folder.tree.lstat(path).st_mtime > _TOUCH_EVERY:
+                    self._folder.tree.touch(path)
                     stamp_shard(self._folder, key)
         self._usage.add(
             {entry: Use(hits=n, last_used=used) for entry, (n, _, used) in hits.items()}

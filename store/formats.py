@@ -34,7 +34,7 @@ def age_out(
     for name in older_formats(folder):
         if not policy.everything and _in_use(folder, name, policy, deadline):
             continue
-        freed += _clear(f"{folder.root}/{name}", deadline, dry_run=dry_run)
+        freed += _clear(folder, name, deadline, dry_run=dry_run)
         if time.monotonic() > deadline:
             break
         gone.append(name)
@@ -44,14 +44,14 @@ def age_out(
 def older_formats(folder: Folder) -> list[str]:
     """Return the names of the older formats that lie in the root and are trusted."""
     found: list[str] = []
-    for name in subfolders(folder.root):
+    for name in subfolders(folder, ""):
         digits = name.removeprefix("v")
         if digits == name or not digits.isascii() or not digits.isdecimal():
             continue
         if not 0 < int(digits) < int(layout.VERSION.removeprefix("v")):
             continue
         with contextlib.suppress(OSError):
-            status = syscalls.lstat(f"{folder.root}/{name}")
+            status = folder.tree.lstat(name)
             if distrust(status, folder.trust, folder.group) is None:
                 found.append(name)
     return found
@@ -61,46 +61,46 @@ def _in_use(folder: Folder, name: str, policy: PrunePolicy, deadline: float) -> 
     """Tell whether anything in it has changed since; a hit freshens its manifest once an hour."""
     limit = _UNUSED if policy.older_than is None else policy.older_than
     since = time.time() - limit
-    for path in _tree(f"{folder.root}/{name}", "ac"):
+    for path in _tree(folder, name, "ac"):
         if time.monotonic() > deadline:
             return True
         with contextlib.suppress(OSError):
-            if syscalls.lstat(path).st_mtime > since:
+            if folder.tree.lstat(path).st_mtime > since:
                 return True
     return False
 
 
-def _clear(root: str, deadline: float, *, dry_run: bool) -> int:
+def _clear(folder: Folder, root: str, deadline: float, *, dry_run: bool) -> int:
     freed = 0
     for part in _PARTS:
-        for path in _tree(root, part):
+        for path in _tree(folder, root, part):
             if time.monotonic() > deadline:
                 return freed
             with contextlib.suppress(OSError):
-                status = syscalls.lstat(path)
+                status = folder.tree.lstat(path)
                 if syscalls.is_folder(status):
                     if not dry_run:
-                        syscalls.rmdir(path)
-                elif dry_run or remove(path):
+                        folder.tree.rmdir(path)
+                elif dry_run or remove(folder, path):
                     freed += status.st_size
     if not dry_run:
-        remove(f"{root}/size")
+        remove(folder, f"{root}/size")
         with contextlib.suppress(OSError):
-            syscalls.rmdir(root)
+            folder.tree.rmdir(root)
     return freed
 
 
-def _tree(parent: str, name: str) -> Iterator[str]:
+def _tree(folder: Folder, parent: str, name: str) -> Iterator[str]:
     """Yield what lies in a folder of `parent` and then the folder itself, following no link."""
-    if name in subfolders(parent):
-        yield from _below(f"{parent}/{name}")
+    if name in subfolders(folder, parent):
+        yield from _below(folder, f"{parent}/{name}")
 
 
-def _below(path: str) -> Iterator[str]:
-    folders = set(subfolders(path))
-    for name in listdir(path):
+def _below(folder: Folder, path: str) -> Iterator[str]:
+    folders = set(subfolders(folder, path))
+    for name in listdir(folder, path):
         if name in folders:
-            yield from _below(f"{path}/{name}")
+            yield from _below(folder, f"{path}/{name}")
         else:
             yield f"{path}/{name}"
     yield path

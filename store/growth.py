@@ -14,7 +14,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store import syscalls
-from npugx_cache.store.files import Fault, read_file, write_file
+from npugx_cache.store.files import Fault, is_writable_in_place, read_file, write_file
 
 if TYPE_CHECKING:
     from npugx_cache.store.layout import Folder
@@ -33,9 +33,11 @@ class Total(NamedTuple):
 def grown(folder: Folder, size: int, entries: int) -> Total | None:
     """Add what was published and return the total, or None where nobody knows it."""
     with contextlib.suppress(OSError):
-        fd = syscalls.open_append(folder.part(_NAME))
+        fd = folder.tree.open_append(folder.part(_NAME))
         try:
-            syscalls.write_all(fd, array("q", [size, entries]).tobytes())
+            # Not into a FIFO, nor through a hard link into another file of the user's.
+            if is_writable_in_place(folder, fd):
+                syscalls.write_all(fd, array("q", [size, entries]).tobytes())
         finally:
             syscalls.close(fd)
     return total(folder)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from npugx_cache.store import syscalls
 from npugx_cache.store.columns import Columns, Row, pack_rows, split_digests
 from npugx_cache.store.derived import Derived, debug
-from npugx_cache.store.entries import Entry, load
+from npugx_cache.store.entries import Entry, entry_names, load, open_key
 from npugx_cache.store.layout import is_digest, keys_of_shard, listdir, shards
 from npugx_cache.store.plain import pack, unpack
 
@@ -129,7 +129,7 @@ class Index:
     def _shard(self, where: str, known: _Shard | None, fresh: dict[str, _Shard]) -> _Shard:
         """Return a shard as it is now, from the index where that is still true."""
         try:
-            mtime = syscalls.lstat(self._folder.part(where)).st_mtime_ns
+            mtime = self._folder.tree.lstat(self._folder.part(where)).st_mtime_ns
         except OSError:
             mtime = 0  # gone just now
         if known is not None and known.mtime == mtime:
@@ -150,15 +150,16 @@ class Index:
         path = self._folder.part(where)
         digests: list[str] = []
         sizes, times = array("q"), array("d")
-        for name in listdir(path):
-            if not is_digest(name) or name[:2] != where[4:]:
-                continue
-            with contextlib.suppress(OSError):
-                status = syscalls.lstat(f"{path}/{name}")
-                shard.count(status)
-                digests.append(name)
-                sizes.append(status.st_size)
-                times.append(status.st_mtime)
+        with contextlib.suppress(OSError), self._folder.tree.place(f"{path}/") as (at, _):
+            for name in listdir(self._folder, path):
+                if not is_digest(name) or name[:2] != where[4:]:
+                    continue
+                with contextlib.suppress(OSError):
+                    status = syscalls.lstat(name, at)
+                    shard.count(status)
+                    digests.append(name)
+                    sizes.append(status.st_size)
+                    times.append(status.st_mtime)
         shard.part = {
             "count": len(digests),
             "digests": bytes.fromhex("".join(digests)),
@@ -174,26 +175,30 @@ class Index:
         digests: list[str] = []
         stamps: list[Plain] = []
         for key in keys_of_shard(self._folder, where):
-            path = self._folder.key(key)
             try:
-                names = [name for name in syscalls.names(path) if is_digest(name)]
+                at = open_key(self._folder, key)
             except OSError:
                 continue
-            for name in sorted(names):
-                with contextlib.suppress(OSError):
-                    status = syscalls.lstat(f"{path}/{name}") if before else None
-                    found = before.get((name, *_stamp(status))) if status else None
-                    if found is None or status is None:
-                        item = load(self._folder, key, name)
-                        if not isinstance(item, Entry):
-                            shard.refused.append(item)
-                            continue
-                        status = item.status
-                        found = _row(item), [ref.sha256 for ref in item.manifest.blobs]
-                    rows.append(found[0])
-                    digests += found[1]
-                    stamps.append(list(_stamp(status)))
-                    shard.count(status)
+            try:
+                for name in entry_names(at):
+                    with contextlib.suppress(OSError):
+                        status = syscalls.lstat(name, at) if before else None
+                        found = before.get((name, *_stamp(status))) if status else None
+                        if found is None or status is None:
+                            item = load(self._folder, key, name, at=at)
+                            if not isinstance(item, Entry):
+                                shard.refused.append(item)
+                                continue
+                            status = item.status
+                            found = _row(item), [ref.sha256 for ref in item.manifest.blobs]
+                        rows.append(found[0])
+                        digests += found[1]
+                        stamps.append(list(_stamp(status)))
+                        shard.count(status)
+            except OSError:
+                continue
+            finally:
+                syscalls.close(at)
         shard.part, shard.stamps = pack_rows(rows, digests), pack(stamps)
         return shard
 

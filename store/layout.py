@@ -1,4 +1,7 @@
-"""Where things lie. Nothing absolute is written inside a store, so its folder can be moved."""
+"""Where things lie. Nothing absolute is written inside a store, so its folder can be moved.
+
+Paths are those inside a store, such as `v1/tmp`; `Folder.tree` reaches what they name.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
+from npugx_cache.store.tree import Tree
+from npugx_cache.store.trust import share, share_folder
 
 if TYPE_CHECKING:
     from npugx_cache.config import TrustMode
@@ -68,7 +73,6 @@ class Folder:
 
     # No dataclass: its repr must not show the secret, and a start would pay for making it.
     __slots__ = (
-        "base",
         "file_mode",
         "folder_mode",
         "group",
@@ -76,6 +80,7 @@ class Folder:
         "root",
         "secret",
         "sharing",
+        "tree",
         "trust",
     )
 
@@ -88,9 +93,9 @@ class Folder:
         secret: bytes | None = None,
         group: int | None = None,
         sharing: int = 0,
+        tree: Tree | None = None,
     ) -> None:
         self.root = root
-        self.base = f"{root}/{VERSION}"
         self.trust = trust
         self.readonly = readonly
         self.secret = secret
@@ -99,27 +104,28 @@ class Folder:
         # mkstemp's fixed 0600 would lock others out; the umask trims these.
         self.folder_mode = {"private": 0o700, "group": 0o770, "signed": 0o700 | sharing}[trust]
         self.file_mode = self.folder_mode & 0o666
+        self.tree = Tree(root, trust) if tree is None else tree
 
     def key(self, key: str) -> str:
-        return f"{self.base}/ac/{key[:2]}/{key}"
+        return f"{VERSION}/ac/{key[:2]}/{key}"
 
     def manifest(self, key: str, entry: str) -> str:
-        return f"{self.base}/ac/{key[:2]}/{key}/{entry}"
+        return f"{VERSION}/ac/{key[:2]}/{key}/{entry}"
 
     def shard(self, key: str) -> str:
-        return f"{self.base}/ac/{key[:2]}"
+        return f"{VERSION}/ac/{key[:2]}"
 
     def blob(self, digest: str) -> str:
-        return f"{self.base}/cas/{digest[:2]}/{digest}"
+        return f"{VERSION}/cas/{digest[:2]}/{digest}"
 
     def marker(self, identity: str, key: str) -> str:
-        return f"{self.base}/fn/{identity}/{key}"
+        return f"{VERSION}/fn/{identity}/{key}"
 
     def lock(self, name: str) -> str:
-        return f"{self.base}/locks/{name}.lock"
+        return f"{VERSION}/locks/{name}.lock"
 
     def part(self, name: str) -> str:
-        return f"{self.base}/{name}"
+        return f"{VERSION}/{name}"
 
     def temporary(self) -> str:
         return f"{self.part('tmp')}/{os.getpid()}-{syscalls.random_name()}"
@@ -139,7 +145,38 @@ class Folder:
             secret=self.secret,
             group=self.group if group is None else group,
             sharing=self.sharing if sharing is None else sharing,
+            tree=self.tree,
         )
+
+    def open_new(self, path: str) -> int:
+        """Create a file, to write it."""
+        with self.tree.place(path) as (at, name):
+            return self.create(name, at)
+
+    def create(self, name: str, at: int) -> int:
+        """Create a file in an open folder.
+
+        Under trust `group` the group can write it, whatever the umask.
+        """
+        fd = syscalls.open_new(name, self.file_mode, at)
+        if self.group is not None and self.trust == "group":
+            share(fd, self.file_mode, self.group)
+        return fd
+
+    def make_folder(self, path: str) -> bool:
+        """Create one folder unless it is there; tell whether it was created.
+
+        Under trust `group` the group can write it, whatever the umask: the folders of the member
+        who comes first must not keep the others from adding to them.
+        """
+        with self.tree.place(path) as (at, name):
+            try:
+                syscalls.mkdir(name, self.folder_mode, at)
+            except FileExistsError:
+                return False
+            if self.group is not None and self.trust == "group":
+                share_folder(name, at, self.folder_mode, self.group)
+        return True
 
     def relative(self, path: object) -> str:
         """Return the path inside the store: messages must not depend on where it lies."""
@@ -151,15 +188,6 @@ class Folder:
         name = errno.errorcode.get(error.errno or 0, str(error.errno))
         where = self.relative(error.filename) or self.relative(path)
         return f"{name} at {where}: {error.strerror}" if where else f"{name}: {error.strerror}"
-
-
-def make_folder(path: str, mode: int) -> bool:
-    """Create one folder unless it is there; tell whether it was created."""
-    try:
-        syscalls.mkdir(path, mode)
-    except FileExistsError:
-        return False
-    return True
 
 
 def make_parents(folder: Folder, path: str) -> set[str]:
@@ -176,10 +204,10 @@ def make_parents(folder: Folder, path: str) -> set[str]:
 
 def _make_parents(folder: Folder, path: str) -> set[str]:
     changed: set[str] = set()
-    current = folder.root
+    current = ""
     for part in folder.relative(path).split("/")[:-1]:
-        current, parent = f"{current}/{part}", current
-        if make_folder(current, folder.folder_mode):
+        current, parent = f"{current}/{part}" if current else part, current
+        if folder.make_folder(current):
             changed.add(parent)
     return changed
 
@@ -187,41 +215,35 @@ def _make_parents(folder: Folder, path: str) -> set[str]:
 def stamp_shard(folder: Folder, key: str) -> None:
     """Give the shard a new mtime: a change inside a key folder shows there, and nowhere else."""
     with contextlib.suppress(OSError):
-        syscalls.touch(folder.shard(key))
+        folder.tree.touch(folder.shard(key))
 
 
-def listdir(path: str) -> list[str]:
+def listdir(folder: Folder, path: str) -> list[str]:
     """Return the sorted names in a folder, none where it is missing, unreadable or a link.
 
     Following a link in a folder's place would let a cleaner delete outside the store.
     """
     try:
-        fd = syscalls.open_folder(path)
+        return sorted(folder.tree.names(path))
     except OSError:
         return []
-    try:
-        return sorted(syscalls.names(fd))
-    except OSError:
-        return []
-    finally:
-        syscalls.close(fd)
 
 
 def shards(folder: Folder, part: str) -> list[str]:
     """Return the shards of `ac` or `cas`, as `ac/00`."""
-    return [f"{part}/{name}" for name in subfolders(folder.part(part)) if is_shard(name)]
+    return [f"{part}/{name}" for name in subfolders(folder, folder.part(part)) if is_shard(name)]
 
 
 def keys_of_shard(folder: Folder, shard: str) -> list[str]:
     """Return every key that has a folder in `ac/00`."""
-    found = subfolders(folder.part(shard))
+    found = subfolders(folder, folder.part(shard))
     return [key for key in found if is_key(key) and key[:2] == shard[3:]]
 
 
-def subfolders(path: str) -> list[str]:
+def subfolders(folder: Folder, path: str) -> list[str]:
     """Return the sorted names of the folders in a folder, without links to some."""
     try:
-        return sorted(syscalls.subfolders(path))
+        return sorted(folder.tree.subfolders(path))
     except OSError:
         return []
 

@@ -6,6 +6,7 @@ Saves work and never carries correctness: whoever gets no lock goes on without i
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -14,12 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
+from npugx_cache.store.files import is_writable_in_place
 from npugx_cache.store.layout import is_lock, make_parents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from filelock import BaseFileLock
 
     from npugx_cache.store.layout import Folder
 
@@ -76,8 +76,8 @@ def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
     if folder.readonly is not None:
         yield NotLocked(reason=f"read-only: {folder.readonly}")
         return
-    path = folder.lock(name)
-    held: set[str] = _held_here.__dict__.setdefault("paths", set())
+    path = f"{folder.root}/{folder.lock(name)}"
+    held: dict[str, LockFile] = _held_here.__dict__.setdefault("files", {})
     if not is_lock(f"{name}.lock") or path in held:
         known = "already held by this thread" if path in held else "not a lock name"
         yield NotLocked(reason=f"{name}: {known}")
@@ -86,73 +86,52 @@ def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
     if lock is None:
         yield answer
         return
-    held.add(path)
+    held[path] = lock
     try:
         yield answer
     finally:
-        held.discard(path)
-        _release(lock)
+        del held[path]
+        lock.release()
 
 
-def _acquire(
-    folder: Folder, path: str, wait: Wait
-) -> tuple[BaseFileLock | None, Locked | NotLocked]:
+def _acquire(folder: Folder, path: str, wait: Wait) -> tuple[LockFile | None, Locked | NotLocked]:
     started = time.monotonic()
     pause, next_notice = _FIRST_PAUSE, 0.0
     longest = wait.seconds
+    lock = LockFile(folder, path)
+    answer: Locked | NotLocked | None = None
     try:
-        make_parents(folder, path)
-        lock = _file_lock(path, folder.file_mode)
-        while not _try(lock):
+        make_parents(folder, lock.path)
+        while not lock.acquire():
             waited = time.monotonic() - started
             if longest is None:
-                longest = _bound(path)
+                longest = _bound(_cost(lock.text()))
             if wait.done is not None and wait.done():
                 return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
             if waited >= longest:
-                reason = f"still held by {_holder(folder, path)} after {waited:.1f} s"
+                reason = f"still held by {_holder(lock.text())} after {waited:.1f} s"
                 return None, NotLocked(reason=reason, waited=waited, held=True)
             if waited >= next_notice:
-                _notice(folder, path, waited, longest)
+                _notice(lock, waited, longest)
                 next_notice = waited + _NOTICE_EVERY
             time.sleep(min(pause, max(0.0, longest - waited)))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        lock.sign(_cost(lock.text()))
+        answer = Locked(waited=time.monotonic() - started)
     except OSError as error:
-        return None, NotLocked(reason=folder.explain(error, path))
+        return None, NotLocked(reason=folder.explain(error, lock.path))
     except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         return None, NotLocked(reason=f"locks are not available: {error}")
-    _sign(path, _last_cost(path))
-    return lock, Locked(waited=time.monotonic() - started)
+    finally:
+        if answer is None:
+            lock.release()  # of what is not held: it is closed
+    return lock, answer
 
 
-def _file_lock(path: str, mode: int) -> BaseFileLock:
-    from filelock import FileLock
-
-    # A soft lock survives the kill of its holder and would block everybody for ever.
-    return FileLock(path, mode=mode, fallback_to_soft=False)
-
-
-def _try(lock: BaseFileLock) -> bool:
-    from filelock import Timeout
-
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:  # an OSError too: it must not reach the handler for those
-        return False
-    return True
-
-
-def _release(lock: BaseFileLock) -> None:
-    try:
-        lock.release()
-    except (OSError, RuntimeError) as error:
-        _LOG.debug("releasing a lock failed: %s", error)
-
-
-def _notice(folder: Folder, path: str, waited: float, longest: float) -> None:
+def _notice(lock: LockFile, waited: float, longest: float) -> None:
     _LOG.info(
         "waiting for %s, which compiles the same graph (%.0f s so far, at most %.0f s)",
-        _holder(folder, path),
+        _holder(lock.text()),
         waited,
         longest,
     )
@@ -160,58 +139,121 @@ def _notice(folder: Folder, path: str, waited: float, longest: float) -> None:
 
 def note_cost(seconds: float) -> None:
     """Note in the locks that this thread holds what the work under them has cost."""
-    for path in _held_here.__dict__.get("paths", ()):
-        _sign(path, seconds)
+    for lock in _held_here.__dict__.get("files", {}).values():
+        lock.sign(seconds)
 
 
-def _bound(path: str) -> float:
-    cost = _last_cost(path)
+def _bound(cost: float | None) -> float:
     if cost is None:
         return _WAIT_AT_MOST
     return min(_WAIT_AT_MOST, max(_WAIT_AT_LEAST, _WAIT_FACTOR * cost))
 
 
-def _sign(path: str, cost: float | None) -> None:
-    """Write into the lock file who holds it, for those who wait, and what it cost the last time.
+def _holder(text: str) -> str:
+    holder = text.partition("\n")[0]
+    return holder if holder and holder.isprintable() else "another worker"
 
-    Only into a file that has this one name: a link that a stranger made in the place of a lock
-    file would give them what is in any file of the user's to destroy.
+
+def _cost(text: str) -> float | None:
+    """Return what the holders of a lock have noted of the work under it, where that makes sense."""
+    try:
+        _, noted = text.split("\n")
+        cost = float(noted)
+    except ValueError:
+        return None
+    return cost if 0 <= cost < float("inf") else None
+
+
+class LockFile:
+    """A lock file. Opened in the folder of the locks, through no link; filelock does the locking.
+
+    Given a path, filelock would go the way to it anew, which others may have swapped meanwhile.
     """
-    with contextlib.suppress(OSError):
-        fd = syscalls.open_again(path)
-        try:
-            status = syscalls.fstat(fd)
-            if not syscalls.is_regular(status) or status.st_nlink != 1:
+
+    __slots__ = ("_fd", "_folder", "path")
+
+    def __init__(self, folder: Folder, path: str) -> None:
+        self._folder = folder
+        self.path = folder.relative(path)
+        self._fd = -1
+
+    def acquire(self) -> bool:
+        """Try once; tell whether it is held now. Raises OSError where it can't be locked at all."""
+        from filelock import lock_descriptor
+
+        if self._fd < 0:
+            self._open()
+        if not lock_descriptor(self._fd, blocking=False):
+            return False
+        if syscalls.fstat(self._fd).st_nlink > 0:
+            return True
+        self.release()  # a cleaner has removed it while we waited: others lock a new one
+        return False
+
+    def release(self) -> None:
+        """Release the lock and close the file. In a forked child that has been done before."""
+        with _forking:
+            _open_here.discard(self)
+            if self._fd >= 0:
+                with contextlib.suppress(OSError):
+                    syscalls.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        with self._folder.tree.place(self.path) as (at, name), _forking:
+            try:
+                self._fd = syscalls.open_lock(name, at)
+            except FileNotFoundError:
+                try:
+                    self._fd = self._folder.create(name, at)
+                except FileExistsError:
+                    self._fd = syscalls.open_lock(name, at)
+            _open_here.add(self)
+        if not syscalls.is_regular(syscalls.fstat(self._fd)):
+            self.release()
+            raise OSError(errno.EINVAL, "not a regular file", self.path)
+
+    def sign(self, cost: float | None) -> None:
+        """Write into it who holds it, for those who wait, and what it cost the last time.
+
+        Only into a file that has this one name: a link that a stranger made in the place of a lock
+        file would give them what is in any file of the user's to destroy.
+        """
+        with contextlib.suppress(OSError):
+            if self._fd < 0 or not is_writable_in_place(self._folder, self._fd):
                 return
             holder = f"process {os.getpid()} on {os.uname().nodename[:64]}"
             text = holder if cost is None else f"{holder}\n{cost:.3f}"
-            syscalls.truncate(fd)
-            syscalls.write_all(fd, text.encode("utf-8", "replace"))
-        finally:
-            syscalls.close(fd)
+            syscalls.truncate(self._fd)
+            syscalls.write_at_start(self._fd, text.encode("utf-8", "replace"))
+
+    def text(self) -> str:
+        """Return what its holder wrote into it."""
+        try:
+            return syscalls.read_at_start(self._fd, _MAX_HOLDER).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def forget_parent(self) -> None:
+        """Close the file in a forked child, where it is still its parent's to release."""
+        with contextlib.suppress(OSError):
+            syscalls.close(self._fd)
+        self._fd = -1
 
 
-def _signature(path: str) -> list[str]:
-    """Return the lines of a lock file; raises OSError."""
-    fd = syscalls.open_read(path)
-    try:
-        return syscalls.read_all(fd, _MAX_HOLDER).decode("utf-8", "replace").split("\n")
-    finally:
-        syscalls.close(fd)
+# A lock lasts until the last process that has the file open is gone, be the holder long dead: a
+# forked child closes it. The mutex keeps a fork from coming between opening a file and noting it.
+_open_here: set[LockFile] = set()
+_forking = threading.RLock()  # a signal handler may fork as well
 
 
-def _holder(folder: Folder, path: str) -> str:
-    try:
-        text = _signature(path)[0]
-    except OSError as error:
-        return f"another worker ({folder.explain(error, path)})"
-    return text if text and text.isprintable() else "another worker"
+def _after_fork() -> None:
+    _forking.release()
+    for lock in _open_here:
+        lock.forget_parent()
+    _open_here.clear()
 
 
-def _last_cost(path: str) -> float | None:
-    try:
-        _, text = _signature(path)
-        cost = float(text)
-    except (OSError, ValueError):
-        return None
-    return cost if 0 <= cost < float("inf") else None
+os.register_at_fork(
+    before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_after_fork
+)

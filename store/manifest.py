@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -28,6 +27,7 @@ _MAX_RATIO = 1032
 _MAX_NAME = 128
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
 _KINDS = get_args(Kind)
+_FACTOR = ("name", "value", "scope")
 
 
 class BlobRef(NamedTuple):
@@ -179,11 +179,17 @@ def _check_seconds(value: object, name: str) -> None:
 
 def _checked_factors(value: object) -> Factors:
     rows: Any = value
-    if type(rows) is not list or set(map(type, rows)) - {list} or set(map(len, rows)) - {3}:
+    if type(rows) is not list:
         raise Malformed("a factor is not three strings")
-    if set(map(type, itertools.chain.from_iterable(rows))) - {str}:
-        raise Malformed("a factor is not three strings")
-    return tuple(map(tuple, rows))
+    found: list[tuple[str, str, str]] = []
+    for row in rows:
+        if type(row) is not list or len(row) != len(_FACTOR):
+            raise Malformed("a factor is not three strings")
+        name, text, scope = row
+        if not (type(name) is type(text) is type(scope) is str):
+            raise Malformed("a factor is not three strings")
+        found.append((name, text, scope))
+    return tuple(found)
 
 
 def _checked_blobs(value: object) -> tuple[BlobRef, ...]:

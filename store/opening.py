@@ -9,13 +9,17 @@ import stat
 from typing import TYPE_CHECKING
 
 from npugx_cache.store import syscalls
-from npugx_cache.store.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder, make_folder
+from npugx_cache.store.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder
 from npugx_cache.store.results import Unusable
-from npugx_cache.store.trust import check_folder, check_root
+from npugx_cache.store.trust import check_folder, quoted
 
 if TYPE_CHECKING:
     from npugx_cache.config import Settings
 
+_NOT_WRITABLE = f"{VERSION} is not writable here"
+_TAG = "CACHEDIR.TAG"
+_told: set[str] = set()  # one warning for each folder
+_PARTS = (VERSION, *(f"{VERSION}/{name}" for name in FOLDERS))
 _NO_KEY = (
     "NPUGX_CACHE_TRUST=signed needs NPUGX_CACHE_KEY_FILE. Make a key with: npugx-cache key new FILE"
 )
@@ -44,106 +48,153 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
     A folder that is there and can't be written becomes a read-only store.
     """
     try:
-        if folder.readonly is None:
-            _make_root(folder)
-        found = check_root(folder.root, folder.trust)
+        found = folder.tree.open(folder.folder_mode if folder.readonly is None else None)
+        if isinstance(found, str):
+            return Unusable(reason=found)
+        opened = folder.but(readonly=folder.readonly, group=found.st_gid)
+        parts = _look(opened)
+        if folder.trust == "signed":
+            opened = opened.but(
+                readonly=folder.readonly, sharing=sharing_of(found, parts.get(VERSION))
+            )
+        denied = folder.readonly
+        if denied is None:
+            denied = _make_parts(opened, parts)
+            if denied is not None and folder.trust == "group" and found.st_mode & stat.S_IWGRP:
+                tell_who_can_mend(opened, denied)
+        return _checked(opened.but(readonly=denied), parts)
     except FileNotFoundError:
         return Unusable(reason=f"{folder.root} does not exist")
     except (OSError, ValueError) as error:
         return _unusable(folder, error)
-    if isinstance(found, str):
-        return Unusable(reason=found)
-    sharing = sharing_of(folder) if folder.trust == "signed" else 0
-    opened = folder.but(readonly=folder.readonly, group=found, sharing=sharing)
-    denied = opened.readonly or _make_parts(opened)
-    return _check_parts(opened.but(readonly=denied))
 
 
-def changed_hands(folder: Folder) -> str | None:
-    """Say why a folder that is open is no longer trusted, or None; OSError where it is gone.
-
-    One look at it: what a reader takes from it is checked file by file in any case.
-    """
-    return check_folder(folder.root, syscalls.stat(folder.root), folder.trust, folder.group)
-
-
-def sharing_of(folder: Folder) -> int:
+def sharing_of(root: os.stat_result, version: os.stat_result | None) -> int:
     """Return what group and others may do with the new folders of a signed store, as mode bits.
 
     As with its folder of this version, which is made for the owner alone: `chmod` on it lets others
     read. Where others can write the cache folder, whoever made it shares it with them.
     """
-    try:
-        return syscalls.stat(folder.base).st_mode & 0o077
-    except OSError:
-        pass
-    try:
-        mode = syscalls.stat(folder.root).st_mode
-    except OSError:
-        return 0
-    if mode & stat.S_IWOTH:
+    if version is not None:
+        return version.st_mode & 0o077
+    if root.st_mode & stat.S_IWOTH:
         return 0o077
-    return 0o070 if mode & stat.S_IWGRP else 0
+    return 0o070 if root.st_mode & stat.S_IWGRP else 0
 
 
-def _make_root(folder: Folder) -> None:
-    missing: list[str] = []
-    path = folder.root
-    while not _is_there(path):
-        missing.append(path)
-        path = path.rpartition("/")[0] or "/"
-    # Outermost first; a umask of 002 must not make them writable for the group.
-    for path in reversed(missing):
-        make_folder(path, folder.folder_mode)
+def look_again(folder: Folder) -> str | None:
+    """Say why a folder that is open can't be written any more, or None; raises OSError.
 
-
-def _is_there(path: str) -> bool:
+    Where it was removed or replaced since, it is opened anew as at first, and made where it is
+    missing. What a reader takes from it is checked file by file in any case.
+    """
     try:
-        syscalls.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+        if folder.tree.is_in_place():
+            status = syscalls.fstat(folder.tree.held().fd)
+            return check_folder(folder.root, status, folder.trust, folder.group)
+    except FileNotFoundError:
+        pass
+    opened = prepare_folder(folder)
+    if isinstance(opened, Unusable):
+        return opened.reason
+    if folder.trust == "group" and opened.group != folder.group:
+        return f"{folder.root} is of group {opened.group} now, and was of group {folder.group}"
+    return opened.readonly
 
 
-def _make_parts(folder: Folder) -> str | None:
-    """Create the version's folders; return why that is denied, or None."""
+def _make_parts(folder: Folder, found: dict[str, os.stat_result]) -> str | None:
+    """Create the version's folders that were not found; return why that is denied, or None.
+
+    What is made is added to what was found.
+    """
     try:
-        if _is_there(folder.part("tmp")) and not syscalls.may_write(folder.part("tmp")):
-            return f"{VERSION} is not writable here"  # asked first: nothing is tried in vain
-        make_folder(folder.base, folder.folder_mode)
-        for name in FOLDERS:
-            make_folder(folder.part(name), folder.folder_mode)
-        with contextlib.suppress(FileExistsError):
-            fd = syscalls.open_new(f"{folder.root}/CACHEDIR.TAG", folder.file_mode)
-            try:
-                syscalls.write_all(fd, CACHEDIR_TAG)
-            finally:
-                syscalls.close(fd)
+        if folder.part("tmp") in found and not _may_write(folder, "tmp"):
+            return _NOT_WRITABLE  # asked first: nothing is tried in vain
+        missing = [path for path in _PARTS if path not in found]
+        for path in missing:
+            folder.make_folder(path)
+        if not _is_there(folder, _TAG):
+            with contextlib.suppress(FileExistsError):
+                fd = folder.open_new(_TAG)
+                try:
+                    syscalls.write_all(fd, CACHEDIR_TAG)
+                finally:
+                    syscalls.close(fd)
+        if missing:
+            found |= _look(folder)
+            return None if _may_write(folder, "tmp") else _NOT_WRITABLE
     except OSError as error:
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             return folder.explain(error)
         # Anything else (a full disk) may pass: publishing will try again and say why.
-    if not syscalls.may_write(folder.part("tmp")):
-        return f"{VERSION} is not writable here"
     return None
 
 
-def _check_parts(folder: Folder) -> Folder | Unusable:
+def _look(folder: Folder) -> dict[str, os.stat_result]:
+    """Return whose the version's folders are and their modes, of those that are there."""
+    found: dict[str, os.stat_result] = {}
+    with contextlib.suppress(FileNotFoundError):
+        found[VERSION] = folder.tree.lstat(VERSION)
+        if syscalls.is_folder(found[VERSION]):
+            version = folder.tree.held(VERSION)
+            for name in FOLDERS:
+                with contextlib.suppress(FileNotFoundError):
+                    found[folder.part(name)] = syscalls.lstat(name, version.fd)
+    return found
+
+
+def _is_there(folder: Folder, path: str) -> bool:
+    try:
+        folder.tree.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _may_write(folder: Folder, part: str) -> bool:
+    try:
+        with folder.tree.place(folder.part(part)) as (at, name):
+            return syscalls.may_write(name, at)
+    except OSError:
+        return False
+
+
+def _checked(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusable:
     """Whoever can write one of these folders can put files in it that look like mine."""
-    for name in ("", *FOLDERS):
-        path = f"{folder.base}/{name}".rstrip("/")
-        try:
-            status = syscalls.lstat(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            return _unusable(folder, error)
-        if not stat.S_ISDIR(status.st_mode):
-            return Unusable(reason=f"{path} is not a folder; remove it or name another cache")
-        fault = check_folder(path, status, folder.trust, folder.group)
+    for path, status in parts.items():
+        shown = f"{folder.root}/{path}"
+        if not syscalls.is_folder(status):
+            return Unusable(reason=f"{shown} is not a folder; remove it or name another cache")
+        fault = check_folder(shown, status, folder.trust, folder.group)
         if fault is not None:
             return Unusable(reason=fault)
     return folder
+
+
+def tell_who_can_mend(folder: Folder, denied: str) -> None:
+    """Say that a folder which a group shares can't be written by this member of it.
+
+    A member's umask of 022 does that, with folders that this release did not make.
+    """
+    import logging
+
+    if folder.root in _told:
+        return
+    _told.add(folder.root)
+    shut = [
+        f"{path} (owned by uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o})"
+        for path, status in _look(folder).items()
+        if not status.st_mode & stat.S_IWGRP
+    ]
+    logging.getLogger("npugx_cache").warning(
+        "the cache %s is shared by group %s, but this process can't write it, so nothing new is "
+        "stored there: %s%s. Its owner, or root, repairs it with: chmod -R g+rwX %s",
+        folder.root,
+        folder.group,
+        denied,
+        f"; not writable for the group: {', '.join(shut)}" if shut else "",
+        quoted(f"{folder.root}/{VERSION}"),
+    )
 
 
 def _unusable(folder: Folder, error: Exception) -> Unusable:

@@ -120,7 +120,7 @@ def prune(
 def _size_with_room(folder: Folder, live: int, wanted: int) -> int:
     """Return the size to prune down to; all of it where even that would not make the room."""
     with contextlib.suppress(OSError):
-        if live + syscalls.free_bytes(folder.root) < wanted:
+        if live + syscalls.free_bytes(folder.tree.held().fd) < wanted:
             return live
     # Some more than asked for, or every publish on the full disk would come here.
     return max(0, live - max(2 * wanted, min(_MIN_ROOM, live // 10)))
@@ -197,22 +197,21 @@ class _Cleaning:
             return  # an index that says so is not ours
         path = folder.manifest(key, entry)
         try:
-            if syscalls.lstat(path).st_mtime != stock.mtime[at]:
-                return  # published again or used since it was seen
+            with folder.tree.place(path) as (place, name):
+                if syscalls.lstat(name, place).st_mtime != stock.mtime[at]:
+                    return  # published again or used since it was seen
+                syscalls.unlink(name, place)
         except FileNotFoundError:
             pass
         except OSError as error:
             self._stopped = folder.explain(error, path)
             return
-        if not remove(path):
-            self._stopped = f"{folder.relative(path)} can't be removed"
-            return
         try:
-            syscalls.rmdir(folder.key(key))
+            folder.tree.rmdir(folder.key(key))
         except OSError:
             stamp_shard(folder, key)  # another entry is left under this key
         else:
-            remove(folder.marker(self._identity[at], key))
+            remove(folder, folder.marker(self._identity[at], key))
         self._gone.append(at)
         self._freed += int(stock.manifest_bytes[at])
         self._kept_bytes -= int(stock.manifest_bytes[at])
@@ -230,13 +229,14 @@ class _Cleaning:
             return 0
         path = self._folder.blob(digest.hex())
         try:
-            mtime = syscalls.lstat(path).st_mtime
+            with self._folder.tree.place(path) as (place, name):
+                mtime = syscalls.lstat(name, place).st_mtime
+                # An index does not tell of a touch that came before it was looked at.
+                seen = self._stock.blob_times[digest]
+                if mtime != seen and mtime > self._stock.started - grace:
+                    return 0  # touched
+                syscalls.unlink(name, place)
         except OSError:
-            return 0
-        # An index does not tell of a touch that came before it was looked at.
-        seen = self._stock.blob_times[digest]
-        touched = mtime != seen and mtime > self._stock.started - grace
-        if touched or not remove(path):
             return 0
         del self._stock.files[digest]
         self._blobs += 1
@@ -253,7 +253,7 @@ class _Cleaning:
                 continue
             if everything:
                 # It stands in an entry's place and would be listed for ever.
-                self._swept += remove(folder.manifest(item.key, item.entry))
+                self._swept += remove(folder, folder.manifest(item.key, item.entry))
                 stamp_shard(folder, item.key)
             else:
                 # Damaged, it goes to quarantine: the next prune can then tell what is garbage.

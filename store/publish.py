@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from npugx_cache.store import blobs as blob_files
 from npugx_cache.store import syscalls
 from npugx_cache.store.files import move, stage, unlinked_on_error
-from npugx_cache.store.layout import make_folder, make_parents, stamp_shard
+from npugx_cache.store.layout import make_parents, stamp_shard
 from npugx_cache.store.manifest import Draft, Manifest, assemble, encode
 from npugx_cache.store.plain import Malformed
 
@@ -75,7 +75,7 @@ def write(folder: Folder, entry: Prepared, make_room: Callable[[int], bool]) -> 
         # publisher that has just found one of them writes it again (see _write).
         for path in written:
             with contextlib.suppress(OSError):
-                syscalls.unlink(path)
+                folder.tree.unlink(path)
         raise
 
 
@@ -89,12 +89,12 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
         written += [folder.blob(blob.ref.sha256)] if new else []
     if many:
         # Unsynced blobs in their places harm nobody: nothing names them before the manifest.
-        syscalls.sync_filesystem(folder.base)
+        folder.tree.sync_filesystem()
     staged = stage(folder, path, entry.data, durable=entry.durable)
-    if durable:
-        with unlinked_on_error(staged, path):
-            sync_folders(changed)
-    changed = _announce(folder, entry.manifest, staged, path)
+    with unlinked_on_error(folder, staged, path):
+        if durable:
+            sync_folders(folder, changed)
+        changed = _announce(folder, entry.manifest, staged, path)
     for blob in entry.blobs:
         # A cleaner may have taken a blob between our look at it and our manifest.
         if not blob_files.is_there(folder, blob.ref):
@@ -102,7 +102,7 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
     if entry.durable:
         # The entry is in place: an error of the last step must not take its blobs away.
         with contextlib.suppress(OSError):
-            sync_folders(changed)
+            sync_folders(folder, changed)
     mark(folder, entry.manifest)
 
 
@@ -113,7 +113,7 @@ def _announce(folder: Folder, manifest: Manifest, staged: str, path: str) -> set
     missing from every index. A new key folder changes it by itself.
     """
     try:
-        new = make_folder(folder.key(manifest.key), folder.folder_mode)
+        new = folder.make_folder(folder.key(manifest.key))
     except FileNotFoundError:
         new = False
     if not new:
@@ -123,11 +123,11 @@ def _announce(folder: Folder, manifest: Manifest, staged: str, path: str) -> set
     return changed | {folder.shard(manifest.key)} if new else changed
 
 
-def sync_folders(folders: set[str]) -> None:
+def sync_folders(folder: Folder, folders: set[str]) -> None:
     """Make the names in these folders survive a power cut; raises OSError."""
     for path in sorted(folders):
         try:
-            syscalls.fsync_path(path)
+            folder.tree.fsync(path)
         except OSError as error:
             # ENOENT: a cleaner took it, empty; what is missing is written again after the
             # manifest. The others: the file system has no such thing for a folder.
@@ -140,11 +140,11 @@ def mark(folder: Folder, manifest: Manifest) -> None:
     path = folder.marker(manifest.identity, manifest.key)
     with contextlib.suppress(OSError):
         try:
-            fd = syscalls.open_new(path, folder.file_mode)
+            fd = folder.open_new(path)
         except FileNotFoundError:
             make_parents(folder, path)
-            fd = syscalls.open_new(path, folder.file_mode)
+            fd = folder.open_new(path)
         except FileExistsError:
-            syscalls.touch(path)
+            folder.tree.touch(path)
             return
         syscalls.close(fd)

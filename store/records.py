@@ -80,7 +80,7 @@ def _is_trusted(folder: Folder, path: str) -> bool:
     """Whether only trusted hands can have put a file there: its folders count as well."""
     try:
         for part in (folder.part(PART), path.rpartition("/")[0]):
-            status = syscalls.lstat(part)
+            status = folder.tree.lstat(part)
             if not syscalls.is_folder(status) or distrust(status, folder.trust, folder.group):
                 return False
     except OSError:
@@ -91,19 +91,19 @@ def _is_trusted(folder: Folder, path: str) -> bool:
 def sweep(folder: Folder) -> int:
     """Remove the records of entries that are gone; return how many."""
     parts = [folder.part(shard) for shard in shards(folder, PART)]
-    found = [(part, name) for part in parts for name in listdir(part)]
+    found = [(part, name) for part in parts for name in listdir(folder, part)]
     if not found:
         return 0
-    entries = {name for key in key_folders(folder) for name in listdir(folder.key(key))}
-    return sum(_removed(f"{part}/{name}") for part, name in found if name not in entries)
+    entries = {name for key in key_folders(folder) for name in listdir(folder, folder.key(key))}
+    return sum(_removed(folder, f"{part}/{name}") for part, name in found if name not in entries)
 
 
-def _removed(path: str) -> int:
+def _removed(folder: Folder, path: str) -> int:
     try:
         # Young ones stay: an entry that is just being published is not listed yet.
-        if syscalls.lstat(path).st_mtime > time.time() - _AGE:
+        if folder.tree.lstat(path).st_mtime > time.time() - _AGE:
             return 0
-        syscalls.unlink(path)
+        folder.tree.unlink(path)
     except OSError:
         return 0
     return 1

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from npugx_cache.store import syscalls
 from npugx_cache.store.layout import is_digest
 from npugx_cache.store.plain import Malformed
+from npugx_cache.store.trust import is_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,16 +47,21 @@ def unseal(data: bytes, key: str, secret: bytes | None) -> bytes:
     the owner of the file.
     """
     content, digest = data[:-_DIGEST], data[-_DIGEST:]
+    # The usual form first: each of the two takes a hash of all of it.
+    if secret is None and _is_plain(content, digest):
+        return content
     if len(content) > _DIGEST and hashlib.sha256(SIGNED + content).digest() == digest:
         body = content[:-_DIGEST]
         if secret is None or hmac.compare_digest(_mac(body, key, secret), content[-_DIGEST:]):
             return body
         raise Unsigned("signed with another key, or for another place")
-    if not content or hashlib.sha256(FORMAT + content).digest() != digest:
-        raise Malformed("digest mismatch")
-    if secret is not None:
+    if secret is not None and _is_plain(content, digest):
         raise Unsigned("not signed")
-    return content
+    raise Malformed("digest mismatch")
+
+
+def _is_plain(content: bytes, digest: bytes) -> bool:
+    return bool(content) and hashlib.sha256(FORMAT + content).digest() == digest
 
 
 def _mac(body: bytes, key: str, secret: bytes) -> bytes:
@@ -84,7 +90,7 @@ def read_secret(path: Path, root: str) -> bytes | str:
             syscalls.close(fd)
     except OSError as error:
         return f"{shown} can't be read: {error}"
-    if status.st_uid not in {os.geteuid(), 0}:
+    if not is_ours(status.st_uid):
         return f"{shown} belongs to uid {status.st_uid}"
     if stat.S_IMODE(status.st_mode) & 0o077:
         return f"others can use {shown}. Do: chmod 600 {path}"

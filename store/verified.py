@@ -1,4 +1,6 @@
-"""What this process has verified already, by the stamps of the files: the second hit is cheaper.
+"""What this process has verified or refused already, by the stamps of the files.
+
+The second hit is cheaper, and so is the second lookup beside files that somebody planted.
 
 A stamp stands for the contents of a file on a local file system, once the file is older than the
 grain of its times: whoever changes it later changes its ctime, which nobody can set. Not so where
@@ -9,10 +11,11 @@ are verified each time; manifests are kept decoded, so that their bytes count no
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from npugx_cache.store import syscalls
 from npugx_cache.store.filesystem import is_local
+from npugx_cache.store.layout import VERSION
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +28,14 @@ Stamp: TypeAlias = tuple[int, int, int, int, int]
 _RACY_NS = 2_000_000_000
 _MAX_BLOBS = 4096
 _MAX_KEYS = 256
+_MAX_REFUSALS = 8192
+
+
+class Refusal(NamedTuple):
+    """Why a file was refused, and its stamp then."""
+
+    seen: Stamp
+    reason: str
 
 
 def stamp(status: os.stat_result) -> Stamp:
@@ -45,6 +56,18 @@ class Verified:
         self._local: bool | None = None
         self._blobs: dict[str, Stamp] = {}
         self._keys: dict[str, tuple[Stamp, list[Entry]]] = {}
+        self._refusals: dict[str, Refusal] = {}
+
+    def note_refusal(self, path: str, seen: Stamp, reason: str) -> None:
+        """Keep in mind that a file was read in vain. A wrong refusal is a miss and no more."""
+        if _is_young(seen) or not self._is_local():
+            return
+        if len(self._refusals) >= _MAX_REFUSALS:
+            self._refusals.clear()
+        self._refusals[path] = Refusal(seen, reason)
+
+    def refusal(self, path: str) -> Refusal | None:
+        return self._refusals.get(path)
 
     def note_blob(self, digest: str, seen: Stamp) -> None:
         if self._folder.trust == "signed" or _is_young(seen):
@@ -67,23 +90,31 @@ class Verified:
         self._keys[key] = seen, entries
 
     def key(self, key: str) -> list[Entry] | None:
-        """Return the entries of a key where nothing of it has changed since; raises OSError."""
+        """Return the entries of a key where nothing of it has changed since."""
         known = self._keys.get(key)
         if known is None or not self._is_local():
             return None
-        seen, entries = known
-        if stamp(syscalls.lstat(self._folder.key(key))) == seen and all(
-            stamp(syscalls.lstat(self._folder.manifest(key, manifest.entry))) == stamp(status)
-            for manifest, status in entries
-        ):
-            return entries
-        del self._keys[key]
-        return None
+        if not self._is_unchanged(key, *known):
+            self._keys.pop(key, None)
+            return None
+        return known[1]
+
+    def _is_unchanged(self, key: str, seen: Stamp, entries: list[Entry]) -> bool:
+        place = f"{key[:2]}/{key}"
+        try:
+            # Looks that open nothing: whatever a path leads to, a stamp tells that it is the same.
+            at = self._folder.tree.held(f"{VERSION}/ac")
+            return stamp(syscalls.lstat(place, at.fd)) == seen and all(
+                stamp(syscalls.lstat(f"{place}/{manifest.entry}", at.fd)) == stamp(status)
+                for manifest, status in entries
+            )
+        except OSError:
+            return False  # whoever reads it anew finds out why
 
     def _is_local(self) -> bool:
         # Asked when it first matters: a worker that reads everything once never pays for it.
         if self._local is None:
-            self._local = is_local(self._folder.root)
+            self._local = is_local(self._folder.tree.held().fd)
         return self._local
 
 

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npugx_cache.store import blobs, syscalls
+from npugx_cache.store import blobs
 from npugx_cache.store.entries import Entry, load_all
 from npugx_cache.store.files import quarantine
 from npugx_cache.store.layout import is_digest, is_shard, listdir
@@ -124,15 +124,15 @@ def _note(folder: Folder, path: str, reason: str, report: VerifyReport, *, repai
     gone = False
     if repair:
         try:
-            syscalls.lstat(path)
+            folder.tree.lstat(path)
         except OSError:
             gone = True
-    report.bad.append(Bad(path=folder.relative(path), reason=reason, repaired=gone))
+    report.bad.append(Bad(path=path, reason=reason, repaired=gone))
 
 
 def _unnamed(folder: Folder, known: dict[str, str | None]) -> Iterator[tuple[str, int]]:
-    for shard in filter(is_shard, listdir(folder.part("cas"))):
-        for name in listdir(folder.part(f"cas/{shard}")):
+    for shard in filter(is_shard, listdir(folder, folder.part("cas"))):
+        for name in listdir(folder, folder.part(f"cas/{shard}")):
             if is_digest(name) and name not in known:
                 with contextlib.suppress(OSError):
-                    yield name, syscalls.lstat(folder.blob(name)).st_size
+                    yield name, folder.tree.lstat(folder.blob(name)).st_size

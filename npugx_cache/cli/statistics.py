@@ -31,10 +31,11 @@ def print_stats(directory: str | None, form: str) -> None:
         "saved_seconds": sum(use.hits * cost for use, cost in used),
     }
     if store is not None:
-        names = listdir(store.folder.part("quarantine"))
+        names = listdir(store.folder, store.folder.part("quarantine"))
         bad = [name for name in names if is_quarantined(name) and not name.endswith(".reason")]
         numbers["quarantined"] = len(bad)
-        numbers["temporaries"] = len(list(filter(is_temporary, listdir(store.folder.part("tmp")))))
+        unfinished = listdir(store.folder, store.folder.part("tmp"))
+        numbers["temporaries"] = len(list(filter(is_temporary, unfinished)))
     if form == "json":
         output.print_json({"root": str(root), **numbers})
         return

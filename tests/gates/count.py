@@ -84,21 +84,31 @@ class Calls:
 class SystemCalls:
     """The store's system calls from here on, but those on the way to its folder, by name."""
 
-    def __init__(self, root):
-        from npugx_cache.store import syscalls
+    def __init__(self):
+        from npugx_cache.store import syscalls, tree
 
         self.counts = collections.Counter()
-        self._root = root
+        self._on_the_way = False
         for name, value in list(vars(syscalls).items()):
             own = getattr(value, "__module__", None) == syscalls.__name__
             if own and name not in {"is_regular", "is_folder", "random_name"}:
                 setattr(syscalls, name, self._counted(name, value))
+        tree.open_root = self._way(tree.open_root)
 
     def _counted(self, name, call):
         def run(*args, **kwargs):
-            path = args[0] if isinstance(args[0], str) else ""
-            self.counts[name] += not path.startswith("/") or path.startswith(self._root)
+            self.counts[name] += not self._on_the_way
             return call(*args, **kwargs)
+
+        return run
+
+    def _way(self, call):
+        def run(*args, **kwargs):
+            self._on_the_way = True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._on_the_way = False
 
         return run
 
@@ -138,7 +148,7 @@ def main(layers, how=""):
     with torch.no_grad():
         # What is imported is counted by itself: how many calls that takes depends on sys.path.
         other.warm(x)
-        syscalls = SystemCalls(root)
+        syscalls = SystemCalls()
         with Calls(tuple(f"{Path(home.__file__).parent}/" for home in homes)) as lookup:
             cached.warm(x)
         seen = dict(syscalls.counts)

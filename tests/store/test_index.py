@@ -58,7 +58,7 @@ def reads(monkeypatch):
 
     read = []
     real = index.load
-    monkeypatch.setattr(index, "load", lambda *args: read.append(args) or real(*args))
+    monkeypatch.setattr(index, "load", lambda *args, **kw: read.append(args) or real(*args, **kw))
     return read
 
 

@@ -181,24 +181,31 @@ def test_of_six_processes_started_together_one_compiles(store, python):
     assert sorted(out.strip() for out, _ in answers) == ["compiled 0"] * 5 + ["compiled 1"]
 
 
+def bound(store, name=NAME):
+    """How long somebody waits for a lock who says nothing about that."""
+    from npugx_cache.store import lock
+
+    path = store.root / f"v1/locks/{name}.lock"
+    return lock._bound(lock._cost(path.read_text() if path.exists() else ""))
+
+
 def test_the_bound_of_a_wait_comes_from_what_the_work_cost_the_last_time(store, draft):
-    path = store.folder.lock(NAME)
-    assert lock._bound(path) == 600.0
+    assert bound(store) == 600.0
     with store.lock(NAME, wait=0):
         store.publish(draft(cost_seconds=100.0))
-    assert lock._bound(path) == 200.0
+    assert bound(store) == 200.0
     # Whoever takes the lock next keeps the figure, and other locks know nothing of it.
     with store.lock(NAME, wait=0):
-        assert lock._bound(path) == 200.0
-    assert lock._bound(store.folder.lock("cd" * 32)) == 600.0
+        assert bound(store) == 200.0
+    assert bound(store, "cd" * 32) == 600.0
     store.publish(draft(1, cost_seconds=1.0))
-    assert lock._bound(path) == 200.0
+    assert bound(store) == 200.0
 
 
 @pytest.mark.parametrize("text", ["", "x\nnan", "x\n-3", "x\n1e999", "x\n\n", "\xff\n5\n6"])
 def test_an_odd_lock_file_bounds_the_wait_as_an_unknown_one(store, text):
     (store.root / f"v1/locks/{NAME}.lock").write_text(text)
-    assert lock._bound(store.folder.lock(NAME)) == 600.0
+    assert bound(store) == 600.0
     with store.lock(NAME, wait=0) as answer:
         assert isinstance(answer, Locked)
 
@@ -206,7 +213,7 @@ def test_an_odd_lock_file_bounds_the_wait_as_an_unknown_one(store, text):
 @pytest.mark.parametrize("note", ["1e9", "36000.000", "400.1", "600"])
 def test_no_note_in_a_lock_file_lifts_the_bound_above_ten_minutes(store, note):
     (store.root / f"v1/locks/{NAME}.lock").write_text(f"process 1 on host\n{note}")
-    assert lock._bound(store.folder.lock(NAME)) == 600.0
+    assert bound(store) == 600.0
 
 
 def test_a_stopped_holder_is_waited_for_no_longer_than_the_bound(store, python, monkeypatch):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +93,10 @@ def test_a_hit_in_the_shared_folder_fills_the_local_one(folders, layered, draft)
     assert again.read(manifest, given.blobs) == given.blobs
 
 
+def place(fd):
+    return str(Path(f"/proc/self/fd/{fd}").readlink())
+
+
 def test_what_the_local_folder_has_is_not_read_from_the_shared_one(
     folders, layered, draft, monkeypatch
 ):
@@ -102,10 +107,11 @@ def test_what_the_local_folder_has_is_not_read_from_the_shared_one(
     opened = []
     real = syscalls.open_read
     monkeypatch.setattr(
-        syscalls, "open_read", lambda path, **kw: opened.append(path) or real(path, **kw)
+        syscalls, "open_read", lambda name, at: opened.append(place(at)) or real(name, at)
     )
     (manifest,) = store.candidates(given.key).manifests
     assert store.read(manifest, given.blobs) == given.blobs
+    assert opened
     assert not [path for path in opened if str(folders["shared"]) in path]
     assert files is not None
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -59,95 +57,6 @@ def test_a_root_of_another_user_is_refused(tmp_path):
     assert isinstance(answer, Unusable)
     assert f"uid {STRANGER}" in answer.reason
     assert "chown" in answer.reason
-
-
-TEAM = 54321
-
-
-@pytest.fixture
-def shared():
-    """A folder of a stranger that its group may write, beside the folders that pytest closes."""
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        place.chmod(0o755)
-        path = place / "shared"
-        path.mkdir()
-        os.chown(path, STRANGER, TEAM)
-        path.chmod(0o2770)
-        yield path
-
-
-def answer_as(uid, gid, path):
-    """What a process of that user and group is told about a folder, under group trust."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setgroups([])
-        os.setgid(gid)
-        os.setuid(uid)
-        os.write(write, getattr(opening(path, trust="group"), "reason", "fine").encode()[:4000])
-        os._exit(0)
-    os.close(write)
-    said = os.read(read, 5000).decode()
-    assert os.waitpid(child, 0)[1] == 0
-    return said
-
-
-@as_root
-def test_under_group_trust_members_of_its_group_accept_a_shared_folder_of_one_of_them(shared):
-    assert answer_as(23456, TEAM, shared) == "fine"
-    assert answer_as(STRANGER, TEAM, shared) == "fine"
-    assert isinstance(opening(shared, trust="group"), Store)
-
-
-@as_root
-def test_under_group_trust_a_folder_of_a_group_that_one_is_not_in_is_refused(shared):
-    os.chown(shared, STRANGER, TEAM + 1)
-    shared.chmod(0o2775)
-    said = answer_as(23456, TEAM, shared)
-    assert f"of group {TEAM + 1}, which this process is not in" in said
-    assert "NPUGX_CACHE_DIR" in said
-
-
-@as_root
-@pytest.mark.parametrize("mode", [0o755, 0o750, 0o700])
-def test_under_group_trust_a_folder_that_its_owner_does_not_share_is_refused(shared, mode):
-    shared.chmod(mode)
-    answer = opening(shared, trust="group")
-    assert isinstance(answer, Unusable)
-    assert "not shared with its group" in answer.reason
-
-
-@as_root
-def test_under_group_trust_a_group_that_anybody_could_have_given_a_folder_proves_nothing(shared):
-    os.chown(shared.parent, 0, TEAM)
-    shared.parent.chmod(0o3777)
-    assert "everybody can write" in opening(shared, trust="group").reason
-    shared.parent.chmod(0o1777)  # mounts exist on which new folders inherit the group anyway
-    assert "everybody can write" in opening(shared, trust="group").reason
-    os.chown(shared.parent, 0, TEAM + 1)
-    assert isinstance(opening(shared, trust="group"), Store)
-
-
-@as_root
-@pytest.mark.parametrize("part", ["folder", "entry"])
-def test_under_group_trust_only_the_groups_own_files_count(shared, publish, part):
-    umask = os.umask(0o002)
-    try:
-        store = opening(shared, trust="group")
-        manifest = publish(store)
-    finally:
-        os.umask(umask)
-    path = store.root / "v1/ac/00" / manifest.key
-    path = path if part == "folder" else path / manifest.entry
-    os.chown(path, 23456, TEAM)
-    assert store.candidates(manifest.key).manifests == (manifest,)
-    os.chown(path, 23456, TEAM + 1)
-    assert f"instead of {TEAM}" in store.candidates(manifest.key).missing_reason
-    os.chown(path, 0, TEAM + 1)
-    assert "its group can write it" in store.candidates(manifest.key).missing_reason
-    path.chmod(0o755 if part == "folder" else 0o644)
-    assert store.candidates(manifest.key).manifests == (manifest,)
 
 
 def test_a_world_writable_parent_without_sticky_bit_is_refused(tmp_path):

@@ -112,7 +112,7 @@ def test_what_is_evicted_is_what_was_not_used_for_longest(opening, draft, monkey
     most, hits, ideal, requests = 15, 0, 0, 500
     touched = []
     real = syscalls.touch
-    monkeypatch.setattr(syscalls, "touch", lambda path: touched.append(path) or real(path))
+    monkeypatch.setattr(syscalls, "touch", lambda *where: touched.append(where) or real(*where))
     for name in rng.choices(names, weights, k=requests):
         if name in exact:
             ideal += 1
