@@ -86,4 +86,4 @@ def test_by_other_backends_an_operator_without_results_is_called_once_too(surrou
     for _ in PHASES:
         row = surroundings.run("-W", "ignore", SCRIPT, "notes", NPUGX_TEST_BACKEND=backend)["notes"]
         assert row["worlds"]["first"] == row["worlds"]["second"] == row["worlds"]["eager"]
-        assert row["bypasses"] == 0
+        assert row["bypasses"] == (backend == "inductor")  # a library can't hold such a call

@@ -112,7 +112,7 @@ def test_an_error_at_any_call_of_a_prune_raises_nothing_and_breaks_no_kept_entry
     store, draft, monkeypatch, number
 ):
     point = Failpoint(monkeypatch, fail_with(number))
-    for at in range(1, 200):
+    for at in range(1, 400):
         given = [draft(step, blobs={"a": b"%d" % step * 1000}) for step in range(2)]
         for each in given:
             store.publish(each)
