@@ -285,3 +285,39 @@ def test_a_waiter_says_again_whom_it_waits_for(store, python, caplog, monkeypatc
         pass
     lines = [line for line in caplog.messages if f"waiting for process {holder.pid}" in line]
     assert len(lines) == said
+
+
+FORKED = """if True:
+    import os, signal, sys
+    from pathlib import Path
+    from npugx_cache.config import Settings
+    from npugx_cache.store import open_store
+    store = open_store(Settings(cache_dir=Path(sys.argv[1])))
+    held = store.lock(sys.argv[2], wait=0)
+    print(type(held.__enter__()).__name__, flush=True)
+    if os.fork() == 0:
+        held.__exit__(None, None, None)  # not the child's to release
+        with store.lock("cd" * 32, wait=0) as other:
+            print(type(other).__name__, flush=True)
+            sys.stdin.readline()
+        os._exit(0)
+    signal.pause()
+"""
+
+
+def test_a_forked_child_neither_releases_its_parents_lock_nor_keeps_it_after_the_parents_death(
+    store, python
+):
+    holder = python(FORKED, store.root, NAME)
+    assert holder.stdout.readline() == "Locked\n"
+    assert holder.stdout.readline() == "Locked\n"  # the child's own, once it left its parent's
+    with store.lock(NAME, wait=0) as answer:
+        assert isinstance(answer, NotLocked)
+    holder.kill()
+    holder.wait()
+    with store.lock(NAME, wait=0) as answer:
+        assert isinstance(answer, Locked)
+    with store.lock("cd" * 32, wait=0) as answer:
+        assert isinstance(answer, NotLocked)  # the child lives
+    holder.stdin.write("\n")
+    holder.stdin.flush()

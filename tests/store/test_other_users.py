@@ -293,3 +293,25 @@ told["path"] = str(path)
     reason, warnings = told["shard"]
     assert "EACCES" in reason
     assert "chmod -R g+rwX" in warnings[0]
+
+
+def test_a_second_member_reads_writes_locks_and_prunes(among_people):
+    told = among_people("""
+from npugx_cache.store import PrunePolicy
+path = folder("shared", "bob", TEAM, 0o2770)
+def work():
+    store = open_store(settings(path, "group"))
+    manifest, = store.candidates(KEY).manifests
+    read = store.read(manifest, ["program"])["program"].decode()
+    written = [type(store.publish(draft("cd" * 32, b"of the member"))).__name__ for _ in range(2)]
+    with store.lock("cd" * 16, wait=0) as answer:
+        locked = type(answer).__name__
+    return [read, written, locked, store.prune(PrunePolicy(everything=True)).entries]
+told = [publish("bob", path, 0o077)]
+def lock():
+    with open_store(settings(path, "group")).lock("cd" * 16, wait=0):
+        pass
+acting("bob", 0o077)(lock)()
+told += acting("ann")(work)()
+""")
+    assert told == [["", []], "forward", ["Published", "Published"], "Locked", 2]
