@@ -166,6 +166,10 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+OutOfMemoryError = torch.OutOfMemoryError
+"""A device has no room for a constant, which says nothing about the constant."""
+
+
 def live_constant(constant: Constant, contiguous: torch.Tensor) -> torch.Tensor:
     """A constant on its device and with its strides, from its contiguous bytes."""
     tensor = torch.empty_strided(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Call:
     """One call to be answered. `args` include the object a method is bound to.
 
-    `tried` are the entries whose conditions were found not to hold of this call.
+    `tried` are the entries whose conditions were found not to hold of this call, `outdated` those
+    of them that are about other code than there is now.
     """
 
     args: tuple[Any, ...]
@@ -33,6 +34,7 @@ class Call:
     fingerprint: Fingerprint
     call_state: tuple[object, ...]
     tried: set[str] = field(default_factory=set)
+    outdated: set[str] = field(default_factory=set)
 
 
 def _about(recipe: Recipe, call: Call, arguments: str) -> dict[str, Any]:
@@ -60,15 +62,9 @@ def graph_draft(
     )
 
 
-def bypass_draft(
-    recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable, *, general: bool
-) -> store.Draft:
-    """A note that saves other processes a compile in vain, where its conditions are known.
-
-    `general`: for all calls whose arguments are of the same types, whatever numbers they hold.
-    """
+def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -> store.Draft:
+    """A note that saves other processes a compile in vain, where its conditions are known."""
     arguments = kinds_of_arguments(call.scope.frame_locals)
-    family = call.signature.types if general else call.signature.numbers
     conditions = outcome.conditions
     return store.Draft(
         key=call.fingerprint.key,
@@ -76,14 +72,18 @@ def bypass_draft(
         kind="bypass",
         cost_seconds=0.0,
         factors=call.fingerprint.factors,
-        about={**_about(recipe, call, arguments), "reason": outcome.reason, "calls": family},
+        about={
+            **_about(recipe, call, arguments),
+            "reason": outcome.reason,
+            "calls": call.signature.types,
+        },
         blobs={} if conditions is None else {CONDITIONS: conditions.pack()},
     )
 
 
 def refuses(manifest: store.Manifest, call: Call) -> bool:
-    """Whether a bypass was noted for calls like this one, whatever its conditions are."""
-    return manifest.about.get("calls") in (call.signature.numbers, call.signature.types)
+    """Whether a bypass was noted for calls with arguments of these types, on any conditions."""
+    return manifest.about.get("calls") == call.signature.types
 
 
 def open_for(recipe: Recipe, settings: Settings) -> store.Store | store.Unusable:

@@ -59,38 +59,59 @@ def compile_call(
 
     `known` says which sizes were met before; it counts with `dynamic=None` alone.
     """
-    with compile_lock.tracing_alone():
-        from npugx_cache import trace
-        from npugx_cache.trace.unstorable import Untraceable
-        from npugx_cache.work_time import WorkTime
+    from npugx_cache.interruptions import let_through
+    from npugx_cache.trace.unstorable import Untraceable
 
-        if reason := compile_lock.disturbance():
-            return Untraceable(reason=reason, lasting=False)
-        worked, progress = WorkTime(), Progress(recipe.title)
-        traced = trace.trace(
-            recipe.function,
-            args,
-            kwargs,
-            scope,
-            state=state,
-            dynamic=recipe.dynamic,
-            known=known,
-            decompositions=dict(recipe.decompositions),
-            shaping=tuple(recipe.shaping_code()),
-            optimise=partial(_optimise, engines.load(recipe.backend), recipe.options, progress),
-        )
-        progress.done("guards and source facts")
-        if reason := compile_lock.disturbance():
-            return Untraceable(reason=reason, lasting=False)
-        if not isinstance(traced, trace.Traced):
-            return _said(traced, scope)
+    with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:
+        outcome = None
         try:
-            artifact = _artifact(recipe, traced, factors)
-        except NotPortable as error:
-            return _said(traced.local_only(str(error)), scope)
-        progress.done("packing")
-        seconds = worked.seconds()
-        return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
+            if not disturbance.reason():
+                outcome = _compiled(recipe, args, kwargs, scope, state, factors, known)
+        except Exception as error:
+            let_through(error)
+            if not disturbance.reason():
+                raise
+        reason = disturbance.reason()
+        if outcome is None or reason:
+            return Untraceable(reason=reason or "", lasting=False)
+        return outcome
+
+
+def _compiled(
+    recipe: Recipe,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    scope: Scope,
+    state: Mapping[str, Any],
+    factors: tuple[Factor, ...],
+    known: Known,
+) -> Compiled | LocalOnly | Untraceable:
+    from npugx_cache import trace
+    from npugx_cache.work_time import WorkTime
+
+    worked, progress = WorkTime(), Progress(recipe.title)
+    traced = trace.trace(
+        recipe.function,
+        args,
+        kwargs,
+        scope,
+        state=state,
+        dynamic=recipe.dynamic,
+        known=known,
+        decompositions=dict(recipe.decompositions),
+        shaping=tuple(recipe.shaping_code()),
+        optimise=partial(_optimise, engines.load(recipe.backend), recipe.options, progress),
+    )
+    progress.done("guards and source facts")
+    if not isinstance(traced, trace.Traced):
+        return _said(traced, scope)
+    try:
+        artifact = _artifact(recipe, traced, factors)
+    except NotPortable as error:
+        return _said(traced.local_only(str(error)), scope)
+    progress.done("packing")
+    seconds = worked.seconds()
+    return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
 
 
 def _said(outcome: LocalOnly | Untraceable, scope: Scope) -> LocalOnly | Untraceable:

@@ -54,12 +54,17 @@ _PLAIN_STATE = {
 }
 
 
-def factors(device_types: frozenset[str]) -> tuple[Factor, ...]:
-    """All factors of the surroundings, for a call whose tensors are on these kinds of device."""
-    live = zip(_SWITCHES, call_state(), strict=True)
-    switches = (Factor(f"torch.{name}", str(value), "call") for name, value in live)
+def factors(
+    device_types: frozenset[str], switches: tuple[object, ...] | None = None
+) -> tuple[Factor, ...]:
+    """All factors of the surroundings, for a call whose tensors are on these kinds of device.
+
+    `switches` is the `call_state` that the call is made in.
+    """
+    live = zip(_SWITCHES, switches or call_state(), strict=True)
+    rows = (Factor(f"torch.{name}", str(value), "call") for name, value in live)
     devices = (factor for kind in sorted(device_types) for factor in _device(kind))
-    return (*_process_factors(), *switches, *devices, *_compiler_config())
+    return (*_process_factors(), *rows, *devices, *_compiler_config())
 
 
 def library_factors() -> Iterator[Factor]:
@@ -124,7 +129,9 @@ def _settled(values: tuple[object, ...]) -> tuple[object, ...]:
     it takes. Taken for a change, that would refuse every graph that is bound here.
     """
     global _seen  # noqa: PLW0603 - a fact about the process
-    if values[:_EXPORTS_LEAVE] == _seen[:_EXPORTS_LEAVE] and runtime.exports_elsewhere():
+    same = values[:_EXPORTS_LEAVE] == _seen[:_EXPORTS_LEAVE]
+    turned_on = any(now and not was for now, was in zip(values, _seen, strict=True))
+    if same and not turned_on and runtime.exports_elsewhere():
         return _seen
     _seen = values
     return values

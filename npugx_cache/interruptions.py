@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,13 +76,36 @@ def from_outside(error: BaseException) -> BaseException | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception with its causes and contexts, without those that the caller is handling.
+
+    A cached function may be called in an `except` block (out of memory: once more with less).
+    Python makes what is handled there the context of everything that is raised meanwhile.
+    """
+    callers = _callers()
     waiting, seen = [error], set[int]()
     while waiting:
         each = waiting.pop(0)
-        if id(each) not in seen:
+        caught = each.__traceback__.tb_frame if each.__traceback__ is not None else None
+        if id(each) not in seen and caught not in callers:
             seen.add(id(each))
             yield each
             waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+
+
+def _callers() -> set[types.FrameType | None]:
+    """The frames below the cached function that is called: what they handle they have caught."""
+    frame: types.FrameType | None = sys._getframe()  # noqa: SLF001 - inspect would be loaded for it
+    while frame is not None and frame.f_code.co_filename != _ENTRY:
+        frame = frame.f_back
+    below: set[types.FrameType | None] = set()
+    while frame is not None:
+        if frame.f_code.co_filename != _ENTRY or below:
+            below.add(frame)
+        frame = frame.f_back
+    return below
+
+
+_ENTRY = f"{__file__.rpartition(os.sep)[0]}{os.sep}api.py"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -76,6 +76,8 @@ class Lookup:
         self.refusals: tuple[events.Refusal, ...] = ()
         self._untraced = Untraced()
         self._recompiles: Recompiles | None = None
+        self._beyond: set[str] | None = None
+        """Calls past the limit on compiles, by `Signature.exact`, that no entry accepts."""
         self._warned: set[str] = set()
         self._store: store.Store | store.Unusable | None = None
         self._restoring = threading.RLock()
@@ -110,12 +112,12 @@ class Lookup:
         shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
         reason = reason or environment.unsupported()
-        if reason is None and self._recompiles is not None and not warming:
-            reason = self._recompiles.excess
+        if self._beyond is not None and self._recompiles and shape.exact in self._beyond:
+            reason = reason or self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
         call_state = environment.call_state()
-        factors = (*self.recipe.factors(), *environment.factors(shape.device_types))
+        factors = (*self.recipe.factors(), *environment.factors(shape.device_types, call_state))
         call = Call(args, kwargs, scope, shape, Fingerprint.of(factors), call_state)
         found = self._found(call, started, "hit")
         return self._compiled_once(call, started, warming=warming) if found is None else found
@@ -138,7 +140,10 @@ class Lookup:
         if found is None:
             return self._refused(opened, candidates, call, started)
         self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
-        return self._rechecked(found, call) if self.settings.verify else found
+        if self.settings.verify:
+            found = self._rechecked(found, call)
+            self.bound.add([found])
+        return found
 
     def _restored(
         self, opened: store.Store, candidates: store.Candidates, call: Call
@@ -180,7 +185,7 @@ class Lookup:
                 continue
             reason = str(manifest.about.get("reason"))
             self._log("refused", started, f"entry {manifest.entry[:12]}")
-            self._untraced.remember(call.signature, reason, call.scope.frame_locals)
+            self._untraced.remember(call.signature.kind, reason, call.scope.frame_locals)
             return self._bypass(reason)
         return None
 
@@ -194,6 +199,8 @@ class Lookup:
         try:
             candidate = restore.Candidate.of(blobs)
             if not candidate.accepts(call.scope):
+                if manifest.kind == "bypass" and not candidate.is_of_this_code():
+                    call.outdated.add(manifest.entry)
                 reasons = candidate.failures(call.scope, self.recipe.function.__code__)
                 return events.Refusal(entry=manifest.entry, reasons=reasons)
             if manifest.kind == "bypass":
@@ -233,6 +240,9 @@ class Lookup:
         """Compile, or take what another thread or another worker compiles of the same graph."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason)
+        if not warming and self._recompiles is not None and (reason := self._recompiles.excess):
+            self._beyond = {*(self._beyond or ()), call.signature.exact}
+            return self._bypass(reason)
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
         name = digest([call.fingerprint.key, shape])
         with self._compiling.hold(name):
@@ -262,7 +272,7 @@ class Lookup:
         def refused() -> bool:
             """Ranks whose calls can't be stored would compile one after the other for nothing."""
             listed = opened.candidates(call.fingerprint.key).bypasses
-            return any(refuses(manifest, call) for manifest in listed)
+            return any(refuses(m, call) and m.entry not in call.outdated for m in listed)
 
         if refused():
             return self._compiled(call, opened, started, warming=warming)
@@ -277,9 +287,9 @@ class Lookup:
     ) -> Specialisation | Bypass:
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
-        if not warming:
-            self._note_compile(call, nearest)
         outcome = self._compile(call, sizes.seen(asked, call.fingerprint.key, call.scope))
+        if not warming and getattr(outcome, "lasting", True):
+            self._note_compile(call, nearest)
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call)
         blobs = outcome.artifact.to_blobs()
@@ -365,7 +375,7 @@ class Lookup:
         from npugx_cache.trace.unstorable import LocalOnly
 
         if isinstance(outcome, LocalOnly):
-            self._note_bypass(outcome, call, general=False)
+            self._note_bypass(outcome, call)
             self._warn(outcome.reason)
             self.counters.add("bypasses")
             accepts = restore.Unstored(outcome.guards, outcome.unchanged)
@@ -373,18 +383,21 @@ class Lookup:
             return Specialisation(None, accepts, outcome.run, call.call_state, code)
         if outcome.lasting:
             frame_locals = call.scope.frame_locals
-            general = self._untraced.remember(call.signature, outcome.reason, frame_locals)
-            self._note_bypass(outcome, call, general=general)
-        return self._bypass(outcome.reason)
+            self._untraced.remember(call.signature.kind, outcome.reason, frame_locals)
+            self._note_bypass(outcome, call)
+            return self._bypass(outcome.reason)
+        self.counters.add("bypasses")  # no word of what the function does: not under strict either
+        events.logger.info("%s runs uncached once: %s", self.recipe.title, outcome.reason)
+        return Bypass(outcome.reason)
 
-    def _note_bypass(self, outcome: LocalOnly | Untraceable, call: Call, *, general: bool) -> None:
+    def _note_bypass(self, outcome: LocalOnly | Untraceable, call: Call) -> None:
         opened = self.opened()
         if opened is None:
             return
         noted = opened.candidates(call.fingerprint.key).bypasses
         # Conditions that never hold again would otherwise add a note at every start.
         if sum(refuses(manifest, call) for manifest in noted) < _MAX_NOTES:
-            opened.publish(bypass_draft(self.recipe, call, outcome, general=general))
+            opened.publish(bypass_draft(self.recipe, call, outcome))
 
     def _bypass(self, reason: str) -> Bypass:
         self._warn(reason)

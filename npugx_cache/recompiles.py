@@ -35,6 +35,7 @@ class Recompiles:
         self._count = 0
         self._differences: list[str] = []
         self._last: Leaves = ()
+        self._excess: str | None = None
 
     def note(self, leaves: Leaves, nearest: Refusal | None) -> None:
         """A call with these arguments is being compiled, which differs from the `nearest` entry."""
@@ -48,8 +49,11 @@ class Recompiles:
     @property
     def excess(self) -> str | None:
         """Why nothing more is compiled, once the limit is reached."""
-        if self._count < self._limit:
-            return None
+        if self._excess is None and self._count >= self._limit:
+            self._excess = self._words()
+        return self._excess
+
+    def _words(self) -> str:
         times = f"calls have caused {self._count} compiles of this function in this process"
         last = self._most_common()
         changing = f": {_subject(last)} keeps changing ({last})" if last else ""

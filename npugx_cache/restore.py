@@ -121,6 +121,10 @@ class Candidate:
     def accepts(self, scope: Scope) -> bool:
         return self.guards.accept(scope) and source.hold(self.facts)
 
+    def is_of_this_code(self) -> bool:
+        """Whether the code that was traced is still what it was, whatever the call is."""
+        return source.hold(self.facts)
+
     def repeated(self, scope: Scope, guards: str) -> Accepts:
         """The check for later calls of an entry that has accepted a call with this scope."""
         if guards == "inputs_unsafe":
@@ -180,13 +184,12 @@ def _blaming_the_entry(part: str) -> Iterator[None]:
     """Take whatever stored data makes this code raise for a fault of the entry, not of the call.
 
     Without that, an entry that decodes and makes no sense would cost a traceback at every call.
+    A lack of memory says nothing about the entry.
     """
     try:
         yield
     except (NpugxCacheError, NotPortable, OSError):
         raise
-    except MemoryError as error:
-        raise CorruptEntry(f"{part}: not enough memory for what it claims to hold") from error
     except Exception as error:
         from npugx_cache.interruptions import let_through
 
@@ -259,5 +262,7 @@ def _constants(bindings: Bindings, blobs: Mapping[str, bytes]) -> dict[str, torc
     try:
         stored = load(blobs[CONSTANTS])
         return {c.name: runtime.live_constant(c, stored[c.name]) for c in bindings.constants}
+    except runtime.OutOfMemoryError:  # of the device: the entry is as good as ever
+        raise
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise CorruptEntry(f"constants: {error!r}") from error

@@ -51,14 +51,9 @@ class Signature:
         return digest(f"{path}={_kind(value)}" for path, value in self._leaves)
 
     @functools.cached_property
-    def numbers(self) -> str:
-        """Takes all sizes and all texts for one: names refused calls in a store."""
-        return digest(f"{path}={_type(value, str)}" for path, value in self._leaves)
-
-    @functools.cached_property
     def types(self) -> str:
-        """Takes all sizes, texts and numbers for one."""
-        return digest(f"{path}={_type(value, str, int, float)}" for path, value in self._leaves)
+        """Takes all sizes, texts and numbers for one: names refused calls in a store."""
+        return digest(f"{path}={_type(value)}" for path, value in self._leaves)
 
     @functools.cached_property
     def device_types(self) -> frozenset[str]:
@@ -177,9 +172,9 @@ def _kind(value: object) -> str:
     return type(value).__qualname__
 
 
-def _type(value: object, *without_value: type) -> str:
+def _type(value: object) -> str:
     kind = type(value)
-    return kind.__name__ if kind in without_value else _kind(value)
+    return kind.__name__ if kind in (str, int, float) else _kind(value)
 
 
 def _shown(value: object, expected: Any) -> str:

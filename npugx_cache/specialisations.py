@@ -52,7 +52,8 @@ class Specialisations:
 
     def add(self, made: Iterable[Specialisation]) -> None:
         with self._lock:
-            self._known = (*made, *self._known)
+            new = [each for each in made if not any(each is known for known in self._known)]
+            self._known = (*new, *self._known)
 
     def __iter__(self) -> Iterator[Specialisation]:
         return iter(self._known)

@@ -26,9 +26,6 @@ class _Failure(NamedTuple):
 class Untraced:
     """Reasons by kind of call (`Signature.kind`).
 
-    Two calls that differ in numbers and strings alone and are refused for the same reason speak for
-    all such calls: those have one reason by `Signature.types`.
-
     A failing trace takes as long as a good one, so it is not repeated for each new size. But an
     eager run may prepare lazily what the trace stumbled over (transformers installs hooks under a
     lock when hidden states are first asked for): if it changed a module, the next call tries again.
@@ -36,33 +33,24 @@ class Untraced:
 
     def __init__(self) -> None:
         self._failures: dict[str, _Failure] = {}
-        self._first: dict[str, tuple[str, str]] = {}
-        """By `Signature.types`: the kind of the first call that was refused, and the reason."""
 
-    def remember(self, call: Signature, reason: str, frame_locals: Mapping[str, Any]) -> bool:
-        """Call it before the eager run. Tell whether the reason holds for all calls of the types.
-
-        `call` may name a whole family already, by a `kind` that is its `types`.
-        """
-        first = self._first.setdefault(call.types, (call.kind, reason))
-        general = first[0] != call.kind and first[1] == reason
-        for name in (call.kind, call.types) if general else (call.kind,):
-            known = self._failures.get(name)
-            tries = 1 + (known.tries if known else 0)
-            modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
-            self._failures[name] = _Failure(reason, tries, modules)
-        return general
+    def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
+        """Call it before the eager run."""
+        known = self._failures.get(kind)
+        tries = 1 + (known.tries if known else 0)
+        modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
+        self._failures[kind] = _Failure(reason, tries, modules)
 
     def reason(self, call: Signature, frame_locals: Mapping[str, Any]) -> str | None:
         """Why a call of this kind is not worth tracing, or None."""
-        name = call.kind if call.kind in self._failures else call.types
-        known = self._failures.get(name)
+        known = self._failures.get(call.kind) if self._failures else None
         if known is None:
             return None
         if known.modules is not None:
             if _shape_of_modules(frame_locals) != known.modules:
                 return None
-            self._failures[name] = known._replace(modules=None)  # looked at once, not at every call
+            # Looked at once, not at every call.
+            self._failures[call.kind] = known._replace(modules=None)
         return known.reason
 
 

@@ -8,9 +8,11 @@ module loads no compiler; entering `tracing_alone` does. Checked on torch 2.11 a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, Self
 
 from npugx_cache._compat import runtime
 
@@ -40,16 +42,40 @@ def obstacle() -> str | None:
     return None
 
 
-def disturbance() -> str | None:
-    """Why a trace that began or ended now may not be what this thread's code says, or None.
+class Disturbance:
+    """Whether another thread traced while this was open: then a trace may not say what code does.
 
-    `torch.export` and `make_fx` take no lock. Ask while holding Dynamo's: then only another thread
-    can be at work.
+    `torch.export` and `make_fx` take no lock, and patch `nn.Module` for the whole process. They are
+    looked for at the beginning and whenever it is asked, and what begins meanwhile is noted.
     """
-    fx: Any = sys.modules.get(_FX)
-    if runtime.exports_elsewhere() or (fx is not None and fx.CURRENT_PATCHER is not None):
-        return "another thread traces or exports a model at this moment; a later call tries again"
-    return None
+
+    def __init__(self) -> None:
+        self._noted = False
+
+    def __enter__(self) -> Self:
+        patcher: Any = importlib.import_module(_FX)._Patcher
+        here, self._made = threading.get_ident(), patcher.__init__
+
+        def noting(instance: Any) -> None:
+            self._noted |= threading.get_ident() != here
+            self._made(instance)
+
+        patcher.__init__ = noting
+        self._noted = self._is_now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        importlib.import_module(_FX)._Patcher.__init__ = self._made
+
+    def reason(self) -> str | None:
+        self._noted = self._noted or self._is_now()
+        if self._noted:
+            return "another thread traced or exported a model meanwhile; a later call tries again"
+        return None
+
+    def _is_now(self) -> bool:
+        patches = importlib.import_module(_FX).CURRENT_PATCHER is not None
+        return patches or runtime.exports_elsewhere()
 
 
 def _after_fork() -> None:

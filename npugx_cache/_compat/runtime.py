@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import json
-import os
 import sys
 import threading
 from pathlib import Path
@@ -68,13 +67,17 @@ def exports_elsewhere() -> bool:
 def _is_exporting(stack: types.FrameType) -> bool:
     frame: types.FrameType | None = stack
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_EXPORT):
+        if frame.f_code.co_filename in _EXPORT:
             return True
         frame = frame.f_back
     return False
 
 
-_EXPORT = f"{Path(str(torch.__file__)).parent / 'export'}{os.sep}"
+_EXPORT = frozenset(
+    str(Path(str(torch.__file__)).parent / "export" / name)
+    for name in ("_trace.py", "exported_program.py")
+)
+"""The files whose functions turn the switches off; a program that was exported runs others."""
 
 
 def torch_version() -> tuple[int, int]:

@@ -199,6 +199,11 @@ class Guards:
                     yield f"{words.path(missing)} does not exist"
             elif not self.holds(check, values[check.node]):
                 yield words.failure(check, values[check.node])
+        for node in [node for node, value in enumerate(values) if value is MISSING]:
+            missing = self._first_missing(values, node)
+            if missing not in reported:
+                reported.add(missing)
+                yield f"{words.path(missing)} does not exist"
         yield from self._relation_failures(values, words)
 
     def holds(self, check: Check, value: Any) -> bool:

@@ -1,8 +1,8 @@
 """What the refusal of a call depends on, so that another process need not trace in vain.
 
 A refused call runs eagerly, which is right under any conditions. The conditions recorded here only
-decide when it is worth tracing again: what has no portable form is left out, and values of
-arguments are too, because `signature` compares those.
+decide when it is worth tracing again, so what has no portable form is left out. Sizes of tensors
+are left out too: a trace that fails takes as long as a good one, and few fail for a size.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from npugx_cache._compat import tracing
 from npugx_cache.artifact import Conditions
-from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.check import Guards
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace.guards import STATE_KINDS, add_guards
@@ -57,9 +54,6 @@ def conditions_of(
     with contextlib.suppress(NotPortable):
         add_environment(builder, met.codes)
         add_answers(builder, met.codes, ())
-    for key, check in list(builder.checks.items()):
-        if check.kind is Kind.EQUALS and _is_of_arguments(builder, check.node):
-            del builder.checks[key]
     tree = builder.build(state, None)
     if Guards(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
@@ -85,15 +79,6 @@ def _place_of(guard: Any) -> tuple[str, str, str]:
     """An order that is the same in every process: Dynamo keeps guards in a set."""
     kind, source, parameters = tracing.guard_row(guard)
     return tracing.source_name(source), kind, repr(sorted(parameters))
-
-
-def _is_of_arguments(builder: TreeBuilder, node: int) -> bool:
-    """Whether a value was passed in, by itself or in a container; not as a part of a module."""
-    while builder.nodes[node].parent >= 0:
-        node = builder.nodes[node].parent
-        if isinstance(builder.value(node), torch.nn.Module):
-            return False
-    return builder.nodes[node].step is Step.LOCAL
 
 
 def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> Iterator[SourceFact]:

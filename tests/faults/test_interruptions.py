@@ -36,3 +36,8 @@ def test_an_error_of_the_traced_code_itself_is_a_refusal(surroundings):
     first, second, counts = surroundings.run(SCRIPT, "own")
     assert (first, second) == (RIGHT, RIGHT)
     assert counts == [0, 0, 2, 0]
+
+
+def test_what_the_caller_is_handling_is_not_raised_again(surroundings):
+    rows = surroundings.run(SCRIPT, "handled")
+    assert rows == [[RIGHT, [1.0 + n] * 2] for n in range(3)]

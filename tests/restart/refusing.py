@@ -56,6 +56,44 @@ class Flagged(torch.nn.Module):
         return x + 1
 
 
+def by_text(x, mode):
+    if mode == "print":
+        print(end="")
+    return x + 1
+
+
+def by_number(x, n):
+    if n > 100:
+        print(end="")
+    return x + n
+
+
+class Config:
+    def __init__(self, noisy):
+        self.noisy = noisy
+
+    def run(self, x):
+        if self.noisy:
+            print(end="")
+        return x + 1
+
+
+def choose():
+    """Each function is refused with one value and compiled with another."""
+    x = torch.ones(3)
+    bound = cache_compile(Config(True).run), cache_compile(Config(False).run)
+    functions = {each: cache_compile(each) for each in (by_text, by_number)}
+    right = [torch.equal(call(x), x + 1) for call in bound]
+    for function, values in [
+        (by_text, ["print", "fast"]),
+        (by_number, [101, 3]),
+    ]:
+        right += [torch.equal(functions[function](x, v), function(x, v)) for v in values]
+    every = [call.cache_info()[:4] for call in (*bound, *functions.values())]
+    counts = [sum(each) for each in zip(*every, strict=True)]
+    return {"right": all(right), "traces": traces(), "counts": counts}
+
+
 def traces():
     if "torch._dynamo" not in sys.modules:
         return 0
@@ -92,5 +130,5 @@ def run(name):
 if __name__ == "__main__":
     records = Records()
     logging.getLogger("npugx_cache").addHandler(records)
-    row = run(sys.argv[1])
+    row = choose() if sys.argv[1] == "choices" else run(sys.argv[1])
     print(json.dumps({**row, "warnings": records.texts, "dynamo": "torch._dynamo" in sys.modules}))

@@ -37,6 +37,8 @@ def main(name):
 
         cached = cache_compile(plain, dynamic=False)
         calls = [torch.ones(n + 1) for n in range(CALLS)]
+    if name == "last":
+        calls = calls[-2:]
     if name == "warm":
         for x in calls:
             cached.warm(x)

@@ -31,11 +31,19 @@ def test_a_restarted_process_answers_a_refusal_without_a_trace(surroundings, nam
     assert len(warm["warnings"]) == 1
 
 
-def test_numbers_that_differ_are_one_refusal_from_the_second_on(surroundings):
+def test_numbers_that_the_refusal_does_not_depend_on_are_not_traced_again(surroundings):
     cold, warm = run(surroundings, "numbers"), run(surroundings, "numbers")
-    assert cold["traces"] == 2
+    assert cold["traces"] == 1
     assert warm["traces"] == 0
     assert warm["counts"] == [0, 0, 4, 0]
+
+
+def test_other_values_of_what_the_refusal_depends_on_are_compiled(surroundings):
+    """In the same process and after a restart: of a text, a number, `self`."""
+    for _ in range(2):
+        row = run(surroundings, "choices")
+        assert row["counts"][2] == 3  # each of the three once, with the value that prints
+        assert row["counts"][0] + row["counts"][1] == 3
 
 
 def test_an_edit_of_traced_code_is_tried_again(surroundings):

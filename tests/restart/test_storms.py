@@ -38,6 +38,13 @@ def test_what_is_stored_is_restored_beyond_the_limit(surroundings):
     assert row["info"][:4] == [CALLS, 0, 0, 0]
 
 
+def test_what_is_stored_is_restored_once_the_limit_is_reached_too(surroundings):
+    surroundings.run(SCRIPT, "last")
+    row = surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="2")
+    assert row["right"]
+    assert row["info"][:4] == [2, 2, CALLS - 4, 2]  # the last two sizes are in the store
+
+
 def test_warm_is_not_counted(surroundings):
     row = surroundings.run(SCRIPT, "warm", NPUGX_CACHE_RECOMPILE_LIMIT="2")
     assert row["right"]
