@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MAX_REFUSALS = 16
 _MAX_NOTES = 8
+_LOOKED = ""  # in `Call.tried` once the store was asked: a later look must not forget its reasons
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
 
@@ -149,7 +150,8 @@ class Lookup:
         self, opened: store.Store, candidates: store.Candidates, call: Call
     ) -> Specialisation | None:
         """The first entry whose conditions hold, of those that this call has not tried before."""
-        first = not call.tried
+        first = _LOOKED not in call.tried
+        call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
         for manifest in sorted(
