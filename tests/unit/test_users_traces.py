@@ -18,7 +18,7 @@ def rows(once):
     return once("users_traces", make)
 
 
-@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("when", ["before", "beside", "after"])
 def test_a_users_trace_is_that_of_a_process_without_us(rows, when):
     assert rows[when] == rows["alone"]
 
@@ -31,6 +31,11 @@ def test_outside_of_our_traces_every_name_of_dynamos_is_its_own(rows):
 def test_sizes_that_our_traces_met_are_unknown_to_those_of_the_user(rows):
     assert rows["sizes"] == rows["sizes alone"]
     assert rows["misses by size"] == [2, 2]
+
+
+def test_a_users_trace_waits_for_ours(rows):
+    """Both keep state of the whole process while they trace."""
+    assert rows["lock is free"] is False
 
 
 def test_in_our_trace_hooks_were_in_place(rows):

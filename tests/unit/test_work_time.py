@@ -57,13 +57,14 @@ def test_the_work_of_a_child_counts():
     from npugx_cache.work_time import WorkTime
 
     worked = WorkTime()
-    before = os.times()
+    before, started = os.times(), time.perf_counter()
     subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
-    after = os.times()
+    after, passed = os.times(), time.perf_counter() - started
     child = after.children_user + after.children_system
     child -= before.children_user + before.children_system
     assert child > 0
-    assert worked.seconds() >= child * 0.99
+    # The kernel counts a child in ticks of 10 ms, so it may seem to have worked longer than it ran.
+    assert worked.seconds() >= min(child, passed) * 0.999
 
 
 def test_more_work_than_time_passed_counts_as_the_time_that_passed():

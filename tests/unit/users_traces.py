@@ -122,7 +122,7 @@ def graphs_of_sizes(*sizes):
     return graphs
 
 
-BEGUN, DONE = threading.Event(), threading.Event()
+BEGUN, LOOKED = threading.Event(), threading.Event()
 
 
 @torch.library.custom_op("npugx_users::wait", mutates_args=())
@@ -133,7 +133,7 @@ def waits(x: torch.Tensor) -> torch.Tensor:
 @waits.register_fake
 def waits_fake(x):
     BEGUN.set()
-    assert DONE.wait(300), "the other thread did not come to an end"
+    assert LOOKED.wait(300), "the other thread did not look"
     return torch.empty_like(x)
 
 
@@ -143,6 +143,7 @@ def ours(x, n, item):
 
 def beside():
     import torch._dynamo.variables.object_protocol
+    from torch._dynamo.convert_frame import compile_lock
 
     rows, before = {"before": traced()}, names_of_dynamo()
     from npugx_cache import cache_compile
@@ -154,9 +155,10 @@ def beside():
         assert BEGUN.wait(300), "our trace did not begin"
         try:
             rows["in place"] = changed(before, names_of_dynamo())
-            rows["during"] = traced()
+            rows["lock is free"] = compile_lock.acquire(blocking=False)
         finally:
-            DONE.set()
+            LOOKED.set()
+        rows["beside"] = traced()
 
     thread = threading.Thread(target=users_thread)
     thread.start()
