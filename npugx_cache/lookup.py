@@ -139,7 +139,10 @@ class Lookup:
             if found is not None and not self.settings.verify:
                 self.bound.add([found])
         if found is None:
-            return self._refused(opened, candidates, call, started)
+            refused = self._refused(opened, candidates, call, started)
+            if refused is None and not self.refusals:
+                self.refusals = tuple(self._from_siblings(opened, call))
+            return refused
         self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
         if self.settings.verify:
             found = self._rechecked(found, call)
@@ -167,7 +170,7 @@ class Lookup:
             call.tried.add(manifest.entry)
         if first or refusals:
             refusals.sort(key=lambda refusal: len(refusal.reasons))
-            self.refusals = tuple(refusals) or tuple(self._from_siblings(opened, call))
+            self.refusals = tuple(refusals)
         return None
 
     def _refused(
