@@ -6,8 +6,7 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.covered import is_covered_module
-from npugx_cache.fingerprint import digest
-from npugx_cache.portable import NotPortable, encode, look_up, unwrap
+from npugx_cache.portable import NotPortable, digest, encode, look_up, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,8 @@ import torch
 
 from npugx_cache import config
 from npugx_cache._compat import runtime
-from npugx_cache.fingerprint import Factor, digest
+from npugx_cache.fingerprint import Factor
+from npugx_cache.portable import digest
 from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:

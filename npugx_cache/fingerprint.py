@@ -6,9 +6,10 @@ explained by comparing factors. No path, pid, port, object id or clock may enter
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from npugx_cache.portable import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,16 +34,6 @@ class Fingerprint:
     def of(cls, factors: Iterable[Factor]) -> Fingerprint:
         ordered = tuple(sorted(factors))
         return cls(factors=ordered, key=digest(part for f in ordered for part in f[:2]))
-
-
-def digest(parts: Iterable[str]) -> str:
-    """sha256 of a sequence of texts; each is preceded by its length, so they can't run together."""
-    whole = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        whole.update(len(data).to_bytes(8, "little"))
-        whole.update(data)
-    return whole.hexdigest()
 
 
 def differences(recorded: Iterable[Iterable[str]], live: Iterable[Iterable[str]]) -> Iterator[str]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import events, store
 from npugx_cache.backend.static_kernels.packages import NoKernels
-from npugx_cache.fingerprint import Factor, Fingerprint, digest
+from npugx_cache.fingerprint import Factor, Fingerprint
+from npugx_cache.portable import digest
 from npugx_cache.work_time import WorkTime
 
 if TYPE_CHECKING:

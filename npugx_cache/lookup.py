@@ -22,10 +22,10 @@ from npugx_cache.errors import (
     Uncacheable,
     VerificationError,
 )
-from npugx_cache.fingerprint import Fingerprint, differences, digest
+from npugx_cache.fingerprint import Fingerprint, differences
 from npugx_cache.forks import NamedLocks, survive_forks
 from npugx_cache.guards.check import live_state
-from npugx_cache.portable import NotPortable
+from npugx_cache.portable import NotPortable, digest
 from npugx_cache.restore import Specialisation
 from npugx_cache.signature import Signature
 from npugx_cache.untraced import Untraced

@@ -10,8 +10,8 @@ from npugx_cache import environment
 from npugx_cache._compat import runtime
 from npugx_cache.backend import patterns
 from npugx_cache.errors import OptionError
-from npugx_cache.fingerprint import Factor, digest
-from npugx_cache.portable import code_hash, unwrap
+from npugx_cache.fingerprint import Factor
+from npugx_cache.portable import code_hash, digest, unwrap
 from npugx_cache.source import reachable_functions
 from npugx_cache.user_functions import check_function, function_digest
 

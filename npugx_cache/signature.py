@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.fingerprint import digest
 from npugx_cache.guards import Kind, Step
-from npugx_cache.portable import describe
+from npugx_cache.portable import describe, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

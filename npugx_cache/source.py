@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache import class_facts
 from npugx_cache.covered import is_covered_module
-from npugx_cache.fingerprint import digest
 from npugx_cache.portable import (
     NotPortable,
     Plain,
     code_hash,
     contents,
+    digest,
     encode,
     function_chain,
     identity,

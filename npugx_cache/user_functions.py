@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache._compat import runtime
 from npugx_cache.errors import OptionError
-from npugx_cache.fingerprint import digest
-from npugx_cache.portable import NotPortable, encode, unwrap
+from npugx_cache.portable import NotPortable, digest, encode, unwrap
 from npugx_cache.source import names_in, reachable_functions, reachable_hash
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 
 from npugx_cache._compat import lowering
 from npugx_cache.backend.passes import layout
-from npugx_cache.backend.passes.npu_fusions import Calls, Match, name_of, substitute
+from npugx_cache.backend.passes.npu_matching import Calls, Match, name_of, substitute
 from npugx_cache.backend.passes.view_to_reshape import views_to_reshapes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 
 from npugx_cache._compat import schemas
 from npugx_cache.backend.passes import layout
-from npugx_cache.backend.passes.npu_fusions import Calls, Match, name_of, substitute
+from npugx_cache.backend.passes.npu_matching import Calls, Match, name_of, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

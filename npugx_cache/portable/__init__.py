@@ -5,6 +5,7 @@ modules, operators), by what another process can find again and never by an addr
 code by such a name.
 """
 
+from npugx_cache.portable.digest import digest
 from npugx_cache.portable.found import contents, function_chain, look_up, unwrap
 from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op
 from npugx_cache.portable.texts import same, seal, texts_in
@@ -26,6 +27,7 @@ __all__ = [
     "contents",
     "decode",
     "describe",
+    "digest",
     "encode",
     "encoded_keys",
     "expression",
