@@ -34,7 +34,8 @@ class Settings:
     at least 30 s and at most 10 minutes; 10 minutes where nobody has compiled it yet.
 
     `recompile_limit` is how often calls may have one function compiled in a process, for each
-    object that it is bound to, before the rest runs eagerly (`recompiles.py`).
+    object that it is bound to, before the rest runs eagerly (`recompiles.py`). 0: calls restore
+    what the store has, and nothing is compiled but by `.warm()`.
 
     `verify`: compile again at every hit, and compare (`recheck.py`).
     """
@@ -86,7 +87,7 @@ def load(
         max_age=_age(env, "NPUGX_CACHE_MAX_AGE"),
         policy=cast("PolicyName", _choice(env, "NPUGX_CACHE_POLICY", "lru", ("lru", "cost"))),
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
-        recompile_limit=_count(env, "NPUGX_CACHE_RECOMPILE_LIMIT") or _RECOMPILES,
+        recompile_limit=_recompile_limit(env),
         verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )
@@ -177,12 +178,17 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
         raise OptionError(f"{name}={text!r}: {error}") from None
 
 
-def _count(env: Mapping[str, str], name: str) -> int | None:
+def _recompile_limit(env: Mapping[str, str]) -> int:
+    limit = _count(env, "NPUGX_CACHE_RECOMPILE_LIMIT", least=0)
+    return _RECOMPILES if limit is None else limit
+
+
+def _count(env: Mapping[str, str], name: str, least: int = 1) -> int | None:
     text = env.get(name)
     if not text:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise OptionError(f"{name}={text!r}: expected a whole number, 1 or more")
+    if not text.isdecimal() or int(text) < least:
+        raise OptionError(f"{name}={text!r}: expected a whole number, {least} or more")
     return int(text)
 
 

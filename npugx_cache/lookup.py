@@ -245,7 +245,7 @@ class Lookup:
         """Compile, or take what another thread or another worker compiles of the same graph."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason)
-        if not warming and self._recompiles is not None and (reason := self._recompiles.excess):
+        if not warming and (reason := self._counted().excess):
             self._beyond = {*(self._beyond or ()), call.signature.exact}
             return self._bypass(reason)
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
@@ -294,7 +294,7 @@ class Lookup:
         asked = opened if self.recipe.dynamic is None else None
         outcome = self._compile(call, sizes.seen(asked, call.fingerprint.key, call.scope))
         if not warming and getattr(outcome, "lasting", True):
-            self._note_compile(call, nearest)
+            self._counted().note(call.signature.leaves, nearest)
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call)
         blobs = outcome.artifact.to_blobs()
@@ -309,11 +309,12 @@ class Lookup:
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         return dataclasses.replace(bound, entry=entry)
 
-    def _note_compile(self, call: Call, nearest: events.Refusal | None) -> None:
-        from npugx_cache.recompiles import Recompiles
+    def _counted(self) -> Recompiles:
+        if self._recompiles is None:
+            from npugx_cache.recompiles import Recompiles  # a restored call needs none
 
-        self._recompiles = self._recompiles or Recompiles(self.settings.recompile_limit)
-        self._recompiles.note(call.signature.leaves, nearest)
+            self._recompiles = Recompiles(self.settings.recompile_limit)
+        return self._recompiles
 
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
         """A hit under `NPUGX_CACHE_VERIFY=recompile`; raises `VerificationError`."""

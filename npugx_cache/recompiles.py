@@ -54,6 +54,11 @@ class Recompiles:
         return self._excess
 
     def _words(self) -> str:
+        if not self._limit:
+            return (
+                "NPUGX_CACHE_RECOMPILE_LIMIT=0 lets calls restore stored graphs and compile none, "
+                "and no stored graph accepts this call; to change that, call .warm() or raise it"
+            )
         times = f"calls have caused {self._count} compiles of this function in this process"
         last = self._most_common()
         changing = f": {_subject(last)} keeps changing ({last})" if last else ""

@@ -52,7 +52,16 @@ def test_warm_is_not_counted(surroundings):
     assert row["warnings"] == []
 
 
+def test_a_limit_of_none_restores_and_compiles_nothing(surroundings):
+    surroundings.run(SCRIPT, "last")
+    row = surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="0")
+    assert row["right"]
+    assert row["info"][:4] == [2, 0, CALLS - 2 + 1, 0]  # the first call is made again at the end
+    (warning,) = row["warnings"]
+    assert "NPUGX_CACHE_RECOMPILE_LIMIT=0 lets calls restore" in warning
+
+
 def test_a_limit_that_is_no_number_is_refused(surroundings):
-    worker = surroundings.start(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="0")
+    worker = surroundings.start(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="-1")
     _, err = worker.process.communicate()
-    assert "NPUGX_CACHE_RECOMPILE_LIMIT='0': expected a whole number, 1 or more" in err
+    assert "NPUGX_CACHE_RECOMPILE_LIMIT='-1': expected a whole number, 0 or more" in err
