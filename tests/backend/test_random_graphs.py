@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 from random_graphs import FUNCTIONALISED, OVERLAPS, PROGRAMS, check, traced
 
 from npugx_cache.backend import engines, options
@@ -22,6 +23,8 @@ from npugx_cache.backend.passes.noop import remove_noops
 from npugx_cache.backend.passes.reinplace import reinplace
 from npugx_cache.backend.passes.self_copy import remove_self_copies
 from npugx_cache.backend.passes.view_to_reshape import views_to_reshapes
+
+pytestmark = pytest.mark.thorough
 
 PASSES = [
     remove_noops,

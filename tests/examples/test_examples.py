@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -14,7 +16,6 @@ def run(name, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_a_restarted_qwen3_generates_the_same_tokens_and_traces_nothing(tmp_path):
     result = run("restart_qwen3.py", "--layers", 2, "--tokens", 4, "--cache-dir", tmp_path)
 

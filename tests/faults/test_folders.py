@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).with_name("inflict.py")
 NOBODY = 65534
 ROOT = os.geteuid() == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).with_name("interrupting.py")
 RIGHT = [3.0, 3.0]
 

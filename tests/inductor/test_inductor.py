@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="a cold compile of Inductor's takes a C++ compiler"
-)
+NO_COMPILER = shutil.which("g++") is None
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(NO_COMPILER, reason="a cold compile of Inductor's takes a C++ compiler"),
+]
 HERE = Path(__file__).parent
 RUN = HERE.parent / "restart" / "run.py"
 LINES = (HERE / "programs.py").read_text().splitlines()

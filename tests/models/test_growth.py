@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).parent / "growth.py"
 GROWING = range(16, 273)
 CASES = {

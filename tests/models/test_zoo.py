@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("zoo_page", HERE / "page.py")
 page = importlib.util.module_from_spec(_spec)

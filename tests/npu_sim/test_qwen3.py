@@ -60,7 +60,7 @@ def run_both(once):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("loop", ["growing", "decoding"])
 @pytest.mark.parametrize("name", HERE)
 def test_qwen3_cold_and_restarted(run_both, name, loop):

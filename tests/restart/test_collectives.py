@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).parent / "collectives.py"
 PHASES = ((2, "cold"), (2, "restarted"), (4, "cold"), (4, "restarted"))
 # By default gloo asks the resolver for the name of the host, and takes whatever answers.

@@ -7,6 +7,8 @@ import torch
 
 from npugx_cache._compat.runtime import torch_version
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).parent / "other_cpu.py"
 LESS = {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # without 16 bits, where torch itself sees the same CPU
 

@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = """
     import json, sys, torch
     from npugx_cache import cache_compile

@@ -1,4 +1,4 @@
-"""The matrix is run once, for all tests that look at it."""
+"""The matrix is run once, for all tests that look at it: in short, and, thoroughly, as a whole."""
 
 from __future__ import annotations
 
@@ -13,24 +13,46 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import ROWS
 from processes import run, write
 
+NAMES = list(ROWS)
+
 
 @pytest.fixture(scope="session")
-def runs(once):
+def asked(once):
+    """Every row: `cold` compiles it, and the `changed` row is asked for where nothing may compile.
+
+    Whether a changed row is a hit, and why it is none, is known before anything is compiled.
+    """
+
     def make(surroundings):
-        tree, moved = surroundings.folder / "tree", surroundings.folder / "moved" / "deep"
-        names = list(ROWS)
-        write(tree, ROWS, changed=False)
-        cold = run(surroundings, tree, "cold", names, NPUGX_TEST_WATCH="1")
+        unchanged, changed = surroundings.folder / "tree", surroundings.folder / "changed"
+        write(unchanged, ROWS, changed=False)
+        write(changed, ROWS, changed=True)
+        return {
+            "folder": str(surroundings.folder),
+            "cold": run(surroundings, unchanged, "cold", NAMES, NPUGX_TEST_WATCH="1"),
+            "changed": run(surroundings, changed, "warm", NAMES, NPUGX_CACHE_RECOMPILE_LIMIT="0"),
+        }
+
+    return once("matrix", make)
+
+
+@pytest.fixture(scope="session")
+def runs(once, asked):
+    """The other phases: what changed is compiled as well, also between two calls of a process."""
+
+    def make(surroundings):
+        fleet = type(surroundings)(Path(asked["folder"]))
+        tree, moved = fleet.folder / "tree", fleet.folder / "moved" / "deep"
         # The store must not know the changed rows yet when the unchanged ones come back.
         moved.parent.mkdir()
         shutil.copytree(tree, moved, copy_function=shutil.copyfile)  # with other times
-        elsewhere = surroundings.folder / "elsewhere"
+        elsewhere = fleet.folder / "elsewhere"
         elsewhere.mkdir()
         again = run(
-            surroundings,
+            fleet,
             moved,
             "cold",
-            names[::-1],
+            NAMES[::-1],
             cwd=elsewhere,
             HOME=str(elsewhere),
             PYTHONHASHSEED="77",
@@ -40,9 +62,8 @@ def runs(once):
             MASTER_PORT="29501",
         )
         live_names = [name for name, row in ROWS.items() if row.can_happen_live]
-        live = run(surroundings.beside("live"), tree, "live", live_names)
-        write(tree, ROWS, changed=True)
-        warm = run(surroundings, tree, "warm", names)
-        return {"cold": cold, "again": again, "live": live, "warm": warm}
+        live = run(fleet.beside("live"), tree, "live", live_names)
+        warm = run(fleet, fleet.folder / "changed", "warm", NAMES)
+        return {"cold": asked["cold"], "again": again, "live": live, "warm": warm}
 
-    return once("matrix", make)
+    return once("whole matrix", make)

@@ -8,6 +8,8 @@ from matrix import ROWS
 from pretences import PRETENCES
 from processes import RUN, write
 
+pytestmark = pytest.mark.thorough
+
 NAMES = ["nothing_changed", "weights_changed"]
 STARTED = {
     "under -O": {"PYTHONOPTIMIZE": "1"},

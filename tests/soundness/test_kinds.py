@@ -52,11 +52,11 @@ def decided(table, *decisions):
 
 
 @pytest.fixture(scope="module")
-def seen(runs):
+def seen(asked):
     """What each restarted row's trace met, and what the traces of refused rows met."""
     stored, refused = set(), set()
     for name, row in ROWS.items():
-        (stored if row.refused is None else refused).update(runs["cold"][name]["seen"])
+        (stored if row.refused is None else refused).update(asked["cold"][name]["seen"])
     return stored, refused
 
 

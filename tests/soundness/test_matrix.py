@@ -1,7 +1,8 @@
 """Whatever a trace depended on and is different now is a miss with a reason, never a wrong result.
 
 What it did not depend on is a hit (P1, P4). Every row runs cold in one process and changed in
-another; `live` are the changes that can happen between two calls of one process.
+another, at first without a compile; `live` are the changes that can happen between two calls of one
+process.
 """
 
 from __future__ import annotations
@@ -32,54 +33,76 @@ LIVE = [name for name, row in ROWS.items() if row.can_happen_live]
 
 
 @pytest.mark.parametrize("name", list(ROWS))
-def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, name):
-    cold, again, refused = runs["cold"][name], runs["again"][name], ROWS[name].refused
+def test_compiled_it_gives_eagers_result(asked, name):
+    cold, refused = asked["cold"][name], ROWS[name].refused
     assert cold["difference"] is None
-    if refused is not None:
+    if refused is None:
+        assert (cold["misses"], cold["bypasses"]) == (1, 0)
+    else:
         assert (cold["misses"], cold["bypasses"]) == (0, 1)
-        assert (again["hits"], again["misses"], again["bypasses"]) == (0, 0, 1)
         assert refused in cold["warnings"]
         assert "/main.py:" in cold["warnings"], "the reason names no line"
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+def test_changed_it_changes_eagers_result(asked, name):
+    if not ROWS[name].same_result:
+        assert asked["changed"][name]["eager"] != asked["cold"][name]["eager"]
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_a_change_that_matters_is_not_a_hit(asked, name):
+    changed = asked["changed"][name]
+    assert (changed["hits"], changed["misses"], changed["bypasses"]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_a_miss_says_what_changed(asked, name):
+    changed = asked["changed"][name]
+    assert ROWS[name].bypass or changed["reasons"], "no reason at all"
+    for text in ROWS[name].says:
+        assert any(text in reason for reason in changed["reasons"])
+
+
+@pytest.mark.parametrize("name", HITS)
+def test_a_change_that_does_not_matter_is_a_hit(asked, name):
+    changed = asked["changed"][name]
+    counts = changed["hits"], changed["misses"], changed["bypasses"]
+    assert counts == (1, 0, 0), changed["reasons"]
+    assert changed["difference"] is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", list(ROWS))
+def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, name):
+    again = runs["again"][name]
+    if ROWS[name].refused is not None:
+        assert (again["hits"], again["misses"], again["bypasses"]) == (0, 0, 1)
         return
-    assert (cold["misses"], cold["bypasses"]) == (1, 0)
     assert again["difference"] is None
     assert (again["hits"], again["misses"], again["bypasses"]) == (1, 0, 0), again["reasons"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(ROWS))
-def test_changed_it_gives_eagers_result(runs, name):
-    cold, warm = runs["cold"][name], runs["warm"][name]
-    assert warm["difference"] is None
-    if not ROWS[name].same_result:
-        assert warm["eager"] != cold["eager"], "the row changes nothing"
+def test_changed_and_compiled_it_gives_eagers_result(runs, name):
+    assert runs["warm"][name]["difference"] is None
 
 
-@pytest.mark.parametrize("name", LIVE)
-def test_changed_between_two_calls_it_gives_eagers_result(runs, name):
-    live = runs["live"][name]
-    assert live["first"]["difference"] is None
-    assert live["difference"] is None
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MISSES)
-def test_a_change_that_matters_is_not_a_hit(runs, name):
+def test_a_change_that_matters_is_compiled(runs, name):
     warm = runs["warm"][name]
     assert warm["hits"] == 0
     assert (warm["misses"], warm["bypasses"]) == ((0, 1) if ROWS[name].bypass else (1, 0))
 
 
-@pytest.mark.parametrize("name", MISSES)
-def test_a_miss_says_what_changed(runs, name):
-    warm = runs["warm"][name]
-    assert ROWS[name].bypass or warm["reasons"], "no reason at all"
-    for text in ROWS[name].says:
-        assert any(text in reason for reason in warm["reasons"])
-
-
-@pytest.mark.parametrize("name", HITS)
-def test_a_change_that_does_not_matter_is_a_hit(runs, name):
-    warm = runs["warm"][name]
-    assert (warm["hits"], warm["misses"], warm["bypasses"]) == (1, 0, 0), warm["reasons"]
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LIVE)
+def test_changed_between_two_calls_it_gives_eagers_result(runs, name):
+    live = runs["live"][name]
+    assert live["first"]["difference"] is None
+    assert live["difference"] is None
 
 
 def test_there_are_rows_of_every_category():

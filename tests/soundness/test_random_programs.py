@@ -17,7 +17,7 @@ from random_programs import KERNEL, row, texts
 EXAMPLES = int(os.environ.get("NPUGX_TEST_EXAMPLES", "25"))
 SEED = int(os.environ.get("NPUGX_TEST_SEED", "1"))
 BATCH = 150
-pytestmark = pytest.mark.timeout(600 + 20 * EXAMPLES)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600 + 20 * EXAMPLES)]
 NOTHING_CHANGED = "def change(call, model, given):\n    pass\n"
 
 

@@ -12,7 +12,7 @@ from processes import SECONDS, run, write
 
 from npugx_cache import cache_compile
 
-pytestmark = pytest.mark.timeout(4 * SECONDS)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(4 * SECONDS)]
 sees_orders = pytest.mark.skipif(OLDER, reason="this torch walks sets unseen: nothing is cached")
 
 MISSES = [name for name, row in ORDER.items() if not row.hit]

@@ -10,6 +10,8 @@ import pytest
 
 from npugx_cache.store import NotStored, PrunePolicy, Published, syscalls
 
+pytestmark = pytest.mark.thorough
+
 CALLS = [
     name
     for name, value in vars(syscalls).items()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).with_name("serve_beside_compiles.py")
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from npugx_cache.store import Miss
 
+pytestmark = pytest.mark.thorough
+
 ROUNDS = 10_000
 
 

@@ -12,6 +12,8 @@ import pytest
 from npugx_cache.config import Settings
 from npugx_cache.store import FolderStore, open_folder
 
+pytestmark = pytest.mark.thorough
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -148,7 +150,6 @@ PUBLISHER = """if True:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "number"),
     [("rename,renameat,renameat2", n) for n in (1, 2, 3)] + [("fsync", n) for n in (1, 3, 5, 7)],
@@ -194,7 +195,6 @@ def disk(tmp_path):
 
 
 @as_root
-@pytest.mark.slow
 def test_after_a_power_cut_every_acknowledged_durable_entry_is_there(disk, draft):
     image, mount = disk
     (mount / "cache").mkdir(mode=0o700)

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 WORKER = """if True:
     import json, os, random, sys, time
     from pathlib import Path
@@ -57,7 +59,6 @@ WORKER = """if True:
 ROLES = [*["reader"] * 6, "writer", "writer", "pruner", "clear"]
 
 
-@pytest.mark.slow
 def test_readers_writers_a_pruner_and_a_clear_never_see_or_make_a_wrong_byte(
     python, place, seconds
 ):

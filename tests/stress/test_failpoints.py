@@ -19,6 +19,8 @@ from npugx_cache.store import (
     syscalls,
 )
 
+pytestmark = pytest.mark.thorough
+
 MOST = 400
 ERRORS = [
     errno.ENOSPC,

@@ -13,6 +13,8 @@ import pytest
 
 from npugx_cache.store import PrunePolicy, Published, syscalls
 
+pytestmark = pytest.mark.thorough
+
 SLACK = 40_000  # the largest entry
 
 

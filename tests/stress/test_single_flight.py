@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 FLEET = """if True:
     # One parent imports, its children race: 64 interpreters would take longer than the test.
     import fcntl, json, os, sys, time
@@ -82,7 +84,6 @@ def fleet(python, root, processes, rounds, locks="working"):
     return json.loads(out)
 
 
-@pytest.mark.slow
 def test_of_64_processes_one_compiles_in_each_of_20_rounds(python, place):
     rows = fleet(python, place / "cache", 64, 20)
     assert [row[:2] for row in rows] == [[64, 1]] * 20

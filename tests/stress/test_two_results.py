@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 WORKER = """if True:
     import json, random, sys, time
     from pathlib import Path
@@ -42,7 +44,6 @@ WORKER = """if True:
 """
 
 
-@pytest.mark.slow
 def test_readers_of_one_key_never_mix_the_results_of_two_writers(python, place, seconds):
     roles = ["writer", "writer", "reader", "reader"]
     workers = [
