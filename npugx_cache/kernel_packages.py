@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import events, store
 from npugx_cache.backend.static_kernels.packages import NoKernels
-from npugx_cache.fingerprint import Factor, Fingerprint, digest
+from npugx_cache.fingerprint import Fingerprint, digest
 from npugx_cache.work_time import WorkTime
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class StoredPackages:
 def _fingerprint(wanted: Wanted) -> Fingerprint:
     operators = digest(sorted(wanted.operators.digests))
     rows = (("format", FORMAT), ("operators", operators), *wanted.surroundings)
-    return Fingerprint.of(Factor(name, value) for name, value in rows)
+    return Fingerprint.of(rows)
 
 
 def _draft(
