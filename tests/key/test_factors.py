@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -273,3 +274,9 @@ def test_long_values_are_logged_by_their_digest():
     assert shortened("3.11") == "3.11"
     assert shortened("ab" * 32) == "ab" * 6
     assert re.fullmatch(r"<99 characters, sha256 [0-9a-f]{12}>", shortened("x" * 99))
+
+
+def test_the_page_of_promises_has_the_list():
+    page = (Path(__file__).parents[2] / "docs" / "promises.md").read_text()
+    rows = [f"| `{kind.name}` | {kind.span} | {kind.meaning} |" for kind in FACTORS]
+    assert [line for line in page.splitlines() if re.match(r"\| `[\w.*]+` \|", line)] == rows
