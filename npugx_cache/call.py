@@ -1,4 +1,4 @@
-"""One call to be answered, and what is published about it."""
+"""One call that needs an answer, and the manifests that are published about it."""
 
 from __future__ import annotations
 

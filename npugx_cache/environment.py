@@ -1,4 +1,4 @@
-"""What surrounds a trace, as factors: Python, torch, the device, and torch's switches."""
+"""The factors of a key that describe the process: Python, torch, devices, torch's switches."""
 
 from __future__ import annotations
 

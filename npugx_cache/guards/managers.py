@@ -1,7 +1,7 @@
-"""Paths of a guard tree as C++ guard managers: how each node is reached from its parent.
+"""Builds a C++ guard manager for each path of a guard tree.
 
-A manager must read just what `sources.py` reads. Where torch's accessor means something else for
-some type, that type is pinned by a guard, or the path is left to Python.
+A manager must read exactly what `sources.py` reads. Where torch's accessor reads something else
+for some type, a guard pins the type, or the path is left to Python.
 """
 
 from __future__ import annotations

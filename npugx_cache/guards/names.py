@@ -1,4 +1,4 @@
-"""Names in classes and modules, compared by identity: the cheapest way to see a patch."""
+"""Detects monkey-patching: compares what names in classes and modules stand for, by identity."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A guard tree as torch's C++ guard managers, for calls after the first.
+"""Fast path for calls after the first: a guard tree as torch's C++ guard managers.
 
-Built from live values that have just passed the full check in `check.py`, which stays the truth:
-what is accepted here would be accepted there, and what is refused here is checked there again. A
-check that C++ can't make in just that sense is left to Python (`residue.py`).
+The managers are built from live values that have just passed the full check in `check.py`. The full
+check has the last word: what C++ accepts the full check would accept, and what C++ refuses is
+checked in full again. Checks that C++ can't make with exactly the same meaning run in Python
+(`residue.py`).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class _Guards:
         self._tree, self._managers = tree, managers
 
     def add_all(self) -> Left:
-        """What could not be put there."""
+        """Add every check that C++ can make; return those that are left to Python."""
         left = [check for check in self._tree.all_checks() if not self._add(check)]
         aliases = [pair for pair in self._tree.aliases if not self._same(*pair)]
         groups = (self._tree.distinct, self._tree.separate)

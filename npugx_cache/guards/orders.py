@@ -1,11 +1,16 @@
-"""In which order a set is walked: how it came about, as data, and the order a trace relied on.
+"""Conditions on the order of a set that a trace walked.
 
-A set's order follows from the hashes of its elements, those of strings differ between processes,
-and from what was done to it. So sets that traced code made are made again, in the same way:
-["node", n] is the value of a node of the guard tree, ["constant", module, name, code hash, index] a
-constant of a function's code, ["filled", type, elements] a set to which they were added in turn,
-["list", elements] an argument that is no set, ["without", set, elements] one after removals, and
-["call", method, operand, ...].
+The order of a set follows from the hashes of its elements and from its history. Hashes of strings
+differ between processes. So a condition stores how the set came about and the order that the trace
+saw; to check the condition, we make the set again in the same way and compare.
+
+How a set came about, as nested lists:
+["node", n]                              the value of a node of the guard tree
+["constant", module, name, hash, index]  a constant in the code of a function
+["filled", type, elements]               elements that were added one after the other
+["list", elements]                       an operand that is not a set
+["without", set, elements]               a set after removals
+["call", method, operand, ...]           the result of a method such as `union`
 """
 
 from __future__ import annotations

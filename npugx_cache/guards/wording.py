@@ -1,4 +1,4 @@
-"""Guards in words: as Python for `readable`, and as a reason for a miss. Knows nothing of torch."""
+"""Prints guards: as Python for `readable`, and as a reason for a miss. Does not import torch."""
 
 from __future__ import annotations
 

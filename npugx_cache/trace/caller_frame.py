@@ -1,4 +1,7 @@
-"""Dynamo's rewritten bytecode as a Frame: every process-local thing in it gets a portable name."""
+"""Turns the bytecode that Dynamo wrote into a Frame.
+
+Everything in the bytecode that belongs to this process gets a name that any process understands.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Whether a trace means the current device wherever it names one, or a device by its index.
+"""Decides whether an entry runs on any current device, or only on the device index of its trace.
 
-It means the current one if all it touches was on the current device, and nothing that was traced
-names an index or looks at one. In doubt it means the index: that is a miss elsewhere at worst.
+An entry runs on any current device if everything that the trace touched was on the current device,
+and nothing that was traced names an index or looks at one. If we can't tell, we assume that the
+entry is tied to the index. The worst case is a needless recompile on other devices.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ def accelerator_of(
     shaping: Iterable[types.CodeType],
     owners: Owners,
 ) -> Accelerator | None:
-    """None for a trace that touches no accelerator.
+    """The accelerator that a trace is about, with its index if the trace is tied to the index.
 
-    `shaping` is the user code that ran besides, which Dynamo did not trace.
+    None for a trace that touches no accelerator. `shaping` is user code that ran during the trace
+    and was not traced by Dynamo.
     """
     uses, handed = capture.devices, capture.output.backend_input
     touched = {*_devices_of(graph), *_devices_in(tree, frame)} if uses.kind else set()
