@@ -39,10 +39,11 @@ class Tally:
 class CapturedGraph:
     """One graph on its device.
 
-    transfers: buffers for inputs on the CPU; written: positions of inputs it writes to; places: the
-    memory it uses where it is; kept: tensors it uses whatever becomes of the caller's; lent: memory
-    of results that callers are given without a copy; exposed: positions of inputs that are copied
-    though the caller sees them; tasks: what is given anew at each replay, if anything is.
+    transfers: buffers for inputs on the CPU. written: positions of inputs that the graph writes to.
+    places: memory that the graph reads or writes at its original address. kept: tensors that the
+    graph keeps alive. lent: memory of results that callers get without a copy. exposed: positions
+    of inputs that are copied although the caller can observe writes to them. tasks: what each
+    replay updates, if anything.
     """
 
     key: Key
