@@ -1,4 +1,4 @@
-"""From the inputs of a call to the key of the graph that it can be replayed through."""
+"""Computes the key of the captured graph that can replay a call, from the inputs of the call."""
 
 from __future__ import annotations
 
