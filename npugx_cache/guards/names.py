@@ -50,5 +50,5 @@ class PinnedNames:
             return all(
                 all(map(is_, get(space), values)) for space, get, values in self._present
             ) and all(space.keys().isdisjoint(names) for space, names in self._absent)
-        except KeyError:  # a name is gone
+        except KeyError:  # somebody deleted a name
             return False

@@ -73,7 +73,7 @@ class Traced:
     sizes: tuple[list[Any], list[Any]] = field(default=([], []))
     """What Dynamo knew of sizes before and after (`_compat.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
-    """The same call for this process alone, should it turn out that it can't be stored."""
+    """Makes the form of this call that only this process may run, if it can't be stored."""
 
 
 def trace(
