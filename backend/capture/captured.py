@@ -83,8 +83,8 @@ class CapturedGraph:
     def spoils(self, inputs: Sequence[Any]) -> bool:
         """Whether a replay would overwrite an input that the caller looks at afterwards.
 
-        A result that was lent by this graph has come back as an input, of which the graph has a
-        copy, but which is returned too or written to.
+        That is so if a result that this graph lent has come back as an input. The graph has a copy
+        of the input, but the input is also returned or written to.
         """
         return any(self.lent.meet(span_of(inputs[i])) for i in self.exposed)
 

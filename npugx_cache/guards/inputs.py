@@ -43,7 +43,7 @@ class InputGuards:
 
 
 def _below(tree: GuardTree, names: frozenset[str]) -> GuardTree:
-    """The conditions on these arguments; one on symbolic sizes stays whole."""
+    """The part of a tree about these arguments. A condition on symbolic sizes stays whole."""
     inside: set[int] = set()
     for node, parent in enumerate(tree.parents):
         root = parent < 0 and tree.steps[node] == Step.LOCAL and tree.args[node] in names

@@ -24,7 +24,7 @@ def looked_up(cls: type, name: str) -> Iterator[Row]:
 
 
 class PinnedNames:
-    """What a set of names meant when it was made. Keeps the owners and what they named alive."""
+    """What a set of names stood for when this object was made. Keeps owners and values alive."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         spaces: dict[int, tuple[Any, dict[str, object]]] = {}

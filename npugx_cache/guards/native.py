@@ -139,7 +139,7 @@ class _Guards:
     def _function(
         self, manager: Manager, function: types.FunctionType, source: str, seen: set[int]
     ) -> None:
-        """A function and all that its identity is made of: it can be edited in place."""
+        """Guard a function and all that its identity is made of, because both can be edited."""
         managers = self._managers
         managers.guard_identity(manager, function)
         if id(function) in seen:  # it is among what it carries itself; its parts are guarded there
@@ -154,7 +154,7 @@ class _Guards:
                 self._carried(child, element, seen)
 
     def _carried(self, manager: Manager, value: Any, seen: set[int]) -> None:
-        """What a function carries along: functions may change in place, cells be filled anew."""
+        """Guard a default or a cell of a function, because its content can be replaced in place."""
         if isinstance(value, types.CellType):
             place = f"{manager.get_source()}.contents"
             content = value.cell_contents
@@ -251,7 +251,7 @@ def _is_plain_float(value: object) -> bool:
 
 
 def _is_fixed(value: object) -> bool:
-    """Whether an object's identity in the portable sense can't change while it lives."""
+    """Whether the portable name of an object can't change while the object lives."""
     if isinstance(value, types.BuiltinFunctionType):
         return value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type, str))
     if type(value) is tuple:
@@ -260,7 +260,7 @@ def _is_fixed(value: object) -> bool:
 
 
 def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
-    """Whether a function carries nothing along but fixed values and such functions."""
+    """Whether a function's defaults and cells hold only fixed values and such functions."""
     if not isinstance(value, types.FunctionType):
         return _is_fixed(value)
     if any(value is each for each in above):  # a wrapper that calls itself by its name

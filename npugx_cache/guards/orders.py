@@ -122,7 +122,7 @@ def _hash_is_fixed(element: Plain) -> bool:
 
 
 def replaced(made: Plain, leaf: Callable[[int], Plain]) -> Plain:
-    """With what `leaf` gives in the place of each node."""
+    """The condition with the result of `leaf` in the place of each node."""
     match made:
         case ["node", node]:
             return leaf(node)
@@ -191,7 +191,7 @@ def as_python(condition: Plain, name: Callable[[int], str]) -> str:
 def failures(
     conditions: Sequence[Plain], values: Sequence[Any], missing: object, words: Wording
 ) -> Iterator[str]:
-    """Why conditions don't hold; nothing of those on nodes whose value is `missing`."""
+    """Why conditions don't hold. Conditions on nodes whose value is `missing` are left out."""
     for condition in conditions:
         if any(values[node] is missing for node in nodes_in(condition)):
             continue

@@ -93,7 +93,7 @@ class Residue:
 
 
 def _without_implied(checks: tuple[Check, ...]) -> list[Check]:
-    """Without those of the keys in any order, where they are checked in order as well."""
+    """The checks without KEY_SET checks on nodes whose keys are checked in order as well."""
     ordered = {check.node: check.arg for check in checks if check.kind == Kind.KEYS}
 
     def implied(check: Check) -> bool:

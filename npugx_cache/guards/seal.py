@@ -22,7 +22,7 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of such a class ca
 
 
 class SealedNames:
-    """What a set of names meant when it was made. Safe to use from several threads."""
+    """What a set of names stood for when this object was made. Safe to use from several threads."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         kept = list(rows)
