@@ -1,10 +1,10 @@
-"""Lists the calls that may be in a graph of Dynamo's, and refuses all others.
+"""Which calls may stand in a graph of Dynamo's: those of which lowering loses nothing.
 
-Dynamo puts any function of torch's into its graph. A lowered graph can't express functions that
-change the state of torch or that do something besides computing. So this module lists what may be
-there: operators and arithmetic, which are lowered; modes, which the lowering follows; and a few
-calls that need not be kept, each with the reason. Every other call is refused before Dynamo runs
-the call. Checked on torch 2.13; importing this module loads the compiler.
+Dynamo puts any function of torch's into its graph, and those that change a state of torch's or do
+something else than compute have nothing that a lowered graph could hold. So what may stand there is
+listed: operators and arithmetic, which are lowered; modes, which the lowering follows; and a few
+calls of which nothing has to be kept, each with the reason. Everything else is refused before
+Dynamo has run it. Checked on torch 2.13; importing this module loads the compiler.
 """
 
 from __future__ import annotations
