@@ -1,4 +1,4 @@
-"""An aten graph, after its passes -> the layout by which its program can be captured."""
+"""Computes the layout of an optimised aten graph: what capturing its program needs to know."""
 
 from __future__ import annotations
 

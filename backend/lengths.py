@@ -1,4 +1,4 @@
-"""Which inputs of a graph are lengths that a captured graph can be given anew at each replay."""
+"""Finds inputs of a graph that are lengths which a replay of a captured graph can update."""
 
 from __future__ import annotations
 

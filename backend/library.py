@@ -1,8 +1,8 @@
 """Library: how a compiled library takes the place of a program, as data. Knows nothing of torch.
 
-A library takes and returns nothing but tensors, and what it returns lies in memory of its own.
-What a program returns besides (views of its inputs, several views of one result, numbers) is made
-from that by a second, small program.
+A library takes and returns only tensors, and its results have memory of their own. A program may
+also return views of its inputs, several views of one result, and numbers; a second, small program
+makes those from the results of the library.
 """
 
 from __future__ import annotations

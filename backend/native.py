@@ -1,7 +1,7 @@
-"""Load a compiled library and call it in the place of its program. Imports torch, no compiler.
+"""Loads a compiled library and calls it in the place of its program. Imports torch, no compiler.
 
-Loading a library runs code of it. `bind` is called on bytes of an entry that passed the store's
-trust check, after their digest was verified, and on nothing else (P6).
+Loading a library runs code of the library. `bind` is called only on bytes of an entry that passed
+the store's trust check, after their digest was verified (P6).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An aten graph as what a compiled library can do of it, and what is left to do afterwards."""
+"""Splits an aten graph: what a compiled library can do, and what is left to do in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call to be answered, and what is published about it."""
+"""One call that needs an answer, and the manifests that are published about it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call to be answered. `args` include the object a method is bound to.
+    """One call that needs an answer. `args` include the object that a method is bound to.
 
-    `tried` are the entries whose conditions were found not to hold of this call, `outdated` those
-    of them that are about other code than there is now.
+    `tried` are the entries whose conditions don't hold for this call. `outdated` are those of them
+    that were made from other code than the code that is loaded now.
     """
 
     args: tuple[Any, ...]
@@ -63,7 +63,7 @@ def graph_draft(
 
 
 def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -> store.Draft:
-    """A note that saves other processes a compile in vain, where its conditions are known."""
+    """A note that such calls can't be cached, so that other processes don't compile in vain."""
     arguments = kinds_of_arguments(call.scope.frame_locals)
     conditions = outcome.conditions
     return store.Draft(

@@ -1,4 +1,8 @@
-"""Source facts about classes: what Dynamo asks of them at a trace and folds without a guard."""
+"""Source facts about classes.
+
+Dynamo asks a class for a name, a base or a member during a trace and makes the answer a constant,
+without a guard. We record the answer.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """`seconds` is what trace and passes took in `WorkTime`: what a hit saves."""
+    """A compiled call. `seconds` of `WorkTime` is what trace and passes took: a hit saves that."""
 
     artifact: Artifact
     seconds: float
@@ -115,7 +115,10 @@ def _compiled(
 
 
 def _said(outcome: LocalOnly | Untraceable, scope: Scope) -> LocalOnly | Untraceable:
-    """The reason goes to logs and into the store; messages of errors may quote an argument."""
+    """The outcome without the texts of arguments in its reason.
+
+    The reason goes to logs and into the store, and messages of errors may quote an argument.
+    """
     from npugx_cache.signature import without_texts
 
     return replace(outcome, reason=without_texts(outcome.reason, scope.frame_locals))

@@ -1,4 +1,7 @@
-"""Whose code needs no fact of its own: the versions in the fingerprint stand for it."""
+"""Modules whose version is already part of the cache key: torch, torch_npu, Python's own, ours.
+
+We record no source facts for their code.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ _COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_
 
 
 _COMPILERS = ("torch._dynamo", "torch_npu.dynamo", "npugraph_ex")
-"""torch_npu loads its own compiler under the last name as well, once somebody compiles with it."""
+"""Compilers. torch_npu also loads its own one under the last name, once somebody compiles with it.
+"""
 
 
 def is_covered_module(name: str) -> bool:
@@ -18,7 +22,7 @@ def is_covered_module(name: str) -> bool:
 
 
 def is_compiler(name: str) -> bool:
-    """Whether it is a module of a compiler: one that a restored function does without."""
+    """Whether the module belongs to a compiler. A restored function does not load such a module."""
     named = any(name == each or name.startswith(f"{each}.") for each in _COMPILERS)
     return named and is_covered_module(name)
 

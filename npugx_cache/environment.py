@@ -1,4 +1,4 @@
-"""What surrounds a trace, as factors: Python, torch, the device, and torch's switches."""
+"""The factors of a key that describe the process: Python, torch, devices, torch's switches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import torch
 
 from npugx_cache import config
 from npugx_cache._compat import runtime
-from npugx_cache.fingerprint import Factor
 from npugx_cache.portable import digest
 from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from npugx_cache.fingerprint import Named
 
 FORMAT = "13"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
@@ -57,29 +58,29 @@ _PLAIN_STATE = {
 
 def factors(
     device_types: frozenset[str], switches: tuple[object, ...] | None = None
-) -> tuple[Factor, ...]:
+) -> tuple[Named, ...]:
     """All factors of the surroundings, for a call whose tensors are on these kinds of device.
 
     `switches` is the `call_state` that the call is made in.
     """
     live = zip(_SWITCHES, switches or call_state(), strict=True)
-    rows = (Factor(f"torch.{name}", str(value), "call") for name, value in live)
+    rows = ((f"torch.{name}", str(value)) for name, value in live)
     devices = (factor for kind in sorted(device_types) for factor in _device(kind))
     return (*_process_factors(), *rows, *devices, *_compiler_config())
 
 
-def library_factors() -> Iterator[Factor]:
+def library_factors() -> Iterator[Named]:
     """What a library of machine code depends on besides, and Inductor's settings.
 
     Compiled for the very processor: the name of its widest vectors would not be enough.
     """
     from npugx_cache._compat import native
 
-    yield Factor("cpu.instructions", _instructions())
+    yield "cpu.instructions", _instructions()
     for name, value in config.inductor_environment():
-        yield Factor(f"env.{name}", value)
+        yield f"env.{name}", value
     for name, value in native.changed_inductor_settings():
-        yield Factor(f"inductor.{name}", value, "call")
+        yield f"inductor.{name}", value
 
 
 @functools.cache
@@ -145,42 +146,42 @@ _seen = tuple([read() for read in _READERS])
 
 
 @functools.cache
-def _process_factors() -> tuple[Factor, ...]:
+def _process_factors() -> tuple[Named, ...]:
     return (
-        Factor("format", FORMAT),
-        Factor("npugx_cache", VERSION),
+        ("format", FORMAT),
+        ("npugx_cache", VERSION),
         # Not sys.version: two builds of one version share bytecode, and it holds the build date.
-        Factor("python", f"{platform.python_version()} {sys.implementation.cache_tag}"),
-        Factor("platform", f"{platform.system()} {platform.machine()}"),
-        Factor("torch", f"{torch.__version__} {torch.version.git_version}"),
-        Factor("cpu", torch.backends.cpu.get_cpu_capability()),
+        ("python", f"{platform.python_version()} {sys.implementation.cache_tag}"),
+        ("platform", f"{platform.system()} {platform.machine()}"),
+        ("torch", f"{torch.__version__} {torch.version.git_version}"),
+        ("cpu", torch.backends.cpu.get_cpu_capability()),
         # Assertions and docstrings are compiled away under -O and -OO.
-        Factor("optimize", str(sys.flags.optimize)),
+        ("optimize", str(sys.flags.optimize)),
     )
 
 
-def _device(kind: str) -> Iterator[Factor]:
+def _device(kind: str) -> Iterator[Named]:
     if kind == "cuda":
         from npugx_cache._compat import cuda
 
         name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-        yield Factor("cuda", f"{torch.version.cuda} {cuda.driver_version()}")
-        yield Factor("cuda.device", f"{name} {capability}")
+        yield "cuda", f"{torch.version.cuda} {cuda.driver_version()}"
+        yield "cuda.device", f"{name} {capability}"
     elif kind == "npu":
         torch_npu = sys.modules.get("torch_npu")
-        yield Factor("npu", str(getattr(torch_npu, "__version__", "unknown")))
-        yield Factor("npu.cann", runtime.cann_version())
-        yield Factor("npu.device", str(vars(torch)["npu"].get_device_name()))
+        yield "npu", str(getattr(torch_npu, "__version__", "unknown"))
+        yield "npu.cann", runtime.cann_version()
+        yield "npu.device", str(vars(torch)["npu"].get_device_name())
     else:
-        yield Factor(f"device.{kind}", "used")
+        yield f"device.{kind}", "used"
 
 
-def _compiler_config() -> Iterator[Factor]:
+def _compiler_config() -> Iterator[Named]:
     """Dynamo's settings, by their difference from the defaults and by environment variables.
 
     Dynamo is not imported for this (P3): while it is not loaded, nobody has changed its settings.
     """
     for name, value in config.compiler_environment():
-        yield Factor(f"env.{name}", value)
+        yield f"env.{name}", value
     for name, value in runtime.dynamo_settings():
-        yield Factor(f"dynamo.{name}", value, "call")
+        yield f"dynamo.{name}", value

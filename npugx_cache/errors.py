@@ -1,4 +1,4 @@
-"""Every exception of the package. Expected failures are values (`Hit | Miss`), not these."""
+"""The exceptions that users meet. Expected failures are values with a reason, not exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened: counters, reasons, and the one log line per lookup."""
+"""Tells what happened: counters, reasons, and one log line for each lookup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Locks in a forked child: a thread that held one in the parent is not there to release it."""
+"""Makes locks usable in a forked child.
+
+A thread that held a lock in the parent does not exist in the child, so it would never be released.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A caller frame is the bytecode that Dynamo wrote around the graph: it reads tens
 arguments, calls the graph, rebuilds the outputs and replays side effects. Its bytes are tied to the
 exact Python version, which is a factor of every fingerprint.
 
-`marshal` is not safe on bytes of unknown origin. `load` is called on blobs of a manifest that
-passed the store's trust check, after their digests were verified, and on nothing else (P6).
+`marshal` is not safe on bytes of unknown origin. So `load` is called only on blobs of a manifest
+that passed the store's trust check, after the digests of the blobs were verified (P6).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Exceptions that came upon our code from outside: they are the user's, whoever catches them.
+"""Lets exceptions from outside reach the user, such as those that a signal handler raises.
 
 A time limit is often a signal handler that raises. The exception then comes out of whatever line of
-ours or of torch's ran at that moment, where a broad `except` would take the exception for a fault
-of that line.
+ours or of torch's ran at that moment. A broad `except` there would take it for a fault of the line.
 """
 
 from __future__ import annotations

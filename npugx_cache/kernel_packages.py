@@ -1,9 +1,8 @@
-"""Packages of static kernels as entries of the store: by what they were compiled for.
+"""Stores packages of static kernels as entries, under the key of what they were compiled for.
 
-A package is a program: it is run to be installed. It is an entry like a graph, so that the store
-checks its origin and its bytes before anybody sees them, and so that it is locked, signed, pruned,
-exported and moved like one. Its key holds nothing of the function, since operators of the same
-shapes come up in many.
+A package is a program that runs in order to be installed. As an entry it is verified before anybody
+sees its bytes, and it is locked, signed, pruned, exported and moved like a graph. Its key holds
+nothing of the function, because many functions have operators of the same shapes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import events, store
 from npugx_cache.backend.static_kernels.packages import NoKernels
-from npugx_cache.fingerprint import Factor, Fingerprint
+from npugx_cache.fingerprint import Fingerprint
 from npugx_cache.portable import digest
 from npugx_cache.work_time import WorkTime
 
@@ -96,7 +95,7 @@ class StoredPackages:
 def _fingerprint(wanted: Wanted) -> Fingerprint:
     operators = digest(sorted(wanted.operators.digests))
     rows = (("format", FORMAT), ("operators", operators), *wanted.surroundings)
-    return Fingerprint.of(Factor(name, value) for name, value in rows)
+    return Fingerprint.of(rows)
 
 
 def _draft(

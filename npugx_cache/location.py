@@ -1,4 +1,4 @@
-"""Where in the user's code something stands, in words that are the same on every host.
+"""Places in the user's code, in words that are the same on every host.
 
 A reason for a refusal names the construct, its place, and what to change.
 """

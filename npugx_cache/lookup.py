@@ -1,4 +1,4 @@
-"""From a call that no bound graph accepts to one that does: restore, or compile and publish."""
+"""Answers a call that no graph of this process accepts: restores an entry, or compiles one."""
 
 from __future__ import annotations
 
@@ -88,9 +88,10 @@ class Lookup:
     def answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, *, warming: bool = False
     ) -> Specialisation | Bypass:
-        """Raises only under `strict`, and what is the user's: the call itself still runs.
+        """The graph for a call, or a bypass with its reason.
 
-        `warming`: asked for ahead, so a compile is no sign that something keeps changing.
+        Raises only under `strict`, and errors that the user caused. `warming`: the user asked ahead
+        of a call, so a compile is no sign that something keeps changing.
         """
         try:
             return self._answer(args, kwargs, scope, warming=warming)
@@ -126,7 +127,7 @@ class Lookup:
     # --- restore
 
     def _found(self, call: Call, started: float, outcome: str) -> Specialisation | Bypass | None:
-        """The store's answer to a call, a graph bound or a refusal; None if it has none."""
+        """The store's answer to a call: a graph, now bound, or a refusal. None if it has none."""
         with self._restoring:
             known = self.bound.find(call.scope)  # another thread may have bound it meanwhile
             if known is not None:
@@ -152,7 +153,7 @@ class Lookup:
     def _restored(
         self, opened: store.Store, candidates: store.Candidates, call: Call
     ) -> Specialisation | None:
-        """The first entry whose conditions hold, of those that this call has not tried before."""
+        """Bind the first entry whose conditions hold. Skips entries that this call has tried."""
         first = _LOOKED not in call.tried
         call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
@@ -180,7 +181,7 @@ class Lookup:
         call: Call,
         started: float,
     ) -> Bypass | None:
-        """What an earlier process has found out about such calls, if its conditions still hold."""
+        """A bypass, if an earlier process noted one whose conditions still hold for this call."""
         for manifest in candidates.bypasses:
             if not refuses(manifest, call) or manifest.entry in call.tried:
                 continue
@@ -275,7 +276,10 @@ class Lookup:
             return bool(answers)
 
         def refused() -> bool:
-            """Ranks whose calls can't be stored would compile one after the other for nothing."""
+            """Whether another worker noted meanwhile that such calls can't be stored.
+
+            Otherwise ranks would wait for each other and compile one after the other for nothing.
+            """
             listed = opened.candidates(call.fingerprint.key).bypasses
             return any(refuses(m, call) and m.entry not in call.outdated for m in listed)
 
@@ -341,7 +345,8 @@ class Lookup:
     def _bound(self, blobs: dict[str, bytes], call: Call) -> Specialisation:
         """Bind the packed bytes as a restart will (P7), before they are published.
 
-        An entry that can't be bound or refuses its own call is none.
+        Raises if the bytes can't be bound or refuse the call that they were made for. Such bytes
+        are never published.
         """
         candidate = restore.Candidate.of(blobs)
         if not candidate.accepts(call.scope):

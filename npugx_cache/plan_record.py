@@ -1,4 +1,4 @@
-"""The form in which a capture plan lies beside its entry. Knows nothing of torch."""
+"""The stored form of a capture plan, which lies beside its entry. Does not import torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Capture plans: what a worker has captured, recorded beside its entries, and captured ahead.
+"""Capture plans: a worker records which device graphs it captured, and the next one does so ahead.
 
-A plan decides nothing: a graph that was captured ahead runs for the calls that its entry accepts
-and whose key it has, like one that was captured at a call.
+A plan never decides whether a graph may run. A graph that was captured ahead runs for the calls
+that its entry accepts and that have its key, like a graph that was captured during a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Artifact -> one readable Python file, and the way to read it back from a store. No torch."""
+"""Writes an entry as one readable Python file, and reads it from a store. Imports no torch."""
 
 from __future__ import annotations
 

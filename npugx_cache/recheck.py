@@ -1,9 +1,9 @@
 """`NPUGX_CACHE_VERIFY=recompile`: every hit is compiled again, and entry and results are compared.
 
-A check for people who distrust a store or the code that fills it. Costs a compile per hit, and at
-the first call of a restored graph a deep copy of its arguments, modules included. Results are
-compared by running both graphs, the other one on the copy. Where that would do something twice that
-a copy of the arguments does not keep apart, entries alone are compared, and a WARNING says why.
+For people who distrust a store or the code that fills it. It costs a compile for each hit and, at
+the first call of a restored graph, a deep copy of the arguments with all modules. To compare the
+results, both graphs run, the new one on the copy. Where running twice has an effect that the copy
+does not keep apart, only the entries are compared, and a WARNING says why.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from npugx_cache import environment
 from npugx_cache._compat import runtime
 from npugx_cache.backend import patterns
 from npugx_cache.errors import OptionError
-from npugx_cache.fingerprint import Factor
 from npugx_cache.portable import code_hash, digest, unwrap
 from npugx_cache.source import reachable_functions
 from npugx_cache.user_functions import check_function, function_digest
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.options import Options
+    from npugx_cache.fingerprint import Named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +37,23 @@ class Recipe:
     guards: str
     decompositions: tuple[tuple[Any, Any], ...]
 
-    def factors(self) -> Iterator[Factor]:
-        yield Factor("function", self.title)
-        yield Factor("function.code", code_hash(self.function.__code__))
-        yield Factor("backend", self.backend)
-        yield Factor("dynamic", repr(self.dynamic))
+    def factors(self) -> Iterator[Named]:
+        """Names and values; `fingerprint.FACTORS` says what each is for."""
+        yield "function", self.title
+        yield "function.code", code_hash(self.function.__code__)
+        yield "backend", self.backend
+        yield "dynamic", repr(self.dynamic)
         for name, value in self.options.as_factors():
-            yield Factor(f"option.{name}", value)
+            yield f"option.{name}", value
         for name, function in self.options.functions():
-            yield Factor(f"option.{name}", function_digest(function))
+            yield f"option.{name}", function_digest(function)
         for index, pattern in enumerate(self._patterns()):
             functions = map(function_digest, pattern.functions())
-            yield Factor(f"pattern.{index}", digest([*functions, pattern.facts()]))
+            yield f"pattern.{index}", digest([*functions, pattern.facts()])
         if self._fuses:
-            yield Factor("npu_fusions", patterns.NPU_FUSIONS)
+            yield "npu_fusions", patterns.NPU_FUSIONS
         for operator, function in self.decompositions:
-            yield Factor(f"decomposition.{operator}", function_digest(function))
+            yield f"decomposition.{operator}", function_digest(function)
         if self.backend == "inductor":
             yield from environment.library_factors()
 

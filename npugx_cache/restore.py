@@ -1,4 +1,7 @@
-"""Artifact -> callable. Imports no compiler, never traces (P3); the cold path ends here (P7)."""
+"""Turns the blobs of an entry into a callable. Imports no compiler and never traces (P3).
+
+The first call after a compile goes through this module too (P7).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Specialisation:
 
 
 class Accepts(Protocol):
-    """Whether a bound entry may run for a call, asked again and again."""
+    """The check that a bound entry makes at every call."""
 
     def accept(self, scope: Scope) -> bool: ...
 
@@ -59,7 +62,8 @@ class Accepts(Protocol):
 class Conditional:
     """All conditions of an entry, in the form for repeated checks.
 
-    The watch is made at the first check that follows the restore, which it would make longer.
+    The watch over code is built at the first check after the restore, so that the restore does not
+    take longer.
     """
 
     facts: tuple[source.SourceFact, ...]
@@ -86,7 +90,7 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class Unstored:
-    """torch's own guards, of a graph that lives in this process alone, and what they don't see."""
+    """The check of a graph that was never stored: torch's own guards, and what these don't see."""
 
     guards: Callable[[Mapping[str, Any]], bool]
     unchanged: Callable[[], bool]
@@ -181,10 +185,10 @@ def bind(
 
 @contextlib.contextmanager
 def _blaming_the_entry(part: str) -> Iterator[None]:
-    """Take whatever stored data makes this code raise for a fault of the entry, not of the call.
+    """Turn whatever this block raises into `CorruptEntry`: the stored data is to blame.
 
-    Without that, an entry that decodes and makes no sense would cost a traceback at every call.
-    A lack of memory says nothing about the entry.
+    Otherwise an entry that decodes and makes no sense would cost a traceback at every call. A lack
+    of memory says nothing about the entry and is not turned.
     """
     try:
         yield

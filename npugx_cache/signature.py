@@ -1,7 +1,8 @@
-"""The inputs of a call in short: what orders candidates, names locks, and is shown by `ls`.
+"""The arguments of a call in short. Orders candidates, names locks, and is what `ls` shows.
 
-A signature decides nothing about validity; that is the guards' task. An argument may be a password
-or a token, so no text of one is in what is stored, and nothing of those that the code never reads.
+A signature never decides whether an entry is valid; guards do. An argument may be a password or a
+token, so the store holds no text of an argument, and nothing of an argument that the code never
+reads.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NUMBERS = (bool, int, float, torch.dtype, torch.device)
 
 
 class Signature:
-    """What the arguments of one call are. Keeps them alive; each text is made when asked for."""
+    """Describes the arguments of one call and keeps them alive. Texts are made when asked for."""
 
     def __init__(self, frame_locals: Mapping[str, Any]) -> None:
         self._frame_locals = frame_locals
@@ -41,17 +42,17 @@ class Signature:
 
     @functools.cached_property
     def exact(self) -> str:
-        """Distinguishes sizes and numbers, and takes all texts for one: stored with an entry."""
+        """A digest in which sizes and numbers count and texts don't. Stored with an entry."""
         return digest(f"{path}={text}" for path, text in self.leaves)
 
     @functools.cached_property
     def kind(self) -> str:
-        """Distinguishes numbers and texts, and takes all sizes for one: never stored."""
+        """A digest in which numbers and texts count and sizes don't. Never stored."""
         return digest(f"{path}={_kind(value)}" for path, value in self._leaves)
 
     @functools.cached_property
     def types(self) -> str:
-        """Takes all sizes, texts and numbers for one: names refused calls in a store."""
+        """A digest in which only types count. Names refused calls in a store."""
         return digest(f"{path}={_type(value)}" for path, value in self._leaves)
 
     @functools.cached_property

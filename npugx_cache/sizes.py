@@ -1,9 +1,10 @@
-"""Sizes that a store has seen of a function: a trace takes up where earlier processes left off.
+"""Remembers the sizes that earlier processes met, so that a restarted worker goes on with them.
 
-With `dynamic=None` torch makes a size symbolic at the second value it meets. A restarted worker has
-met none: each further size would give one more static entry. So an entry keeps what was known of
-sizes before and after its trace, and a trace begins with what is known to the entries that refuse
-the call for nothing but sizes. Which sizes are symbolic decides nothing about validity.
+With `dynamic=None` torch makes a size symbolic when it meets a second value. A restarted worker has
+met no value yet, so each further size would give one more static entry. Therefore an entry keeps
+what Dynamo knew of sizes before and after its trace. A new trace begins with what is stored in the
+entries that refuse the call for nothing but sizes. Which sizes are symbolic never decides whether a
+graph may run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Source facts: the Python code that a trace went through, in a form that a restore can re-check.
 
-A guard tree says nothing about code: Dynamo inlines a helper and forgets its text. Each fact names
-one piece of code and its hash; checking it compares the code that is loaded now, so an edit,
-another version of a package and a function patched at run time are all seen. Code of torch and of
-Python itself is covered by the versions in the fingerprint.
+A guard tree says nothing about code, because Dynamo inlines a helper and forgets its text. Each
+fact names one piece of code and its hash. A check of the fact hashes the code that is loaded now,
+so it sees an edit, another version of a package, and a function that was patched at run time. Code
+of torch and of Python has no facts, because their versions are in the key.
 """
 
 from __future__ import annotations

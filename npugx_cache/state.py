@@ -1,4 +1,4 @@
-"""What one binding of a function has learned: its graphs, counters and last refusals."""
+"""One binding of a function: the object it is bound to, its graphs, counters, last refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class State:
-    """Of a function, or of one object that it is bound to. Safe to use from several threads."""
+    """One binding: of a function, or of one object that it is bound to.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, recipe: Recipe, settings: Settings, owner: object, warm: str | None) -> None:
         self.counters = Counters()

@@ -1,4 +1,4 @@
-"""What people decorate: functions, bound methods, modules; and how a call becomes frame locals."""
+"""The arguments of a call as the locals of a frame; and what can be decorated at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that could not be traced, and when it is worth trying again."""
+"""Remembers which calls could not be traced, and when another try is worth it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a user function that shapes a graph does, as one text: custom passes, decompositions.
+"""The digest of a custom pass or a decomposition: a user function that shapes a graph.
 
-Its code, what it captures, the functions of user code that it reaches, and the plain values of the
-globals they read. Not `repr` and not `id`: two closures with different values are two functions,
-and one function is the same in every process. A callable object names itself with a method
-`uuid()`, as torch's CustomGraphPass does.
+The digest covers the code of the function, what the function captures, the user functions that it
+reaches, and the plain values of the globals that these read. It uses neither `repr` nor `id`: two
+closures with different values are two functions, and one function has the same digest in every
+process. A callable object names itself by a method `uuid()`, as torch's CustomGraphPass does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Source facts between calls: a patch made while the process lives, seen without hashing code.
+"""Detects between two calls that code was patched, without hashing code.
 
-A fact is checked in full when an entry is bound. What it was found by (names in classes and
-modules, functions and their code) is kept by identity and compared with `is` at every call. A patch
-refuses the specialisation; the next lookup checks the facts themselves and says what changed.
+When an entry is bound, each source fact is checked in full. From then on we compare by identity the
+names in classes and modules, the functions and the code objects that led to the fact. After a patch
+the graph is not used; the next lookup checks the facts in full and says what changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CODE = attrgetter("__code__")
 
 
 class Watch:
-    """What a set of source facts was found by. Raises `NotPortable` if a fact can't be found."""
+    """Everything that led to a set of source facts. Raises `NotPortable` if a fact is not found."""
 
     def __init__(self, facts: Collection[SourceFact]) -> None:
         functions: dict[int, tuple[types.FunctionType, types.CodeType]] = {}

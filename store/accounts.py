@@ -1,6 +1,6 @@
-"""Accounts: who is in which group now, as the databases of this host say. Unknown means no.
+"""Tells who is in which group now, by the databases of this host. Unknown means no.
 
-Asked only where a file of another user or a folder that a group can write is to be trusted.
+Asked only for a file of another user, or for a folder that a group can write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns: what an index holds of many entries, stored so that reading takes no step per entry."""
+"""What an index holds of many entries, as columns: reading them takes no step for each entry."""
 
 from __future__ import annotations
 

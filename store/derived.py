@@ -1,9 +1,9 @@
 """Host-local databases of derived data: diskcache without pickle, in the user's state folder.
 
-SQLite over a network file system corrupts, so nothing of this lies in the shared folder. Whatever
-fails here is a DEBUG line: what is derived can be derived again. A folder that others could write,
-or have put there, is not used at all: a link in the place of a database would have this process
-write into any database of its user's.
+Nothing of this lies in the shared folder, because SQLite on a network file system corrupts. A
+failure here is a DEBUG line only, because derived data can be derived again. A folder that others
+can write or have put there is not used at all: through a link in the place of a database, this
+process would write into any other database of the user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One file: read and judged by its open descriptor; written whole or not at all."""
+"""Reads and writes one file: judged by its open descriptor, and written whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""When the hits that stores count in memory are written: soon after, and when the process ends.
+"""Writes the hits that stores count in memory: some seconds later, and when the process ends.
 
-Not only at exit: a server lives for days and is then killed, and what it used would look unused to
-a cleaner. Children of multiprocessing end without running atexit.
+Writing at exit alone would not do. A server lives for days and is then killed, and a cleaner would
+take its entries for unused. Children of multiprocessing end without running atexit.
 """
 
 from __future__ import annotations

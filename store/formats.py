@@ -1,6 +1,6 @@
-"""Folders of older formats beside ours: they stay until somebody asks, or nobody has used them.
+"""Removes folders of older formats, when somebody asks or when nobody has used them for long.
 
-Releases of different formats share one root. A later format than ours is never touched.
+Releases with different formats share one root. A format that is later than ours is never touched.
 """
 
 from __future__ import annotations

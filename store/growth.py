@@ -1,9 +1,9 @@
-"""How large a store has become since it was last looked at, for every process that publishes.
+"""Estimates how large a store is, for all processes that publish into it.
 
-A file of records (bytes, entries): the first is the time of the last look, the second what was
-found, and each publish appends one. A process that counted only its own entries would exceed a
-limit as many times as there are processes. An estimate: when it is missing, odd or old, somebody
-looks.
+The estimate is a file of records (bytes, entries). The first record is the time of the last full
+look, the second what that look found, and each publish appends one record. If each process counted
+its own entries only, N processes could exceed a limit N times. When the file is missing, odd or
+old, somebody takes a full look.
 """
 
 from __future__ import annotations

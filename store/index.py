@@ -1,8 +1,9 @@
-"""Index: what a listing shows and a cleaner needs of every entry, one value per shard.
+"""The index: what a listing shows and a cleaner needs of every entry, as one value for each shard.
 
-Derived and host-local. A value is valid while the shard folder has the mtime it had when the value
-was made, and had not changed just before that (git's "racy" rule: a change within the clock's grain
-leaves no trace). Whoever changes a key folder touches its shard.
+The index is derived data and lies on this host. A value is valid while the shard folder has the
+mtime that it had when the value was made. A shard that had changed just before does not count,
+because a second change within the grain of the clock leaves no trace (git's "racy" rule). Whoever
+changes a key folder touches its shard.
 """
 
 from __future__ import annotations

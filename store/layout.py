@@ -1,6 +1,22 @@
-"""Where things lie. Nothing absolute is written inside a store, so its folder can be moved.
+"""Where things lie in a store. Nothing absolute is written inside, so the folder can be moved.
 
-Paths are those inside a store, such as `v1/tmp`; `Folder.tree` reaches what they name.
+    CACHEDIR.TAG                     tells backup tools to leave the folder out
+    v1/                              this format; a later one lies beside it, in a folder of its own
+      ac/<aa>/<key>/<entry>          manifests: what an entry is, and which blobs it names by digest
+      cas/<aa>/<sha256>              blobs, named by the digest of their stored bytes; never changed
+      fn/<function>/<key>            empty markers: which keys a function has, to explain a miss
+      rec/<aa>/<entry>               records: which device graphs workers captured for an entry;
+                                     replaced as a whole, the last writer wins
+      tmp/<pid>-<random>             unfinished files; a rename puts them in their place
+      locks/<name>.lock              one for each graph that somebody compiles
+      quarantine/<sha256>.<random>   bad files, with a `.reason` beside each
+      size                           bytes and entries published since a cleaner last looked
+
+`<aa>` are the first two digits of the name that follows: 256 shards. Keys, entries and digests are
+hexadecimal. No absolute path, host or user is in any name.
+
+Paths in this module are those inside a store, such as `v1/tmp`; `Folder.tree` reaches what they
+name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One worker at a time for one name.
+"""Locks by name, so that one worker compiles a graph while the others wait.
 
-Saves work and never carries correctness: whoever gets no lock goes on without it.
+A lock saves work and never carries correctness: a worker that gets no lock goes on without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to evict: whole entries, the least worth first. Computed by columns, without a file read."""
+"""Decides which entries to evict, the least valuable first. Works on columns and reads no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store is to be kept within."""
+"""The limits of a store, and which entries go first when a limit is exceeded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Eviction: whole entries as planned, then whatever nothing names any more.
+"""Evicts entries: first whole entries as planned, then blobs that no entry names any more.
 
-Deletes only inside the version folder and only names that the store itself gives.
+Deletes only inside the version folder, and only files with names that a store gives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stored form of a manifest, and the signature that binds it to its key.
+"""The stored form of a manifest, and the signature that binds the manifest to its key.
 
 Unsigned: body, sha256(tag, body). Signed: body, HMAC-SHA256(secret, tag, key, body) and
-sha256(tag, body, HMAC). The body names every blob by its digest, so the signature covers those
-as well. The plain digest tells damage, which goes to quarantine, from another team's signature,
-which stays where it is.
+sha256(tag, body, HMAC). The body names every blob by its digest, so the signature covers the blobs
+as well. The plain digest tells a damaged file, which goes to quarantine, from a file with another
+team's signature, which stays where it is.
 """
 
 from __future__ import annotations

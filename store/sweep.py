@@ -1,6 +1,7 @@
-"""Leftovers that are no entry.
+"""Removes leftovers that are no entries.
 
-Temporaries of killed writers, empty folders, stale markers, old quarantine, unused locks.
+They are temporary files of killed writers, empty folders, stale markers, old quarantine, and unused
+locks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every system call of the store goes through here, so that a test can number them and fail one.
 
-`at` is the descriptor of the folder that a name is in. With it, a name is one name, without `/`:
-no call passes through a link, whoever swaps a folder for one in the meantime.
+`at` is the descriptor of the folder that a name is in. A name that comes with `at` has no `/`, so
+no call passes through a link, even if somebody swaps a folder for a link in the meantime.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tree: a store's folder and what lies below it, reached through descriptors.
+"""Reaches the files of a store through open descriptors of folders.
 
-The folder is opened once, after the way to it was checked. From there each folder is opened by its
-name in the one before, and never through a link: a parent or a folder of the store that is swapped
-at any moment leads nowhere else, neither a reader nor a cleaner.
+The folder of the store is opened once, after the way to it was checked. From there, each folder is
+opened by its name in the folder above, and never through a link. So nobody who swaps a folder for
+another one can lead a reader or a cleaner somewhere else.
 """
 
 from __future__ import annotations

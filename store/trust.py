@@ -1,7 +1,7 @@
-"""Whether a file or folder can only have been written by whom the user trusts.
+"""Tells whether only people whom the user trusts can have written a file or folder.
 
-`private`: me or root, and nobody else can write. `group`: opt-in, whoever is in the group of the
-store's folder as well. `signed`: anybody; there the signature of an entry says whose it is.
+Trust `private`: this user and root, and nobody else can write. `group`: the members of the group of
+the store's folder as well. `signed`: anybody; there the signature of an entry says whose it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hit counters and last-use stamps: derived and host-local."""
+"""Hit counters and last-use stamps. They are derived data and lie on this host."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What this process has verified or refused already, by the stamps of the files.
+"""Remembers which files this process has verified or refused, by the stamps of the files.
 
-The second hit is cheaper, and so is the second lookup beside files that somebody planted.
+That makes the second hit cheaper, and the second lookup beside files that somebody planted.
 
-A stamp stands for the contents of a file on a local file system, once the file is older than the
-grain of its times: whoever changes it later changes its ctime, which nobody can set. Not so where
-strangers may write (trust `signed`): a write through mmap comes without a new time. There blobs
-are verified each time; manifests are kept decoded, so that their bytes count no more.
+On a local file system, the stamp (device, inode, times, size) of a file that is older than the
+grain of its times stands for its contents: whoever changes the file later changes its ctime, which
+nobody can set. That is not so where strangers may write (trust `signed`), because a write through
+mmap may leave the times as they are. There, blobs are verified each time, and manifests are kept
+decoded, so that their bytes don't matter any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verify: read everything that lies in a store and say what of it is bad."""
+"""Reads everything in a store and reports what is damaged: `npugx-cache verify`."""
 
 from __future__ import annotations
 

@@ -39,10 +39,11 @@ class Tally:
 class CapturedGraph:
     """One graph on its device.
 
-    transfers: buffers for inputs on the CPU; written: positions of inputs it writes to; places: the
-    memory it uses where it is; kept: tensors it uses whatever becomes of the caller's; lent: memory
-    of results that callers are given without a copy; exposed: positions of inputs that are copied
-    though the caller sees them; tasks: what is given anew at each replay, if anything is.
+    transfers: buffers for inputs on the CPU. written: positions of inputs that the graph writes to.
+    places: memory that the graph reads or writes at its original address. kept: tensors that the
+    graph keeps alive. lent: memory of results that callers get without a copy. exposed: positions
+    of inputs that are copied although the caller can observe writes to them. tasks: what each
+    replay updates, if anything.
     """
 
     key: Key
@@ -82,8 +83,8 @@ class CapturedGraph:
     def spoils(self, inputs: Sequence[Any]) -> bool:
         """Whether a replay would overwrite an input that the caller looks at afterwards.
 
-        A result that was lent by this graph has come back as an input, of which the graph has a
-        copy, but which is returned too or written to.
+        That is so if a result that this graph lent has come back as an input. The graph has a copy
+        of the input, but the input is also returned or written to.
         """
         return any(self.lent.meet(span_of(inputs[i])) for i in self.exposed)
 

@@ -76,10 +76,10 @@ class Captures:
         return False
 
     def bury(self, key: Key) -> Key | None:
-        """Drop graphs of memory that has been freed: no call can have their addresses again.
+        """Drop the graphs whose memory has been freed: no call can have their addresses again.
 
-        Returns the key of one that was never replayed for a second call, if that has happened
-        several times to graphs of the same shape as `key`.
+        A graph that was never replayed for a second call was captured in vain. If that has happened
+        several times to graphs of the shape of `key`, return the key of one that is dropped now.
         """
         # The addresses of this call belong to live tensors, whatever was there before.
         dead = self.graphs.remove(lambda graph: graph.is_dead() and graph.key.places != key.places)
@@ -91,7 +91,7 @@ class Captures:
         return next((each for each in unused if each.shape == key.shape), None)
 
     def forgive(self, key: Key) -> None:
-        """Forget graphs of a shape that were captured in vain: their cause is gone."""
+        """Reset the count of graphs of a shape that were captured in vain, as the cause is gone."""
         del self._wasted[key.shape]
 
     def add(self, key: Key, graph: CapturedGraph) -> None:
@@ -105,7 +105,7 @@ class Captures:
         self._warn(f"refused {reason}", "%s: not captured, runs uncaptured: %s", reason)
 
     def failed(self, key: Key, error: Exception) -> None:
-        """Note a capture that raised. It is tried again a few times: its cause may pass."""
+        """Note a capture that raised. It is tried again a few times, because the cause may pass."""
         self._failures[key.shape] += 1
         self._warn(f"failed {error!r}", "%s: not captured, runs uncaptured: %s", _first_line(error))
 

@@ -45,7 +45,7 @@ class Captured(NamedTuple):
 
 
 class Device(Protocol):
-    """One device, with its index. A capture runs nothing: effects are the replays' alone."""
+    """One device, with its index. A capture runs nothing; only replays have effects."""
 
     kind: str
     index: int
@@ -71,7 +71,7 @@ class Device(Protocol):
         """Make the current stream wait for another one; return the current stream."""
 
     def updates(self) -> Updates | None:
-        """What a new graph's calls are updated with; None where captured calls stay as they are."""
+        """The updates of a new graph's tasks; None if this device can't update captured calls."""
 
     def new_pool(self) -> Any:
         """A memory pool for graphs that are replayed one after the other."""

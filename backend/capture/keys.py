@@ -1,4 +1,4 @@
-"""From the inputs of a call to the key of the graph that it can be replayed through."""
+"""Computes the key of the captured graph that can replay a call, from the inputs of the call."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Keys:
     """Makes the keys of one program's calls. Not thread-safe.
 
     Inputs that a graph writes to are used in place, so that a KV cache is not copied at each call.
-    An input that turns out to be somewhere else at every call is *adrift*: from then on it is
-    copied into a buffer, and back where it is written.
+    An input whose address changes at every call is *adrift*: from then on it is copied into a
+    buffer, and copied back if the graph writes to it.
     """
 
     def __init__(self, layout: Layout, options: Options) -> None:
@@ -93,7 +93,7 @@ class Keys:
         return tuple(sorted(movable - in_place - {*self.kept}))
 
     def set_adrift(self, earlier: Key, now: Key) -> bool:
-        """Copy from now on what has moved between two keys of one shape, if anything has."""
+        """Copy inputs from now on whose address differs between two keys of one shape."""
         before = dict(earlier.places)
         moved = {i for i, address in now.places if before.get(i, address) != address}
         known = self._adrift.get(now.sizes, frozenset())

@@ -17,15 +17,16 @@ class Role(enum.IntEnum):
 
     NUMBER: baked into the graph, so another value is another graph.
     TENSOR: copied into a buffer of the graph, or read at its address under `clone_input=False`.
-    PARAMETER: read at its address, which does not change as a rule.
-    PLACED: read at its address because the graph could tell a copy from it.
-    WRITTEN: written to by the graph, at its address.
-    UNUSED: not looked at.
-    VALUE: a number in a tensor on the CPU, as Dynamo passes on a float that changes; as NUMBER.
-    HOST: a tensor on the CPU that the program does nothing with but copy it to its device; copied
-    there before each replay, into a buffer of the graph.
-    LENGTH: a number that only calls which can be updated take; they are given it at each replay.
-    LENGTHS: a tensor on the CPU, as LENGTH.
+    PARAMETER: read at its address, which usually does not change.
+    PLACED: read at its address, because the program could tell a copy from the original.
+    WRITTEN: the graph writes to the tensor at its address.
+    UNUSED: the program does not look at it.
+    VALUE: a number in a tensor on the CPU, treated as NUMBER. Dynamo passes on a float that changes
+    in this form.
+    HOST: a tensor on the CPU that the program only copies to its device. Before each replay it is
+    copied into a buffer of the graph.
+    LENGTH: a number that only updatable operators take. Each replay gives them the new number.
+    LENGTHS: a tensor on the CPU, treated as LENGTH.
     """
 
     NUMBER = 0

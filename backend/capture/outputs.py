@@ -1,8 +1,8 @@
-"""Outputs: what a replay hands out, given what the capture returned.
+"""What a replay gives to the caller, computed from what the capture returned.
 
-A captured graph writes its results to the same memory at every replay. What of that memory is the
-graph's own is copied for the caller, or lent until the next call. What belongs to an input or a
-constant is given back as a view of that tensor as it was passed to *this* call, as eager does.
+A captured graph writes its results to the same memory at every replay. A result in memory of the
+graph's own is copied for the caller, or lent until the next call. A result that shares memory with
+an input or a constant becomes a view of the tensor that was passed to *this* call, as in eager.
 """
 
 from __future__ import annotations

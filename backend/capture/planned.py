@@ -1,8 +1,8 @@
-"""What a captured graph was captured for, as data: another process can capture the same.
+"""What a captured graph was captured for, as data, so that another process can capture the same.
 
-A captured graph needs no contents of a call's tensors but their sizes, and the addresses of those
-that it uses where they are. Of these, parameters and buffers of the object that the function is
-bound to are known by name before the first call. What belongs to a caller is not.
+A capture needs the sizes of all tensors of a call, and the addresses of those that the graph uses
+in place; it does not need their contents. Parameters and buffers of the object that the function is
+bound to have addresses before the first call, and are found by name. Tensors of a caller are not.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Runner:
     # --- ahead of the first call
 
     def graphs(self) -> list[CapturedGraph]:
-        """The graphs of this program that there are now."""
+        """The captured graphs of this program."""
         # Without the lock, which a thread that records must not hold while the process forks.
         every: list[CapturedGraph] = []
         with contextlib.suppress(RuntimeError):  # changed meanwhile: next time
@@ -183,7 +183,7 @@ class Runner:
         return planned.describe(self._layout, self._keys, key, inputs, names)
 
     def _recorder(self, given: list[Any]) -> Recorder | None:
-        """What notes the calls that are given lengths anew at each replay; marks those inputs."""
+        """The recorder of operator calls whose lengths each replay updates. Marks those inputs."""
         lengths, tables = self._keys.lengths, self._keys.tables
         updates = self._device.updates() if lengths or tables else None
         if updates is None:
@@ -225,7 +225,7 @@ class Runner:
         return self._program
 
     def _state(self) -> Hashable:
-        """What else than its inputs a graph of this call depends on."""
+        """What a graph of this call depends on besides the inputs."""
         return self._device.state()
 
     def _pool_of_graph(self) -> Any:

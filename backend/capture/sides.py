@@ -1,4 +1,4 @@
-"""A runner for programs that work on other streams beside the current one, or with events."""
+"""The runner for programs that use several streams, or events."""
 
 from __future__ import annotations
 

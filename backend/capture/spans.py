@@ -1,4 +1,4 @@
-"""Where tensors lie in memory, and which of them overlap."""
+"""Ranges of memory that tensors occupy, and which of them overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA and the NPU have in common: streams, pools, and graphs captured on a stream."""
+"""The part of capture that CUDA and the NPU share: streams, pools, graphs captured on a stream."""
 
 from __future__ import annotations
 

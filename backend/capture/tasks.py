@@ -1,9 +1,9 @@
 """Calls of a captured graph that get new lengths from the host at every replay.
 
-While a program is captured, a number of the call that is no part of the graph's key is a `Length`:
-it remembers how it was computed from the call's inputs. A call that takes one is captured as a task
-of its own; at a replay its device starts the graph, which waits before each such call, and gives
-the tasks what the inputs say now.
+While a program is captured, a number that is not part of the graph's key is a `Length`: it
+remembers how it was computed from the inputs of the call. An operator call that takes a `Length` is
+captured as a task of its own. At a replay, the device starts the graph, the graph waits before each
+such task, and the tasks get the numbers that follow from the inputs of this call.
 """
 
 from __future__ import annotations

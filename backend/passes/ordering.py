@@ -1,9 +1,9 @@
-"""Which calls of a graph are sure to have finished, on whatever stream, when another one begins.
+"""Tells which calls of a graph have finished for sure, on any stream, when another call begins.
 
-Calls of one stream run in order. Across streams a call comes before another one if there is a chain
-of events, or of streams that wait for streams, from the one to the other (vector clocks). Labels
-that differ may stand for the same stream, which only adds order, or for the same event, which takes
-some away: then the last record counts, whatever it was called.
+Calls on one stream run in order. A call on another stream comes first if a chain of events, or of
+streams that wait for streams, leads from the one call to the other (vector clocks). Two labels may
+stand for the same stream, which only adds order. Two labels may also stand for the same event,
+which takes order away: then only the last record counts, whatever its label.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When two values are certainly the same memory: what `aliasing` can't say, it says "perhaps".
+"""Tells when two values are certainly the same memory, where `aliasing` says "perhaps".
 
 Views are followed down to the value they are views of. Offsets count relative to that value: the
 guards of a graph say nothing about where in its storage an input starts.

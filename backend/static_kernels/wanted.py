@@ -1,4 +1,4 @@
-"""What kernels are wanted: the operators of a program, and all else that a kernel depends on."""
+"""Which static kernels a program needs: its operators, and all else that a kernel depends on."""
 
 from __future__ import annotations
 

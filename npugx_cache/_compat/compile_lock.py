@@ -1,8 +1,9 @@
-"""Dynamo's own lock: one trace at a time in a process, whoever asks for it.
+"""Dynamo's own lock: one trace at a time in a process, ours or the user's.
 
-Dynamo and FX keep process-wide state while they trace (which frame is traced, patched methods of
-`nn.Module`), so a trace of ours beside a `torch.compile` of the user's breaks both. Importing this
-module loads no compiler; entering `tracing_alone` does. Checked on torch 2.11 and 2.13.
+While Dynamo and FX trace, they keep state for the whole process, such as the frame that is traced
+and patched methods of `nn.Module`. So a trace of ours and a `torch.compile` of the user's would
+break each other. Importing this module loads no compiler; entering `tracing_alone` does. Checked on
+torch 2.13.
 """
 
 from __future__ import annotations

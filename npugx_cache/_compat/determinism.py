@@ -1,6 +1,7 @@
-"""What torch and torch_npu are told of determinism. Checked on torch 2.11 and 2.13.
+"""Reads and sets the determinism of torch and torch_npu. Checked on torch 2.13.
 
-`torch.use_deterministic_algorithms` loads Inductor to tell it too, which a restored call must not.
+We don't call `torch.use_deterministic_algorithms`, because it loads Inductor, and a restored call
+must not load Inductor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a stored caller frame calls instead of Dynamo. Checked on torch 2.11 and 2.13."""
+"""Functions that a stored caller frame calls instead of Dynamo's. Checked on torch 2.13."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """torch's C++ guard managers, built without importing Dynamo (P3). Checked on torch 2.11 and 2.13.
 
-The C++ side asks two Python modules while a manager is made: `torch._dynamo.guards` for an enum,
-once per process, and `torch._dynamo.config` for settings, at every manager. A process that restores
-has neither. Stand-ins take their names in `sys.modules` for as long as a build lasts, and a real
-import that comes later gets the enum that C++ already holds; otherwise torch.compile would break.
+While C++ makes a manager, it imports two Python modules: `torch._dynamo.guards` for an enum, once
+per process, and `torch._dynamo.config` for settings, for every manager. A process that restores has
+loaded neither. So during a build, stand-ins have their names in `sys.modules`. A real import that
+comes later gets the enum that C++ already holds; otherwise torch.compile would break.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ class _Settings(types.ModuleType):
 
 
 class _SettingsBesideDynamo(_Settings):
-    """For another thread that comes upon it, any other name is the real module's.
+    """Stand-in for `torch._dynamo.config` where the real module is loaded.
 
-    A class of its own: C++ imports the module at every manager, and each import looks for names
-    that it does not have.
+    If another thread imports `torch._dynamo.config` during a build, it gets this object: attributes
+    that we don't override come from the real module. `_Settings` has no `__getattr__`, because C++
+    imports the module for every manager and each import looks for names that are not there.
     """
 
     def __init__(self, real: types.ModuleType) -> None:

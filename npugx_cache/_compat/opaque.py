@@ -1,6 +1,7 @@
-"""Python functions that Dynamo records without looking inside. Checked on torch 2.13.
+"""Finds calls of Python functions that Dynamo records without looking inside them.
 
-What they read has no guard: `allow_in_graph`, `nonstrict_trace`.
+Such functions are marked `allow_in_graph` or `nonstrict_trace`; what they read has no guard.
+Checked on torch 2.13.
 """
 
 from __future__ import annotations

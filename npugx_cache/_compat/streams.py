@@ -1,8 +1,8 @@
 """How Dynamo's graphs speak of streams. Checked on torch 2.13; loads the compiler.
 
-Dynamo numbers the streams and events that a function touches and notes on each node which stream
-it was issued to. Number 0 is the stream that is current at the call. A block on a stream leaves
-nothing else in a graph: whoever runs the graph must switch.
+Dynamo numbers the streams and events that a function touches, and notes on each node the stream
+that the node was issued to. Number 0 is the stream that is current at the call. The graph has no
+other trace of a block on a stream, so whoever runs the graph must switch streams.
 """
 
 from __future__ import annotations

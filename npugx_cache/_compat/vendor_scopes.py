@@ -1,7 +1,7 @@
 """The scopes of torch_npu's own compiler in a graph of Dynamo's. Checked on torch_npu 2.13.
 
-In a trace they leave calls that do nothing by themselves: a beginning, with its settings as texts
-and perhaps a stream, and an end.
+In a trace, each scope leaves two calls that do nothing by themselves: one at its beginning, with
+its settings as texts and perhaps a stream, and one at its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Portable guards: the conditions under which a traced graph is valid, as data.
 
-`tree` holds the data (no torch), `sources` and `check` evaluate it on live objects, `shapes` the
-conditions on symbolic sizes, `wording` prints guards as Python and says why one failed.
+`tree` holds the data and does not know torch. `sources` reads live objects, `check` compares them,
+`shapes` evaluates conditions on symbolic sizes. `wording` prints guards as Python and says why a
+guard failed.
 """
 
 from npugx_cache.guards.tree import Check, GuardTree, Kind, Node, Step, TensorFact

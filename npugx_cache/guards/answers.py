@@ -1,4 +1,8 @@
-"""What a process answers to questions that Dynamo asks once and folds into the graph unguarded."""
+"""Questions about the process whose answers are constants in a graph: rank, accelerator, ...
+
+Dynamo asks such a question once during a trace and installs no guard for the answer. We record the
+answer and ask again before the graph runs.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,10 @@ ANSWERS: dict[str, Callable[[], object]] = {
     ),
     **runtime.ONEDNN_RUNS,
 }
-"""By the name under which traced code asks; the last are asked for operators in the graph."""
+"""The questions by the name under which traced code asks them.
+
+`ONEDNN_RUNS` holds questions that no code asks: operators in the graph depend on their answers.
+"""
 
 
 def recorded(name: str) -> Plain:

@@ -1,4 +1,7 @@
-"""Check a guard tree against live objects. The truth on whether a stored graph may run (P1)."""
+"""Checks a guard tree against live objects, in Python.
+
+This check decides whether a stored graph may run (P1). Faster checks only repeat its answer.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,8 @@ def live_state() -> dict[str, object]:
 class Guards:
     """A guard tree made ready for repeated checks. Safe to use from several threads.
 
-    What it learns while checking (which live class answers to which recorded identity) is a memo:
-    each hit in it was compared in full once, and is compared by `is` afterwards.
+    It remembers which live class has which recorded identity. Such a class was compared in full
+    once, and is compared by `is` afterwards.
     """
 
     def __init__(self, tree: GuardTree) -> None:
@@ -83,7 +86,7 @@ class Guards:
         return accepted
 
     def accept_quickly(self, scope: Scope) -> bool:
-        """Whether C++ accepts; if it does not, or is not there yet, only `accept` can tell."""
+        """Fast path: whether the C++ check accepts. False says nothing: then ask `accept`."""
         try:
             native, here = self._native, self._anywhere or self._place.device_is_current()
             return native is not None and here and native.accept(scope)
@@ -91,10 +94,10 @@ class Guards:
             return False
 
     def _learn(self, values: list[Any], scope: Scope) -> None:
-        """Make later checks cheaper; not at the first one, which a restart waits for."""
+        """Build the C++ check for later calls. Not at the first call: a restart waits for it."""
         self._accepted += 1
-        # The 2nd, 4th, 8th, ... time: a caller whose objects change at every call, so that the
-        # check is made in vain, pays for it ever more rarely.
+        # The 2nd, 4th, 8th, ... time: where objects change at every call the C++ check is built in
+        # vain, so it is built ever more rarely.
         if self._accepted > 1 and self._accepted.bit_count() == 1:
             try:
                 self._native = NativeCheck(self.tree, values, scope, self._test_of)
@@ -149,7 +152,7 @@ class Guards:
         )
 
     def _is(self, live: object, ident: int) -> bool:
-        """Whether a live object answers to a recorded identity."""
+        """Whether a live object has a recorded identity."""
         if live is self._known[ident]:
             return True
         try:
@@ -182,7 +185,7 @@ class Guards:
         return self._test_of(kind)(value, arg)
 
     def _test_of(self, kind: Kind) -> Test:
-        """What tells whether a value passes a check of this kind with its argument."""
+        """The function that tells whether a value passes a check of this kind."""
         return _SIMPLE.get(kind) or _WITH_MEMO[kind].__get__(self)
 
     def _failures(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[str]:

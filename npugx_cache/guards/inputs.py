@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class InputGuards:
     """Conditions on the arguments of a call, on global torch state, and on nothing else.
 
-    Modules among the arguments must be the very objects they were; nothing inside them is looked
-    at again, nor globals, closures of other functions, or code.
+    A module among the arguments must be the same object as before. What is inside of a module,
+    globals, closures of other functions, and code are not looked at again.
     """
 
     def __init__(self, tree: GuardTree, scope: Scope) -> None:
@@ -43,7 +43,7 @@ class InputGuards:
 
 
 def _below(tree: GuardTree, names: frozenset[str]) -> GuardTree:
-    """The conditions on these arguments; one on symbolic sizes stays whole."""
+    """The part of a tree about these arguments. A condition on symbolic sizes stays whole."""
     inside: set[int] = set()
     for node, parent in enumerate(tree.parents):
         root = parent < 0 and tree.steps[node] == Step.LOCAL and tree.args[node] in names

@@ -1,7 +1,7 @@
-"""Paths of a guard tree as C++ guard managers: how each node is reached from its parent.
+"""Builds a C++ guard manager for each path of a guard tree.
 
-A manager must read just what `sources.py` reads. Where torch's accessor means something else for
-some type, that type is pinned by a guard, or the path is left to Python.
+A manager must read exactly what `sources.py` reads. Where torch's accessor reads something else
+for some type, a guard pins the type, or the path is left to Python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHILDREN = ("_parameters", "_buffers", "_modules")
 
 
 class LeftToPython(Exception):
-    """C++ has no manager or guard with just this meaning."""
+    """C++ has no manager or guard with exactly this meaning, so Python makes the check."""
 
 
 class Managers:
@@ -79,7 +79,7 @@ class Managers:
         return self._tree.parents[node]
 
     def pin_type(self, node: int) -> None:
-        """Let only objects of the live type come this far."""
+        """Guard that the object has its live type, so that later accessors are right."""
         if node not in self._pinned:
             self._pinned.add(node)
             self.guard_type(self.of(node), type(self.values[node]))
@@ -160,7 +160,10 @@ class Managers:
         return self._child(parent, name, value, str(node))
 
     def _read_past_getattr(self, cls: type, name: str) -> bool:
-        """Whether a name of a module can be read from its dicts; it then has to stay so."""
+        """Whether a name of a module can be read from the module's dicts.
+
+        If so, `shadows` gets rows that watch that this stays true.
+        """
         known = self._plain.get((cls, name))
         if known is None:
             plain: Any = cls

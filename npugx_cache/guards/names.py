@@ -1,4 +1,4 @@
-"""Names in classes and modules, compared by identity: the cheapest way to see a patch."""
+"""Detects monkey-patching: compares what names in classes and modules stand for, by identity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def looked_up(cls: type, name: str) -> Iterator[Row]:
 
 
 class PinnedNames:
-    """What a set of names meant when it was made. Keeps the owners and what they named alive."""
+    """What a set of names stood for when this object was made. Keeps owners and values alive."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         spaces: dict[int, tuple[Any, dict[str, object]]] = {}
@@ -50,5 +50,5 @@ class PinnedNames:
             return all(
                 all(map(is_, get(space), values)) for space, get, values in self._present
             ) and all(space.keys().isdisjoint(names) for space, names in self._absent)
-        except KeyError:  # a name is gone
+        except KeyError:  # somebody deleted a name
             return False

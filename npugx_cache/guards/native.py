@@ -1,8 +1,9 @@
-"""A guard tree as torch's C++ guard managers, for calls after the first.
+"""Fast path for calls after the first: a guard tree as torch's C++ guard managers.
 
-Built from live values that have just passed the full check in `check.py`, which stays the truth:
-what is accepted here would be accepted there, and what is refused here is checked there again. A
-check that C++ can't make in just that sense is left to Python (`residue.py`).
+The managers are built from live values that have just passed the full check in `check.py`. The full
+check has the last word: what C++ accepts the full check would accept, and what C++ refuses is
+checked in full again. Checks that C++ can't make with exactly the same meaning run in Python
+(`residue.py`).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class _Guards:
         self._tree, self._managers = tree, managers
 
     def add_all(self) -> Left:
-        """What could not be put there."""
+        """Add every check that C++ can make; return those that are left to Python."""
         left = [check for check in self._tree.all_checks() if not self._add(check)]
         aliases = [pair for pair in self._tree.aliases if not self._same(*pair)]
         groups = (self._tree.distinct, self._tree.separate)
@@ -138,7 +139,7 @@ class _Guards:
     def _function(
         self, manager: Manager, function: types.FunctionType, source: str, seen: set[int]
     ) -> None:
-        """A function and all that its identity is made of: it can be edited in place."""
+        """Guard a function and all that its identity is made of, because both can be edited."""
         managers = self._managers
         managers.guard_identity(manager, function)
         if id(function) in seen:  # it is among what it carries itself; its parts are guarded there
@@ -153,7 +154,7 @@ class _Guards:
                 self._carried(child, element, seen)
 
     def _carried(self, manager: Manager, value: Any, seen: set[int]) -> None:
-        """What a function carries along: functions may change in place, cells be filled anew."""
+        """Guard a default or a cell of a function, because its content can be replaced in place."""
         if isinstance(value, types.CellType):
             place = f"{manager.get_source()}.contents"
             content = value.cell_contents
@@ -250,7 +251,7 @@ def _is_plain_float(value: object) -> bool:
 
 
 def _is_fixed(value: object) -> bool:
-    """Whether an object's identity in the portable sense can't change while it lives."""
+    """Whether the portable name of an object can't change while the object lives."""
     if isinstance(value, types.BuiltinFunctionType):
         return value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type, str))
     if type(value) is tuple:
@@ -259,7 +260,7 @@ def _is_fixed(value: object) -> bool:
 
 
 def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
-    """Whether a function carries nothing along but fixed values and such functions."""
+    """Whether a function's defaults and cells hold only fixed values and such functions."""
     if not isinstance(value, types.FunctionType):
         return _is_fixed(value)
     if any(value is each for each in above):  # a wrapper that calls itself by its name

@@ -1,11 +1,16 @@
-"""In which order a set is walked: how it came about, as data, and the order a trace relied on.
+"""Conditions on the order of a set that a trace walked.
 
-A set's order follows from the hashes of its elements, those of strings differ between processes,
-and from what was done to it. So sets that traced code made are made again, in the same way:
-["node", n] is the value of a node of the guard tree, ["constant", module, name, code hash, index] a
-constant of a function's code, ["filled", type, elements] a set to which they were added in turn,
-["list", elements] an argument that is no set, ["without", set, elements] one after removals, and
-["call", method, operand, ...].
+The order of a set follows from the hashes of its elements and from its history. Hashes of strings
+differ between processes. So a condition stores how the set came about and the order that the trace
+saw; to check the condition, we make the set again in the same way and compare.
+
+How a set came about, as nested lists:
+["node", n]                              the value of a node of the guard tree
+["constant", module, name, hash, index]  a constant in the code of a function
+["filled", type, elements]               elements that were added one after the other
+["list", elements]                       an operand that is not a set
+["without", set, elements]               a set after removals
+["call", method, operand, ...]           the result of a method such as `union`
 """
 
 from __future__ import annotations
@@ -117,7 +122,7 @@ def _hash_is_fixed(element: Plain) -> bool:
 
 
 def replaced(made: Plain, leaf: Callable[[int], Plain]) -> Plain:
-    """With what `leaf` gives in the place of each node."""
+    """The condition with the result of `leaf` in the place of each node."""
     match made:
         case ["node", node]:
             return leaf(node)
@@ -186,7 +191,7 @@ def as_python(condition: Plain, name: Callable[[int], str]) -> str:
 def failures(
     conditions: Sequence[Plain], values: Sequence[Any], missing: object, words: Wording
 ) -> Iterator[str]:
-    """Why conditions don't hold; nothing of those on nodes whose value is `missing`."""
+    """Why conditions don't hold. Conditions on nodes whose value is `missing` are left out."""
     for condition in conditions:
         if any(values[node] is missing for node in nodes_in(condition)):
             continue

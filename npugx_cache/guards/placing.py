@@ -1,7 +1,8 @@
-"""Where an entry runs: its accelerator, which must be current, and its number of threads.
+"""The accelerator and the number of threads that an entry needs.
 
-What an entry calls the current device becomes the one that is current when the entry is restored,
-and from then on nothing else: another thread, or `set_device`, gets a binding of its own.
+An entry may say "the current device". When the entry is bound, that becomes the device that is
+current then, and stays that device. In a thread with another current device, or after `set_device`,
+the entry is bound once more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def placed_here(tree: GuardTree) -> GuardTree:
 
 
 class Place:
-    """Whether a call is made where an entry is valid."""
+    """Whether the device and the number of threads of a call are those that an entry needs."""
 
     def __init__(self, tree: GuardTree) -> None:
         self._device, self._threads = tree.device, tree.threads

@@ -1,4 +1,7 @@
-"""What of a guard tree C++ can't check in just the same sense, checked in Python at every call."""
+"""Checks that torch's C++ guard managers can't make with exactly our meaning.
+
+They run in Python on every call.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Conditions of a tree that are left to Python; nodes are the tree's."""
+    """The conditions of a tree that are left to Python. Nodes are numbered as in the tree."""
 
     checks: tuple[Check, ...]
     aliases: tuple[tuple[int, int], ...]
@@ -31,7 +34,7 @@ class Left:
     orders: tuple[Plain, ...]
 
     def revealed(self, values: Sequence[Any]) -> Left:
-        """With live texts in the place of sealed ones: no call needs a digest to be compared.
+        """The same conditions with live texts instead of digests, so that no call hashes a text.
 
         `values` have just passed these checks.
         """
@@ -54,7 +57,7 @@ _LIVE: dict[Kind, Callable[[Any], Plain]] = {
 
 
 class Residue:
-    """Reads only the nodes that its conditions need."""
+    """The checks that are left to Python, made ready. Reads only the nodes that they need."""
 
     def __init__(self, tree: GuardTree, left: Left, test_of: Callable[[Kind], Test]) -> None:
         needed = tree.with_ancestors(_nodes(left))
@@ -90,7 +93,7 @@ class Residue:
 
 
 def _without_implied(checks: tuple[Check, ...]) -> list[Check]:
-    """Without those of the keys in any order, where they are checked in order as well."""
+    """The checks without KEY_SET checks on nodes whose keys are checked in order as well."""
     ordered = {check.node: check.arg for check in checks if check.kind == Kind.KEYS}
 
     def implied(check: Check) -> bool:

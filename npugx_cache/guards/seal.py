@@ -1,8 +1,7 @@
-"""Pinned names behind a seal: the versions of the dicts that they stand in.
+"""Fast path for detecting monkey-patching, by the version tags of dicts.
 
-While no dict of a class or a module was written to, every name in it means what it meant. C++
-compares the versions; only when one differs are the names themselves looked at, and when those
-mean the same as ever, the seal is made anew.
+C++ compares the version tags of the class and module dicts. Only if a tag has changed do we compare
+the names one by one (`names.py`). If all names still mean the same, we record the new tags.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of such a class ca
 
 
 class SealedNames:
-    """What a set of names meant when it was made. Safe to use from several threads."""
+    """What a set of names stood for when this object was made. Safe to use from several threads."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         kept = list(rows)
@@ -38,7 +37,7 @@ class SealedNames:
         if not self._names.unchanged():
             return False
         self._passed += 1
-        # The 2nd, 4th, 8th, ... time: where a module counts in a global, seals never last.
+        # The 2nd, 4th, 8th, ... time: where a module counts in a global, tags never stay the same.
         if self._passed > 1 and self._passed.bit_count() == 1:
             self._renew()
         return True
@@ -57,7 +56,7 @@ _NO_LOCALS: dict[str, Any] = {}
 
 
 def _seal(owners: list[Any]) -> Any:
-    """A guard that holds as long as no namespace of these was written to."""
+    """A guard that holds as long as nobody writes to the dict of one of these owners."""
     root = guard_managers.RootGuardManager()
     with guard_managers.building() as kind:
         above = root.globals_dict_manager({"owners": owners}, "roots", {"owners": owners}, kind)

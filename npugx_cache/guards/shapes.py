@@ -1,7 +1,7 @@
 """Conditions on symbolic sizes: torch's expressions as data, evaluated on ints.
 
 torch prints them as Python over the sizes of the inputs (`2 <= x.size()[0]`, `Mod(s, 8) == 0`).
-They are kept as nested lists of a closed vocabulary: [operator, operand, ...], ["node", n] for the
+We store them as nested lists of a closed vocabulary: [operator, operand, ...], ["node", n] for the
 value of a node of the guard tree, and ["const", value].
 """
 

@@ -1,4 +1,7 @@
-"""Whether a guard tree refuses a call for its sizes alone."""
+"""Tells whether a guard tree refuses a call for nothing but the sizes of tensors and ints.
+
+Such an entry hands on what it knows of sizes, so that the next trace makes the size symbolic.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def only_sizes_differ(guards: Guards, scope: Scope) -> bool:
-    """Conditions on symbolic sizes are left out: they are about sizes by their nature.
+    """Whether every condition holds, but for conditions on sizes.
 
-    The shapes of parameters are no sizes in this sense: another model is another matter.
+    The shape of a parameter does not count as a size: that is another model.
     """
     tree = guards.tree
     if live_state() != tree.state:

@@ -1,4 +1,4 @@
-"""Walk the trie: the live value of every node, in one pass."""
+"""Evaluates a guard tree: reads the live value of every node in one pass, parents first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph was specialised on for one tensor, with torch's own objects in it."""
+"""What a graph was specialised on for one tensor input, ready to be compared with live tensors."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class GuardTree:
         return sorted(found)
 
     def placed(self, device: Accelerator | None, rename: Rename) -> GuardTree:
-        """These conditions with that device as the current one, and its name where it is named."""
+        """The same conditions, with `device` as the current device and its name filled in."""
         nodes, args = self.checks.get(Kind.EQUALS, ((), ()))
         equals = {Kind.EQUALS: (nodes, tuple(renamed(arg, rename) for arg in args))}
         default = self.state.get("default_device")

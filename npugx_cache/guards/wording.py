@@ -1,4 +1,4 @@
-"""Guards in words: as Python for `readable`, and as a reason for a miss. Knows nothing of torch."""
+"""Prints guards: as Python for `readable`, and as a reason for a miss. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_VALUE = 120
 class Wording:
     """Names the nodes of one guard tree the way a person would write them.
 
-    `known` gives the live texts that may be shown: reasons go to logs, and an argument may be a
-    password. It is asked when there is one to show.
+    `known` gives the live texts that may be shown, because reasons go to logs and an argument may
+    be a password. `known` is called only when there is a text to show.
     """
 
     def __init__(self, tree: GuardTree, known: Callable[[], Container[object]] = frozenset) -> None:

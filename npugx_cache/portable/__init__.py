@@ -1,8 +1,8 @@
-"""Live Python values and objects as plain, canonical data, and back. Knows nothing of torch.
+"""Turns live Python values and objects into plain, canonical data, and back. Does not import torch.
 
-`values` encodes what has a value of its own, `identity` names what has not (functions, classes,
-modules, operators), by what another process can find again and never by an address. `found` finds
-code by such a name.
+`values` encodes objects that have a value. `identity` names objects that have none: functions,
+classes, modules, operators. Such a name is something that another process can find again, never an
+address. `found` finds code by its name.
 """
 
 from npugx_cache.portable.digest import digest

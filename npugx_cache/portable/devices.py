@@ -1,6 +1,6 @@
-"""Devices by name: with their index, or as the current one of their kind.
+"""Names of devices: with an index, or "the current device of this kind".
 
-An entry that means the current device wherever it names one says "npu:current".
+An entry that may run on any current device says "npu:current".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code found again: by module and qualified name, and behind descriptors and decorators."""
+"""Finds code by module and qualified name, also behind descriptors and decorators."""
 
 from __future__ import annotations
 

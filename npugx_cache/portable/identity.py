@@ -1,4 +1,4 @@
-"""What names an object in any process, and the object of a name."""
+"""Names functions, classes and modules so that any process finds them again by the name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Texts that are compared and need not be read: stored as their length and their SHA-256.
+"""Stores texts that are only compared as their length and SHA-256, so that no password is stored.
 
-An argument, a global or a variable of the environment may hold a password or a token, and whoever
-may read a store reads what its guards compare with. A text that stands in the code that was traced
-is no secret of the caller's, and one of three characters is found from its digest by trying them
-all; both stay as they are, so that people can read conditions and reasons.
+An argument, a global or an environment variable may hold a password or a token, and whoever may
+read a store can read what its guards compare with. Two kinds of texts stay as they are, so that
+people can read conditions and reasons: a text in the traced code is no secret of the caller, and a
+text of at most three characters could be found from its digest by trying all of them.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Traced:
     sizes: tuple[list[Any], list[Any]] = field(default=([], []))
     """What Dynamo knew of sizes before and after (`_compat.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
-    """The same call for this process alone, should it turn out that it can't be stored."""
+    """Makes the form of this call that only this process may run, if it can't be stored."""
 
 
 def trace(
@@ -201,7 +201,7 @@ def _add_conditions(
     function: types.FunctionType,
     owners: Owners,
 ) -> None:
-    """Torch's guards, and what it has none for."""
+    """Add torch's guards, and conditions on what torch has no guards for."""
     captured = output.graph_capture_output
     conditions, variables = tracing.shape_conditions(output)
     _, guards = tracing.guards_of(output, function.__code__)
@@ -247,7 +247,7 @@ def _lowered(
 
 
 def _threads(codes: list[types.CodeType], graph: torch.fx.GraphModule | None) -> int | None:
-    """The number of threads matters if the traced code asked for it, or if it is compiled in."""
+    """The number of threads, if the traced code asked for it or if a library has it compiled in."""
     asks = graph is not None and graph.meta.get(LIBRARY) is not None
     asks = asks or any("get_num_threads" in code.co_names for code in codes)
     return torch.get_num_threads() if asks else None

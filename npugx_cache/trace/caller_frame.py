@@ -1,4 +1,7 @@
-"""Dynamo's rewritten bytecode as a Frame: every process-local thing in it gets a portable name."""
+"""Turns the bytecode that Dynamo wrote into a Frame.
+
+Everything in the bytecode that belongs to this process gets a name that any process understands.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _GLOBAL_INSTRUCTIONS = _READING | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 def portable_frame(
     code: types.CodeType, graph_name: str | None, roots: Roots, imports: dict[str, str]
 ) -> frame.Frame:
-    """Raises `NotPortable` for a frame that needs what only this process has."""
+    """The portable frame; raises `NotPortable` if it needs something that only this process has."""
     names: dict[str, Plain] = {}
     plain_globals = []
     used = {
@@ -57,7 +60,7 @@ def portable_frame(
 
 
 def refuse_positions(code: types.CodeType) -> None:
-    """Raise for a frame that reads a dict by positions, where one is walked in another order."""
+    """Refuse a frame that reads a dict by positions, because a dict is walked in another order."""
     if "dict_keys_getitem" in code.co_names:
         what = "an OrderedDict that move_to_end changed is read by position"
         place = location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")

@@ -1,4 +1,7 @@
-"""One call through Dynamo: its graph, and what it says that its guards don't."""
+"""Runs Dynamo on one call.
+
+Returns the graph, and everything that Dynamo read during the trace without installing a guard.
+"""
 
 from __future__ import annotations
 

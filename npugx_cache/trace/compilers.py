@@ -1,6 +1,7 @@
-"""Guards about a compiler's own code, which the version of its package stands for.
+"""Recognises guards about the code of a compiler; such guards are left out.
 
-A restore could not check them: it must not import Dynamo (P3), nor torch_npu's compiler.
+The version of the compiler's package is in the key. A restore could not check such a guard, because
+it must import neither Dynamo (P3) nor torch_npu's compiler.
 """
 
 from __future__ import annotations

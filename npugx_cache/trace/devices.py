@@ -1,7 +1,8 @@
-"""Whether a trace means the current device wherever it names one, or a device by its index.
+"""Decides whether an entry runs on any current device, or only on the device index of its trace.
 
-It means the current one if all it touches was on the current device, and nothing that was traced
-names an index or looks at one. In doubt it means the index: that is a miss elsewhere at worst.
+An entry runs on any current device if everything that the trace touched was on the current device,
+and nothing that was traced names an index or looks at one. If we can't tell, we assume that the
+entry is tied to the index. The worst case is a needless recompile on other devices.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ def accelerator_of(
     shaping: Iterable[types.CodeType],
     owners: Owners,
 ) -> Accelerator | None:
-    """None for a trace that touches no accelerator.
+    """The accelerator that a trace is about, with its index if the trace is tied to the index.
 
-    `shaping` is the user code that ran besides, which Dynamo did not trace.
+    None for a trace that touches no accelerator. `shaping` is user code that ran during the trace
+    and was not traced by Dynamo.
     """
     uses, handed = capture.devices, capture.output.backend_input
     touched = {*_devices_of(graph), *_devices_in(tree, frame)} if uses.kind else set()
@@ -110,14 +112,14 @@ def _devices_in(tree: GuardTree, frame: Frame) -> set[str]:
 
 
 def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
-    """Devices that were read from somewhere must be guarded there, each by itself."""
+    """A reason if a device was read from a place that has no guard of its own."""
     guarded = {c.node for c in builder.checks.values() if c.kind is Kind.EQUALS}
     if any(builder.node(source) not in guarded for source in uses.sources):
         yield "it reads a device that has no guard"
 
 
 def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
-    """Devices elsewhere than alone under EQUALS, and answers that hold an index."""
+    """Reasons in the conditions: a device inside another value, or an answer with an index."""
     nested = [
         arg
         for check, (_, args) in tree.checks.items()
@@ -133,7 +135,7 @@ def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
 
 
 def _in_graph(graph: fx.GraphModule | None) -> Iterator[str]:
-    """Indices that Dynamo hands on as they are written, in text or as a number."""
+    """Reasons in Dynamo's graph: an index that the code gives, as a text or as a number."""
     for node in graph.graph.nodes if graph is not None else ():
         if any(isinstance(arg, str) and _INDEXED.fullmatch(arg) for arg in _arguments(node)):
             yield "the traced code names the index of a device"
@@ -147,7 +149,7 @@ def _in_graph(graph: fx.GraphModule | None) -> Iterator[str]:
 
 
 def _is_number(arg: object) -> bool:
-    """Whether an argument is a number, be it one that the graph computes or is given."""
+    """Whether an argument is a number: a constant, an input, or one that the graph computes."""
     if not isinstance(arg, fx.Node):
         return type(arg) is int
     return not isinstance(arg.meta.get("example_value"), torch.Tensor)

@@ -142,7 +142,7 @@ def _add_hooks(builder: TreeBuilder, source: Any, node: int) -> bool:
 def _add_registrations(builder: TreeBuilder) -> None:
     """Guard which of the classes that the trace met are in such a table.
 
-    Not all that are: every library that is imported registers some, and torch brings its own.
+    Other classes in a table don't matter: every imported library registers some.
     """
     for node in sorted(builder.registries):
         registry = builder.value(node)
@@ -189,9 +189,10 @@ def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 
 
 def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
-    """One of torch's two guards on an opaque object: on its type, on what its author says matters.
+    """Guard a process group by name, backend and ranks.
 
-    For a process group neither is enough: a trace folds its size and its ranks.
+    torch has two guards on such an opaque object: on its type, and on what its author says matters.
+    Neither is enough, because a trace makes the size and the ranks of a group constants.
     """
     if not process_groups.is_group(value):
         raise NotPortable(f"a {type(value).__qualname__}, which Dynamo does not look into")

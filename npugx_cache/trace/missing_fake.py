@@ -1,4 +1,7 @@
-"""A custom operator without a fake implementation: which one, and what to write."""
+"""Explains a trace that failed because a custom operator has no fake implementation.
+
+Names the operator, and shows the function that has to be written.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def _parameters(schema: schemas.Schema) -> Iterator[str]:
 
 
 def _result(schema: schemas.Schema) -> str:
-    """A template: tensors like the first tensor argument, to be corrected by who knows better."""
+    """A template for the result: tensors like the first tensor argument. The author corrects it."""
     tensors = (each.name for each in schema.arguments if each.type == "Tensor")
     like = next(tensors, None)
     one = f"torch.empty_like({like})" if like else "torch.empty(...)"

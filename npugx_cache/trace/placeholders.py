@@ -1,4 +1,4 @@
-"""The inputs of a graph: where their values come from, and what to call them."""
+"""Names the inputs of a graph, and says where their values come from."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def origins_of(
     output: tracing.CaptureOutput, builder: TreeBuilder
 ) -> Iterator[tuple[str, int | None]]:
-    """The graph's placeholders, and the nodes that their values come from.
+    """The placeholders of a graph, and the nodes of the guard tree that their values come from.
 
-    A size that was symbolic until a condition fixed it is an input that no guard names: its node
-    is made here, so the tree must be built afterwards.
+    Call this before the tree is built, because it may add nodes: a size that was symbolic until a
+    condition fixed it is an input that no guard names.
     """
     for name, origin in tracing.graph_inputs(output):
         try:

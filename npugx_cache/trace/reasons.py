@@ -1,4 +1,4 @@
-"""Why Dynamo could not trace a function as one graph, for the person who can change it."""
+"""Turns an error of Dynamo's into a reason for the person who can change the function."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the refusal of a call depends on, so that another process need not trace in vain.
+"""Records what a refusal depends on, so that another process does not trace in vain.
 
-A refused call runs eagerly, which is right under any conditions. The conditions recorded here only
-decide when it is worth tracing again, so what has no portable form is left out. Sizes of tensors
-are left out too: a trace that fails takes as long as a good one, and few fail for a size.
+A refused call runs eagerly, and that is right under any conditions. So these conditions only decide
+when tracing is worth another try, and a condition without a portable form is simply left out. Sizes
+of tensors are left out too, because few traces fail for a size and each failed trace is expensive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Names that Dynamo made up for one process, as what they stand for in any process."""
+"""Maps the names of Dynamo's helper objects to something that any process has.
+
+Dynamo stores helper objects in the globals of the traced function, under generated names that hold
+an `id()` or a counter.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,8 @@ _made: dict[int, set[str]] = {}
 class Roots:
     """Tells the globals that a trace installed from those of the user's module.
 
-    Dynamo puts objects into the globals of the traced function under names that contain an id() or
-    a counter (`___module_0x.._c0`, `__import_x`, `__builtins_dict___3`). They are known by not
-    having been there before the first trace.
+    Generated names look like `___module_0x.._c0`, `__import_x` or `__builtins_dict___3`. We
+    recognise them by comparing the globals before and after the trace.
     """
 
     def __init__(self, frame_globals: dict[str, Any], names_before: frozenset[str]) -> None:

@@ -1,7 +1,7 @@
-"""Whether two traces of one call are the same but for the order of independent operators.
+"""Compares two traces of one call: they may differ in the order of independent operators.
 
-Compared are the lowered graphs, the caller frames around them, the guards, and the code that was
-traced. Anything that is not known to be the same counts as different.
+We compare the lowered graphs, the caller frames, the guards, and the code that was traced. Anything
+that is not known to be the same counts as different.
 """
 
 from __future__ import annotations

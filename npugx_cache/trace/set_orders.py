@@ -1,4 +1,4 @@
-"""The order of the sets that a trace walked, as conditions of its guard tree."""
+"""Adds conditions to a guard tree: the order of each set that the trace walked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record source facts: which code a trace went through, under names that lead to it elsewhere."""
+"""Records which code a trace went through, under names by which another process finds the code."""
 
 from __future__ import annotations
 
@@ -62,17 +62,21 @@ def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> boo
 
 
 def _homes(function: types.FunctionType) -> list[str]:
-    """The module of a function; of one that was generated for a class (a namedtuple's), its."""
+    """The modules that own a function.
+
+    For a generated function, such as the `__new__` of a namedtuple, they are the modules of the
+    class that the function was generated for.
+    """
     if function.__module__ in sys.modules:
         return [function.__module__]
     return [cls.__module__ for cls in _classes_with(function)] or [function.__module__]
 
 
 def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
-    """The code that no file of torch, this package or the standard library holds.
+    """The code that does not come from a file of torch, this package or the standard library.
 
-    For code that ran rather than was traced. Whose function it is says nothing: what
-    `contextlib.contextmanager` makes carries the module of what it wraps.
+    Use this for code that was executed and not traced. We go by the file name, because `__module__`
+    lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function.
     """
     modules = {getattr(m, "__file__", None): name for name, m in list(sys.modules.items())}
     return [each for each in codes if not is_covered_module(modules.get(each.co_filename) or "")]
@@ -96,7 +100,11 @@ def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> Sourc
 def names_of(
     code: types.CodeType, functions: list[types.FunctionType]
 ) -> Iterator[tuple[str, str]]:
-    """Names under which another process may find the code: its own, its class's, an outer's."""
+    """Names under which another process may find the code.
+
+    They are the name of its function, the name in a class that holds the function, and the name of
+    the function around it.
+    """
     for function in functions:
         yield function.__module__, function.__qualname__
     for function in functions:

@@ -1,4 +1,7 @@
-"""What a function does with streams, events and scopes that a graph of Dynamo's does not hold."""
+"""Finds uses of streams, events and scopes that a graph of Dynamo's does not express.
+
+A function with such a use is refused.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,9 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
 
 
 def left_as_found(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """The graph; should a call in it raise, streams and scopes are put back as blocks do.
+    """A callable that runs the graph. It restores streams and scopes if a call in the graph raises.
 
-    A bound program sees to that itself.
+    Only Dynamo's own graph needs this. A restored program does the same by itself.
     """
     if not any(streams.sets_stream(n) or _is_ours(n) for n in graph_module.graph.nodes):
         return graph_module

@@ -1,4 +1,7 @@
-"""Builds a GuardTree from Dynamo's sources, reading every value the way a restore will."""
+"""Builds a guard tree from Dynamo's sources.
+
+The builder reads each value with the code that a restore uses, so both see the same value.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A traced call that can't be stored: Dynamo's own frame and graph, valid in this process alone.
+"""Runs a call that was traced and can't be stored, in this process only.
 
-Torch's own guards don't see an edit of what a class defines, nor what is added to it. In one
-process that can be told by identity, so a class needs no name that leads to it.
+It runs Dynamo's own frame and graph under torch's own guards. Those guards don't see when somebody
+edits a class or adds to a class, so this module watches the classes by identity. A class needs no
+name by which another process could find it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOnly:
-    """Traced, but something about it has no portable form: valid in this process alone.
+    """A traced call that only this process may run, because a part of it has no portable form.
 
-    `guards` takes the frame's locals and runs torch's own; `unchanged` looks at the classes and the
-    functions that the trace met. `conditions` as in `Untraceable`.
+    `guards` takes the frame's locals and runs torch's own guards. `unchanged` tells whether the
+    classes and functions that the trace met are as they were. `conditions` as in `Untraceable`.
     """
 
     reason: str
@@ -49,10 +50,10 @@ class LocalOnly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untraceable:
-    """Can't be traced as one graph.
+    """A call that can't be traced as one graph.
 
-    `lasting` is False for what says nothing about the function: the next call may be traced.
-    `conditions` are what the refusal depends on, for other processes; None if that is not known.
+    `lasting` is False if the reason says nothing about the function, so that the next call may be
+    traced. `conditions` are what the refusal depends on, for other processes; None if unknown.
     """
 
     reason: str

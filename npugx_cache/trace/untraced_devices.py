@@ -1,8 +1,9 @@
-"""User code that runs while a graph is made, untraced: which of it can't know a device's index.
+"""Decides whether user code that shapes a graph untraced may depend on the index of a device.
 
-Fakes of operators, decompositions, passes. What such code makes of an index shows in the graph and
-in nothing else, so the code itself must leave no way to one: it uses nothing but sizes, dtypes and
-factories, and hands the device of its arguments on. Any other code ties an entry to the index.
+Such code is a fake implementation, a decomposition or a pass. If it computes something from an
+index, only the resulting graph shows that. So we accept only code that has no way to an index: it
+uses nothing but sizes, dtypes and factories, and passes on the device of its arguments. Any other
+code ties the entry to the index.
 """
 
 from __future__ import annotations

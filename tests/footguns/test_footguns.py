@@ -1,4 +1,25 @@
-"""Behaviours that surprise, each with today's outcome. A change of one of them is a decision."""
+"""Behaviours that surprise, each with today's outcome. A change of one of them is a decision.
+
+"Silent" means: nothing is raised or logged. A mismatch is one against eager.
+
+| footgun | outcome | what to do |
+|---|---|---|
+| results never require grad | silent mismatch | call the function itself where you train |
+| a first size is static | silent, a second compile | `dynamic=True`, or `.warm()` with both |
+| a size of one is never dynamic | silent, one more compile | pad, or accept the entry |
+| sets that are equal have another order | silent, an entry for each order | sort what is walked |
+| a list that grows is an argument | silent, a compile for each length up to a limit | keep it out |
+| a counter in a module | silent, a compile for each value up to a limit | count outside of it |
+| `1`, `True` and `1.0` are three values | silent, an entry each | pass one type |
+| a hook on a submodule | none: the hook runs (torch.compile misses it) | - |
+| a cached `forward` skips the module's hooks | silent, as in eager | cache and call the module |
+| `guards="inputs_unsafe"` and a changed attribute | silent mismatch | use `guards="full"` |
+| results that share memory with an input | none: as in eager | - |
+| nothing is compiled before the first call | silent | `.warm(...)` |
+| a kernel raises after objects were changed | raised; objects are unchanged | don't count on them |
+| an error of a call that nothing uses | silent mismatch: not raised | `remove_dead_ops=False` |
+| a stale `lru_cache` | silent mismatch: worked out anew | clear it when its inputs change |
+"""
 
 from __future__ import annotations
 
