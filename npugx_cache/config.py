@@ -37,6 +37,8 @@ class Settings:
     object that it is bound to, before the rest runs eagerly (`recompiles.py`).
 
     `verify`: compile again at every hit, and compare (`recheck.py`).
+
+    `untested_torch`: try the cache on a torch that it was not tested on (`environment.py`).
     """
 
     cache_dir: Path
@@ -52,6 +54,7 @@ class Settings:
     lock_wait: float | None = None
     recompile_limit: int = _RECOMPILES
     verify: bool = False
+    untested_torch: bool = False
     strict: bool = False
 
 
@@ -88,6 +91,7 @@ def load(
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
         recompile_limit=_count(env, "NPUGX_CACHE_RECOMPILE_LIMIT") or _RECOMPILES,
         verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
+        untested_torch=_flag(env, "NPUGX_CACHE_UNTESTED_TORCH"),
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )
 

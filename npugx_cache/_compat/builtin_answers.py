@@ -14,7 +14,6 @@ from torch._dynamo import exc
 from torch._dynamo.variables import VariableTracker, builtin, lists, misc, user_defined
 
 from npugx_cache._compat import hooks, unguarded
-from npugx_cache._compat.runtime import torch_version
 
 if TYPE_CHECKING:
     import types
@@ -45,8 +44,7 @@ def _noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_of_a_builtin(asked: unguarded.Asked, variable: Any) -> bool:
-    """Before torch 2.13 `args` is a list, whoever raised it."""
-    return torch_version() < (2, 13) or any(each is variable for each in asked.raised)
+    return any(each is variable for each in asked.raised)
 
 
 def _note_arguments(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:

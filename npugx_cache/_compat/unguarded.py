@@ -41,7 +41,6 @@ from npugx_cache.portable import ordered_keys
 
 if TYPE_CHECKING:
     import traceback
-    import types
     from collections.abc import Callable, Iterator
 
 
@@ -62,8 +61,6 @@ class Asked:
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
-    dict_reads: dict[tuple[types.CodeType, int], list[bool]] = field(default_factory=dict)
-    """For each line that reads a `__dict__`, whose the trace made; noted by `older_dicts` alone."""
 
     def refuse(self, what: str) -> None:
         """Note what can't be guarded, with the user's stack in the trace."""
@@ -100,14 +97,6 @@ def _guard_absent_key(self: Any, tx: Any, key: Any) -> None:
 def _guard_whole(value: Any) -> None:
     if isinstance(value, dicts.ConstDictVariable) and value.source:
         value.install_dict_keys_match_guard()
-
-
-def _guard_united(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Of torch before 2.13, where `|` takes the order of keys without a guard."""
-    del tx, kwargs
-    if name in ("__or__", "__ror__", "__ior__"):
-        for each in (self, *args):
-            _guard_whole(each.realize())
 
 
 def _guard_extending_dict(
@@ -266,7 +255,6 @@ def _guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
 # It keeps bound methods by the types of arguments, those of a trace without hooks included.
 hooks.ON_DYNAMO.replace(builtin.BuiltinVariable, "call_function_handler_cache", lambda _: {})
 _before(dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent", _guard_absent_key)
-_before(dicts.ConstDictVariable, "call_method", _guard_united)
 _before(lists.ListVariable, "call_method", _guard_extending_dict)
 _object_dict: Any = getattr(dicts, "DunderDictVariable", None)
 GUARDS_OBJECT_DICTS = _object_dict is not None

@@ -12,10 +12,6 @@ from npugx_cache._compat import (
     device_values,
     graph_calls,
     lookups,
-    older_classes,  # noqa: F401 - it puts guards in place
-    older_dicts,  # noqa: F401 - it notes what it sees
-    older_objects,  # noqa: F401 - the same
-    older_walks,  # noqa: F401 - it notes what it sees
     opaque,
     reversed_walks,  # noqa: F401 - it notes what it sees
     set_walks,
@@ -28,7 +24,6 @@ from npugx_cache.backend import operators
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.trace import reasons
 from npugx_cache.trace.streams import lost_order
-from npugx_cache.trace.surroundings import starred_assignment
 
 if TYPE_CHECKING:
     import types
@@ -137,4 +132,4 @@ def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None
         for name, stack in opaque.opaque_calls(graph_module):
             what = f"{name} is not looked into: what it reads has no guards"
             return location.reason(what, location.of_text(stack), change)
-    return starred_assignment(output.graph_capture_output.traced_code)
+    return None
