@@ -12,6 +12,7 @@ torch's source, and its wrapper here brought up to date; then the table is writt
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +34,7 @@ from npugx_cache._compat.hooks import Hook, Hooks, Needed, compared, is_there, v
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_SINCE_PROTOCOLS = (2, 13)
+_PROTOCOLS = (2, 13)
 """Before it Dynamo had no module that plays CPython's `object.c`, and nothing to watch there."""
 
 
@@ -68,16 +69,25 @@ _DICTS = [
         target="variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
         make=unguarded.before(unguarded.guard_object_keys),
         watches="the names in the __dict__ of an object",
+        since=_PROTOCOLS,
     ),
     Hook(
         target="variables.dicts:DunderDictVariable.install_dict_contains_guard",
         make=unguarded.before(unguarded.guard_object_key),
         watches="whether a name is in the __dict__ of an object",
+        since=_PROTOCOLS,
     ),
     Hook(
         target="variables.dicts:DunderDictVariable.call_method",
         make=unguarded.before(unguarded.guard_copied_object_keys),
         watches="copies of the __dict__ of an object",
+        since=_PROTOCOLS,
+    ),
+    Hook(
+        target="variables.misc:GetAttrVariable.__init__",
+        make=unguarded.noting(unguarded.refuse_object_dict),
+        watches="the __dict__ of an object, which has no guard there",
+        before=_PROTOCOLS,
     ),
     Hook(
         target="variables.builder:VariableBuilder._wrap",
@@ -165,10 +175,16 @@ _BUILTINS = [
         make=unguarded.noting(builtin_answers.note_text),
         watches="the text of an exception",
     ),
-    *_each(
-        (f"variables.lists:RangeVariable.{name}" for name in ("sq_contains", "call_method")),
-        builtin_answers.answering_with_bool,
-        "`in` of a range, which Dynamo answers with a number",
+    Hook(
+        target="variables.lists:RangeVariable.sq_contains",
+        make=builtin_answers.answering_with_bool,
+        watches="`in` of a range, which Dynamo answers with a number",
+        since=_PROTOCOLS,
+    ),
+    Hook(
+        target="variables.lists:RangeVariable.call_method",
+        make=builtin_answers.answering_with_bool,
+        watches="`in` of a range, which Dynamo answers with a number",
     ),
 ]
 
@@ -227,7 +243,7 @@ _LOOKUPS = [
         make=lookups.uncached,
         watches="special methods that a class has got since Dynamo saw it first",
         everywhere=True,
-        since=_SINCE_PROTOCOLS,
+        since=_PROTOCOLS,
     ),
     *_each(
         (f"{owner}.__init__" for owner in _OBJECTS),
@@ -271,10 +287,22 @@ _REVERSED = [
         reversed_walks.remembering,
         "lists and dicts that are walked backwards",
     ),
+    Hook(
+        target="variables.lists:ListIteratorVariable.tp_iternext_impl",
+        make=reversed_walks.comparing,
+        watches="lists and dicts that change while they are walked backwards",
+        since=_PROTOCOLS,
+    ),
+    Hook(
+        target="variables.builtin:BuiltinVariable.call_reversed",
+        make=unguarded.noting(reversed_walks.refuse),
+        watches="lists and dicts that change while they are walked backwards",
+        before=_PROTOCOLS,
+    ),
     *_each(
         (
             f"variables.lists:ListIteratorVariable.{name}"
-            for name in ("tp_iternext_impl", "next_variable", "unpack_var_sequence")
+            for name in ("next_variable", "unpack_var_sequence")
         ),
         reversed_walks.comparing,
         "lists and dicts that change while they are walked backwards",
@@ -292,7 +320,7 @@ _OPERATORS = {
     "nb_inplace_or_impl": set_walks.changing("__ior__"),
     "nb_inplace_subtract_impl": set_walks.changing("__isub__"),
 }
-_SETS = [
+_WATCHED_SETS = [
     *_each((f"{_SET}.__init__",), set_walks.noting(set_walks.made), _MADE),
     *_each((f"{_SET}.clone",), set_walks.noting(set_walks.cloned), _MADE),
     *_each((f"{_SET}.unpack_var_sequence",), set_walks.noting(set_walks.walking), _WALKED),
@@ -378,6 +406,31 @@ _SETS = [
         "walks over a set in which the order does not matter",
     ),
 ]
+
+_SETS = [
+    *(replace(row, since=_PROTOCOLS) for row in _WATCHED_SETS),
+    *(
+        Hook(
+            target=f"variables.{target}",
+            make=unguarded.noting(set_walks.refuse_walk),
+            watches=_WALKED,
+            before=_PROTOCOLS,
+        )
+        for target in (
+            "dicts:SetVariable.unpack_var_sequence",
+            "dicts:SetVariable.as_python_constant",
+            "dicts:FrozensetVariable.as_python_constant",
+            "constant:ConstantVariable.unpack_var_sequence",
+        )
+    ),
+    Hook(
+        target="variables.dicts:SetVariable.call_method",
+        make=unguarded.noting(set_walks.refuse_pop),
+        watches=_WALKED,
+        before=_PROTOCOLS,
+    ),
+]
+"""Before those protocols Dynamo kept sets elsewhere; a walk over several elements is refused."""
 
 ROWS = (
     *(*_DICTS, *_KINDS_AND_EQUALITY, *_GRAPHS, *_BUILTINS),

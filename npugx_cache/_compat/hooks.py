@@ -54,7 +54,8 @@ class Hook:
     `needed`: what to refuse where the hook is missing. By default every trace that makes an object
     of the target's class, in whatever module of Dynamo's it is now; every trace at all if there is
     no such class. `adds`: the target need not have the name. `everywhere`: other modules of
-    Dynamo's took the function by name. `since`: in which torch the target came to be.
+    Dynamo's took the function by name. `since`: in which torch the target came to be; `before`: in
+    which torch it is not needed any more.
     """
 
     target: str
@@ -64,6 +65,7 @@ class Hook:
     adds: bool = False
     everywhere: bool = False
     since: tuple[int, int] = (0, 0)
+    before: tuple[int, int] = (99, 0)
 
 
 class State(enum.Enum):
@@ -208,7 +210,7 @@ _TARGET = re.compile(r"([\w.]+):(?:(\w+)(\+?)\.)?(\w+)(?:\[(\w+)\])?")
 def compared(hook: Hook, checked: Checked | None) -> Iterator[Found]:
     """The targets of a row here, and those that it had when it was checked."""
     module, kind, derived, name, _ = _parts(hook.target)
-    if runtime.torch_version() < hook.since:
+    if not hook.since <= runtime.torch_version() < hook.before:
         return
     targets = [hook.target]
     if derived:

@@ -15,6 +15,8 @@ from npugx_cache.guards import orders
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from npugx_cache._compat.unguarded import Asked
+
 _current: ContextVar[Walks | None] = ContextVar("npugx_walks", default=None)
 
 
@@ -220,3 +222,20 @@ def forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
+
+
+# --- for a torch whose sets are not seen
+
+
+def refuse_walk(asked: Asked, variable: Any, *_: Any) -> None:
+    """Of a set, or of a constant that is one; keys of a dict are in the dict's order."""
+    is_set = type(variable).__name__ in ("SetVariable", "FrozensetVariable")
+    elements = variable.items if is_set else getattr(variable, "value", ())
+    if (is_set or isinstance(elements, (set, frozenset))) and len(elements) > 1:
+        asked.refuse("with this torch the order of a set has no guard")
+
+
+def refuse_pop(asked: Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+    del tx
+    if name == "pop":
+        refuse_walk(asked, variable)

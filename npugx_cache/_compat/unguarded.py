@@ -148,6 +148,15 @@ def guard_copied_object_keys(
         guard_object_keys(self)
 
 
+def refuse_object_dict(
+    asked: Asked, variable: Any, obj: Any, name: str, *_: Any, **__: Any
+) -> None:
+    """Unless the trace itself made the object: then what it holds follows from the trace."""
+    del variable
+    if name == "__dict__" and obj.source:
+        asked.refuse("with this torch the attributes in a __dict__ have no guard")
+
+
 # --- classes and objects
 
 
