@@ -29,8 +29,9 @@ _NO_CODE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A table: names and hashes of functions by target, and hashes of their files by name.
+    """A table: by target the name and hash of a function and the classes that override it.
 
+    `files` are hashes of source files by name.
     `derived` are the targets that a row found by looking for derived classes.
     """
 
@@ -61,39 +62,43 @@ def read(path: Path) -> Checked:
     )
 
 
-def written(values: Mapping[str, Any], derived: Iterable[str]) -> str:
-    """The text of a table for these targets and what they name."""
-    files = {file for value in values.values() for file in map(_file_of, _codes_of(value)) if file}
+def written(values: Mapping[str, tuple[Any, list[str]]], derived: Iterable[str]) -> str:
+    """The text of a table for these targets: what they name, and the classes that override it."""
+    codes = (code for value, _ in values.values() for code in _codes_of(value))
+    files = {file for file in map(_file_of, codes) if file}
     kept = frozenset(derived)
     lines = [
         *(f"file {_short(path)} {_file_hash(path)}" for path in sorted(files)),
         *(
-            f"{'each' if target in kept else 'hook'} {target} {_text_of(value)}"
+            f"{'each' if target in kept else 'hook'} {target} {_text_of(*value)}"
             for target, value in sorted(values.items())
         ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def is_same(value: Any, target: str, checked: Checked) -> bool:
-    """Whether the code that a target names is what was checked, or has no source to be read."""
-    known = checked.targets[target]
+def is_same(value: Any, overridden: list[str], known: str, checked: Checked) -> bool:
+    """Whether the code that a target names is what was checked, or has no source to be read.
+
+    `overridden` are the classes in which other code stands in its place, `known` is a row.
+    """
     codes = list(_codes_of(value))
     if not codes or known == _NO_CODE:
         return not codes and known == _NO_CODE
-    if known.split()[0] != _name_of(value):
+    name, _, *others = known.split()
+    if name != _name_of(value) or others != overridden:
         return False
     files = {_file_of(code) for code in codes}
     if None in files:
         return True
     if all(checked.files.get(_short(f)) == _file_hash(f) for f in files if f):
         return True
-    return known == _text_of(value)
+    return known == _text_of(value, overridden)
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: Any, overridden: list[str]) -> str:
     codes = list(_codes_of(value))
-    return f"{_name_of(value)} {_hash_of(codes)}" if codes else _NO_CODE
+    return " ".join([_name_of(value), _hash_of(codes), *overridden]) if codes else _NO_CODE
 
 
 def _name_of(value: Any) -> str:

@@ -29,7 +29,7 @@ from npugx_cache._compat import (
     set_walks,
     unguarded,
 )
-from npugx_cache._compat.hooks import Hook, Hooks, Needed, compared, is_there, value_of
+from npugx_cache._compat.hooks import Hook, Hooks, Needed, compared, is_there, overriding, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,88 +39,85 @@ _PROTOCOLS = (2, 13)
 
 
 def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
-    return [Hook(target=target, make=make, watches=watches) for target in targets]
+    return [Hook(target, make, watches) for target in targets]
 
 
 def _only_allows(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
-    return [
-        Hook(target=target, make=make, watches=watches, needed=Needed.ONLY_ALLOWS)
-        for target in targets
-    ]
+    return [Hook(target, make, watches, needed=Needed.ONLY_ALLOWS) for target in targets]
 
 
 _DICTS = [
     Hook(
-        target="variables.dicts:ConstDictVariable.getitem_const_raise_exception_if_absent",
-        make=unguarded.before(unguarded.guard_absent_key),
-        watches="keys that are not there, where the code catches the KeyError",
+        "variables.dicts:ConstDictVariable.getitem_const_raise_exception_if_absent",
+        unguarded.before(unguarded.guard_absent_key),
+        "keys that are not there, where the code catches the KeyError",
     ),
     Hook(
-        target="variables.dicts:ConstDictVariable.as_python_constant",
-        make=unguarded.guarding_whole,
-        watches="dicts that are used as a whole",
+        "variables.dicts:ConstDictVariable.as_python_constant",
+        unguarded.guarding_whole,
+        "dicts that are used as a whole",
     ),
     Hook(
-        target="variables.lists:ListVariable.call_method",
-        make=unguarded.before(unguarded.guard_extending_dict),
-        watches="lists that are extended by a dict",
+        "variables.lists:ListVariable.call_method",
+        unguarded.before(unguarded.guard_extending_dict),
+        "lists that are extended by a dict",
     ),
     Hook(
-        target="variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
-        make=unguarded.before(unguarded.guard_object_keys),
-        watches="the names in the __dict__ of an object",
+        "variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
+        unguarded.before(unguarded.guard_object_keys),
+        "the names in the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
-        target="variables.dicts:DunderDictVariable.install_dict_contains_guard",
-        make=unguarded.before(unguarded.guard_object_key),
-        watches="whether a name is in the __dict__ of an object",
+        "variables.dicts:DunderDictVariable.install_dict_contains_guard",
+        unguarded.before(unguarded.guard_object_key),
+        "whether a name is in the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
-        target="variables.dicts:DunderDictVariable.call_method",
-        make=unguarded.before(unguarded.guard_copied_object_keys),
-        watches="copies of the __dict__ of an object",
+        "variables.dicts:DunderDictVariable.call_method",
+        unguarded.before(unguarded.guard_copied_object_keys),
+        "copies of the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
-        target="variables.misc:GetAttrVariable.__init__",
-        make=unguarded.noting(unguarded.refuse_object_dict),
-        watches="the __dict__ of an object, which has no guard there",
+        "variables.misc:GetAttrVariable.__init__",
+        unguarded.noting(unguarded.refuse_object_dict),
+        "the __dict__ of an object, which has no guard there",
         before=_PROTOCOLS,
     ),
     Hook(
-        target="variables.builder:VariableBuilder._wrap",
-        make=unguarded.before(unguarded.note_ordered),
-        watches="the order of an OrderedDict",
+        "variables.builder:VariableBuilder._wrap",
+        unguarded.before(unguarded.note_ordered),
+        "the order of an OrderedDict",
     ),
 ]
 
 _KINDS_AND_EQUALITY = [
     Hook(
-        target="variables.builtin:BuiltinVariable.call_function_handler_cache",
-        make=unguarded.empty,
-        watches="calls of builtins that Dynamo has seen in a trace without these hooks",
+        "variables.builtin:BuiltinVariable.call_function_handler_cache",
+        unguarded.empty,
+        "calls of builtins that Dynamo has seen in a trace without these hooks",
     ),
     Hook(
-        target="variables.builtin:BuiltinVariable.call_isinstance",
-        make=unguarded.before(unguarded.note_isinstance),
-        watches="isinstance",
+        "variables.builtin:BuiltinVariable.call_isinstance",
+        unguarded.before(unguarded.note_isinstance),
+        "isinstance",
     ),
     Hook(
-        target="variables.builtin:BuiltinVariable.call_issubclass",
-        make=unguarded.before(unguarded.note_issubclass),
-        watches="issubclass",
+        "variables.builtin:BuiltinVariable.call_issubclass",
+        unguarded.before(unguarded.note_issubclass),
+        "issubclass",
     ),
     Hook(
-        target="variables.builtin:BuiltinVariable.call_callable",
-        make=unguarded.before(unguarded.note_callable),
-        watches="callable",
+        "variables.builtin:BuiltinVariable.call_callable",
+        unguarded.before(unguarded.note_callable),
+        "callable",
     ),
     Hook(
-        target="variables.user_defined:UserDefinedObjectVariable.is_python_equal",
-        make=unguarded.before(unguarded.note_equality),
-        watches="objects with an __eq__ of their own that are keys or elements",
+        "variables.user_defined:UserDefinedObjectVariable.is_python_equal",
+        unguarded.before(unguarded.note_equality),
+        "objects with an __eq__ of their own that are keys or elements",
     ),
     *_each(
         (
@@ -131,9 +128,9 @@ _KINDS_AND_EQUALITY = [
         "frozen dataclasses that are keys or elements",
     ),
     Hook(
-        target="variables.tensor:TensorVariable.var_getattr",
-        make=unguarded.before(unguarded.note_tensor_attribute),
-        watches="whether a tensor is a view of another",
+        "variables.tensor:TensorVariable.var_getattr",
+        unguarded.before(unguarded.note_tensor_attribute),
+        "whether a tensor is a view of another",
     ),
     *_each(
         (
@@ -147,44 +144,44 @@ _KINDS_AND_EQUALITY = [
 
 _GRAPHS = [
     Hook(
-        target="output_graph:SubgraphTracer.create_node",
-        make=graph_calls.checking,
-        watches="calls that a lowered graph would lose",
+        "output_graph:SubgraphTracer.create_node",
+        graph_calls.checking,
+        "calls that a lowered graph would lose",
     ),
     Hook(
-        target="side_effects:SideEffects.store_attr",
-        make=unguarded.noting(graph_calls.refuse_store),
-        watches="switches of torch's that the code sets",
+        "side_effects:SideEffects.store_attr",
+        unguarded.noting(graph_calls.refuse_store),
+        "switches of torch's that the code sets",
     ),
 ]
 
 _BUILTINS = [
     Hook(
-        target="exc:raise_observed_exception",
-        make=builtin_answers.noting_what_is_raised,
-        watches="exceptions that Dynamo raises in the place of builtins",
+        "exc:raise_observed_exception",
+        builtin_answers.noting_what_is_raised,
+        "exceptions that Dynamo raises in the place of builtins",
         everywhere=True,
     ),
     Hook(
-        target="variables.misc:ExceptionVariable.var_getattr",
-        make=unguarded.noting(builtin_answers.note_arguments),
-        watches="what an exception of a builtin says",
+        "variables.misc:ExceptionVariable.var_getattr",
+        unguarded.noting(builtin_answers.note_arguments),
+        "what an exception of a builtin says",
     ),
     Hook(
-        target="variables.builtin:BuiltinVariable.call_str",
-        make=unguarded.noting(builtin_answers.note_text),
-        watches="the text of an exception",
+        "variables.builtin:BuiltinVariable.call_str",
+        unguarded.noting(builtin_answers.note_text),
+        "the text of an exception",
     ),
     Hook(
-        target="variables.lists:RangeVariable.sq_contains",
-        make=builtin_answers.answering_with_bool,
-        watches="`in` of a range, which Dynamo answers with a number",
+        "variables.lists:RangeVariable.sq_contains",
+        builtin_answers.answering_with_bool,
+        "`in` of a range, which Dynamo answers with a number",
         since=_PROTOCOLS,
     ),
     Hook(
-        target="variables.lists:RangeVariable.call_method",
-        make=builtin_answers.answering_with_bool,
-        watches="`in` of a range, which Dynamo answers with a number",
+        "variables.lists:RangeVariable.call_method",
+        builtin_answers.answering_with_bool,
+        "`in` of a range, which Dynamo answers with a number",
     ),
 ]
 
@@ -226,9 +223,9 @@ _CALLABLES = [
         "attributes of what wraps a function",
     ),
     Hook(
-        target="variables.builder:VariableBuilder._wrap",
-        make=unguarded.noting(callables.refuse_derived),
-        watches="classes derived from functools.partial",
+        "variables.builder:VariableBuilder._wrap",
+        unguarded.noting(callables.refuse_derived),
+        "classes derived from functools.partial",
     ),
     *_each(
         (f"variables.{module}:SkipGuardSource" for module in ("functions", "builder")),
@@ -239,9 +236,9 @@ _CALLABLES = [
 
 _LOOKUPS = [
     Hook(
-        target="variables.object_protocol:_get_cached_slots",
-        make=lookups.uncached,
-        watches="special methods that a class has got since Dynamo saw it first",
+        "variables.object_protocol:_get_cached_slots",
+        lookups.uncached,
+        "special methods that a class has got since Dynamo saw it first",
         everywhere=True,
         since=_PROTOCOLS,
     ),
@@ -259,9 +256,9 @@ _LOOKUPS = [
         "names that are looked up in classes of user code",
     ),
     Hook(
-        target="variables.user_defined:UserDefinedClassVariable+.call_function",
-        make=unguarded.noting(lookups.refuse_to_make),
-        watches="objects of user code that Dynamo makes",
+        "variables.user_defined:UserDefinedClassVariable+.call_function",
+        unguarded.noting(lookups.refuse_to_make),
+        "objects of user code that Dynamo makes",
     ),
     *_each(
         (
@@ -272,9 +269,9 @@ _LOOKUPS = [
         "names that super() looks up",
     ),
     Hook(
-        target="side_effects:SideEffects.store_attr",
-        make=unguarded.noting(lookups.note_stored),
-        watches="attributes that the code sets",
+        "side_effects:SideEffects.store_attr",
+        unguarded.noting(lookups.note_stored),
+        "attributes that the code sets",
     ),
 ]
 
@@ -288,15 +285,15 @@ _REVERSED = [
         "lists and dicts that are walked backwards",
     ),
     Hook(
-        target="variables.lists:ListIteratorVariable.tp_iternext_impl",
-        make=reversed_walks.comparing,
-        watches="lists and dicts that change while they are walked backwards",
+        "variables.lists:ListIteratorVariable.tp_iternext_impl",
+        reversed_walks.comparing,
+        "lists and dicts that change while they are walked backwards",
         since=_PROTOCOLS,
     ),
     Hook(
-        target="variables.builtin:BuiltinVariable.call_reversed",
-        make=unguarded.noting(reversed_walks.refuse),
-        watches="lists and dicts that change while they are walked backwards",
+        "variables.builtin:BuiltinVariable.call_reversed",
+        unguarded.noting(reversed_walks.refuse),
+        "lists and dicts that change while they are walked backwards",
         before=_PROTOCOLS,
     ),
     *_each(
@@ -325,10 +322,7 @@ _WATCHED_SETS = [
     *_each((f"{_SET}.clone",), set_walks.noting(set_walks.cloned), _MADE),
     *_each((f"{_SET}.unpack_var_sequence",), set_walks.noting(set_walks.walking), _WALKED),
     *_each((f"{_SET}.tp_iter_impl",), set_walks.noting(set_walks.iterating), _WALKED),
-    *(
-        Hook(target=f"{_SET}.{name}", make=set_walks.noting(hook), watches=_MADE)
-        for name, hook in _OPERATORS.items()
-    ),
+    *(Hook(f"{_SET}.{name}", set_walks.noting(hook), _MADE) for name, hook in _OPERATORS.items()),
     *_each(
         (f"{owner}.call_method" for owner in (_SET, _FROZENSET)),
         set_walks.noting(set_walks.calling),
@@ -345,36 +339,33 @@ _WATCHED_SETS = [
         _WALKED,
     ),
     Hook(
-        target="variables.sets:set_copy",
-        make=set_walks.noting(set_walks.copied),
-        watches=_MADE,
+        "variables.sets:set_copy", set_walks.noting(set_walks.copied), _MADE, needed="SetVariable"
+    ),
+    Hook(
+        "variables.lists:CommonListMethodsVariable.call_method",
+        set_walks.noting(set_walks.extending),
+        "lists that are extended by a set",
         needed="SetVariable",
     ),
     Hook(
-        target="variables.lists:CommonListMethodsVariable.call_method",
-        make=set_walks.noting(set_walks.extending),
-        watches="lists that are extended by a set",
-        needed="SetVariable",
+        "variables.builtin:BuiltinVariable.call_frozenset",
+        set_walks.noting(set_walks.frozen),
+        _MADE,
     ),
     Hook(
-        target="variables.builtin:BuiltinVariable.call_frozenset",
-        make=set_walks.noting(set_walks.frozen),
-        watches=_MADE,
+        "variables.constant:ConstantVariable.create",
+        set_walks.noting(set_walks.wrapped),
+        "sets that were there before the trace",
     ),
     Hook(
-        target="variables.constant:ConstantVariable.create",
-        make=set_walks.noting(set_walks.wrapped),
-        watches="sets that were there before the trace",
+        "symbolic_convert:InstructionTranslatorBase._load_const",
+        set_walks.noting(set_walks.constant),
+        "sets among the constants of code",
     ),
     Hook(
-        target="symbolic_convert:InstructionTranslatorBase._load_const",
-        make=set_walks.noting(set_walks.constant),
-        watches="sets among the constants of code",
-    ),
-    Hook(
-        target="variables.builder:SourcelessBuilder._type_handlers[set]",
-        make=set_walks.forgetting,
-        watches="sets that Python code of Dynamo's gave",
+        "variables.builder:SourcelessBuilder._type_handlers[set]",
+        set_walks.forgetting,
+        "sets that Python code of Dynamo's gave",
     ),
     # What looks at all elements in no order of its own: a walk there would be one condition more.
     *_only_allows(
@@ -411,9 +402,9 @@ _SETS = [
     *(replace(row, since=_PROTOCOLS) for row in _WATCHED_SETS),
     *(
         Hook(
-            target=f"variables.{target}",
-            make=unguarded.noting(set_walks.refuse_walk),
-            watches=_WALKED,
+            f"variables.{target}",
+            unguarded.noting(set_walks.refuse_walk),
+            _WALKED,
             before=_PROTOCOLS,
         )
         for target in (
@@ -424,9 +415,9 @@ _SETS = [
         )
     ),
     Hook(
-        target="variables.dicts:SetVariable.call_method",
-        make=unguarded.noting(set_walks.refuse_pop),
-        watches=_WALKED,
+        "variables.dicts:SetVariable.call_method",
+        unguarded.noting(set_walks.refuse_pop),
+        _WALKED,
         before=_PROTOCOLS,
     ),
 ]
@@ -438,20 +429,20 @@ ROWS = (
 )
 DEVICE_ROWS = (
     Hook(
-        target="variables.constant:ConstantVariable.value",
-        make=device_values.noting_value,
-        watches="devices among the constants of a trace",
+        "variables.constant:ConstantVariable.value",
+        device_values.noting_value,
+        "devices among the constants of a trace",
         adds=True,
     ),
     Hook(
-        target="variables.tensor:TensorVariable.method_get_device",
-        make=device_values.noting_index,
-        watches="get_device()",
+        "variables.tensor:TensorVariable.method_get_device",
+        device_values.noting_index,
+        "get_device()",
     ),
     Hook(
-        target="source:CurrentStreamSource.reconstruct",
-        make=device_values.of_any_device,
-        watches="the device of the current stream",
+        "source:CurrentStreamSource.reconstruct",
+        device_values.of_any_device,
+        "the device of the current stream",
     ),
 )
 
@@ -470,7 +461,8 @@ def main(arguments: list[str]) -> int:
     here = tables.get(version) or tables[max(tables)]
     rows = [(row, found) for row in (*ROWS, *DEVICE_ROWS) for found in _compared(row, here)]
     if arguments == ["--write"]:
-        values = {f.target: value_of(f.target) for _, f in rows if is_there(value_of(f.target))}
+        there = [f.target for _, f in rows if is_there(value_of(f.target))]
+        values = {target: (value_of(target), overriding(target)) for target in there}
         derived = [f.target for row, f in rows if row.target != f.target]
         path = here.with_name("hooks_{}_{}.txt".format(*version))
         head = f"# What hooks stand for in torch {torch.__version__}: see hook_table.py\n"

@@ -36,13 +36,13 @@ _DYNAMO, _BASE = "torch._dynamo", "variables.base"
 
 
 class Needed(enum.Enum):
-    """What goes wrong where a hook can't be put in place, if not what its target says."""
+    """What to refuse where a hook can't be put in place, if its target does not say that."""
 
     EVERY_TRACE = "refuse every trace"
     ONLY_ALLOWS = "refuse nothing: with the hook less is refused, or guarded, than without it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Hook:
     """One row of the table.
 
@@ -208,19 +208,19 @@ _TARGET = re.compile(r"([\w.]+):(?:(\w+)(\+?)\.)?(\w+)(?:\[(\w+)\])?")
 
 
 def compared(hook: Hook, checked: Checked | None) -> Iterator[Found]:
-    """The targets of a row here, and those that it had when it was checked."""
+    """The targets of a row here, and those that it had when it was checked.
+
+    None for a row that is about other versions of torch.
+    """
     module, kind, derived, name, _ = _parts(hook.target)
     if not hook.since <= runtime.torch_version() < hook.before:
         return
     targets = [hook.target]
     if derived:
-        owners = _derived(module, kind, name)
-        targets = [f"{module}:{owner}.{name}" for owner in owners]
         known = re.compile(rf"{re.escape(module)}:\w+\.{name}")
-        before = [each for each in (checked.targets if checked else ()) if known.fullmatch(each)]
-        # Rows for one class by itself stand in the table as well.
-        before = [each for each in before if each in checked.derived] if checked else []
-        targets = list(dict.fromkeys([*targets, *before])) or [hook.target.replace("+", "")]
+        before = filter(known.fullmatch, checked.derived if checked else ())
+        now = (f"{module}:{owner}.{name}" for owner in _derived(module, kind, name))
+        targets = sorted({*before, *now}) or [hook.target.replace("+", "")]
     for target in targets:
         yield Found(hook, target, _state(hook, target, checked))
 
@@ -233,7 +233,17 @@ def _state(hook: Hook, target: str, checked: Checked | None) -> State:
         return State.UNCHECKED
     if target not in checked.targets:
         return State.NEW
-    return State.SAME if hook_hashes.is_same(value, target, checked) else State.CHANGED
+    is_same = hook_hashes.is_same(value, overriding(target), checked.targets[target], checked)
+    return State.SAME if is_same else State.CHANGED
+
+
+def overriding(target: str) -> list[str]:
+    """Dynamo's classes that have a method of their own where the target's class has its: unseen."""
+    for owner, name in _places_of(target):
+        if isinstance(owner, type):
+            kinds = (k for k in _all_kinds()[0] if owner in k.__mro__[1:] and name in vars(k))
+            return sorted(k.__name__ for k in kinds if k.__module__.startswith(_DYNAMO))
+    return []
 
 
 def value_of(target: str) -> Any:
@@ -304,25 +314,24 @@ def _refuses(found: Found) -> Needed | str | None:
     if isinstance(found.hook.needed, Needed):
         return found.hook.needed
     kind, name = _parts(found.target)[1::2]
-    kinds, _ = _all_kinds()
     if found.hook.needed:
         kind, name = found.hook.needed, ""
     if kind == _BUILTINS and name.startswith(_CALLS):
         return f"{kind} {name.removeprefix(_CALLS)}"
     # Objects of these were made before a trace, when Dynamo was loaded.
     made_before = kind in (_BUILTINS, "ConstantVariable")
-    return kind if kind in kinds and not made_before else Needed.EVERY_TRACE
+    is_a_kind = any(each.__name__ == kind for each in _all_kinds()[0])
+    return kind if is_a_kind and not made_before else Needed.EVERY_TRACE
 
 
 _BUILTINS, _CALLS = "BuiltinVariable", "call_"
 
 
-def _all_kinds() -> tuple[frozenset[str], Any]:
-    """The names of Dynamo's classes of values in a trace, and their metaclass."""
+def _all_kinds() -> tuple[list[type], Any]:
+    """The classes of values in a trace, and their metaclass."""
     base: Any = importlib.import_module(f"{_DYNAMO}.{_BASE}")
     meta = getattr(base, "VariableTrackerMeta", None)
-    kinds = getattr(meta, "all_subclasses", ())
-    return frozenset(each.__name__ for each in kinds), meta
+    return list(getattr(meta, "all_subclasses", ())), meta
 
 
 def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Hook:
@@ -341,7 +350,7 @@ def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Hook
 
         return make_value
 
-    return Hook(target=f"{_BASE}:VariableTrackerMeta.__call__", make=make, watches="", adds=True)
+    return Hook(f"{_BASE}:VariableTrackerMeta.__call__", make, "", adds=True)
 
 
 def _own(owner: Any) -> Any:

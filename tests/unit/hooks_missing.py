@@ -89,6 +89,9 @@ CHANGES = {
     "a class has a method that nobody checked": lambda: setattr(
         user_defined.UserDefinedDictVariable, "var_getattr", user_variable_getattr
     ),
+    "a derived class overrides a method": lambda: setattr(
+        sets.OrderedSetVariable, "clone", sets.SetVariable.clone
+    ),
     "a function is renamed": lambda: renamed(exc, "raise_observed_exception"),
     "a function about sets is renamed": lambda: renamed(sets, "set_copy"),
     "a hook that only allows more is missing": lambda: changed(sets.SetVariable, "hash_impl"),

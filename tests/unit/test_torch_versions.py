@@ -19,6 +19,7 @@ def doubled(x):
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
     def make(version, **variables):
+        monkeypatch.delenv("NPUGX_CACHE_UNTESTED_TORCH", raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("torch.__version__", version)
