@@ -38,6 +38,8 @@ class Settings:
     what the store has, and nothing is compiled but by `.warm()`.
 
     `verify`: compile again at every hit, and compare (`recheck.py`).
+
+    `untested_torch`: try the cache on a torch that it was not tested on (`environment.py`).
     """
 
     cache_dir: Path
@@ -53,6 +55,7 @@ class Settings:
     lock_wait: float | None = None
     recompile_limit: int = _RECOMPILES
     verify: bool = False
+    untested_torch: bool = False
     strict: bool = False
 
 
@@ -89,6 +92,7 @@ def load(
         lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
         recompile_limit=_recompile_limit(env),
         verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
+        untested_torch=_flag(env, "NPUGX_CACHE_UNTESTED_TORCH"),
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )
 

@@ -25,15 +25,30 @@ FORMAT = "13"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 
-def unsupported() -> str | None:
-    """Why no call can be cached in this process or in its present state, or None."""
-    low, high = runtime.TESTED_TORCH
-    if not low <= runtime.torch_version() < high:
-        tested = f">= {low[0]}.{low[1]} and < {high[0]}.{high[1]}"
-        return f"torch {torch.__version__} is outside the tested range {tested}"
+def unsupported(*, untested_torch: bool) -> str | None:
+    """Why no call can be cached in this process or in its present state, or None.
+
+    `untested_torch`: whether the user wants the cache tried on a torch that it was not tested on.
+    """
+    if reason := _unserved_torch(untested_torch=untested_torch):
+        return reason
     if sys.implementation.name != "cpython":
         return f"{sys.implementation.name} is not supported: caller frames are CPython bytecode"
     return _unstorable_state()
+
+
+def _unserved_torch(*, untested_torch: bool) -> str | None:
+    version = runtime.torch_version()
+    if version in runtime.TESTED_TORCH:
+        return None
+    if untested_torch and version >= runtime.OLDEST_TORCH:
+        return None
+    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_TORCH)
+    oldest = ".".join(map(str, runtime.OLDEST_TORCH))
+    return (
+        f"torch {torch.__version__} is not served: the cache works with torch {served} "
+        f"(NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from {oldest} on)"
+    )
 
 
 def _unstorable_state() -> str | None:

@@ -113,7 +113,7 @@ class Lookup:
         started = time.perf_counter()
         shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
-        reason = reason or environment.unsupported()
+        reason = reason or environment.unsupported(untested_torch=self.settings.untested_torch)
         if self._beyond is not None and self._recompiles and shape.exact in self._beyond:
             reason = reason or self._recompiles.excess
         if reason is not None:

@@ -225,7 +225,7 @@ def _unfit(lookup: Lookup) -> str:
         return f"guards={lookup.recipe.guards!r} binds an entry to the first call that it accepts"
     if lookup.settings.verify:
         return "NPUGX_CACHE_VERIFY compiles every entry again, at its first call"
-    return environment.unsupported() or ""
+    return environment.unsupported(untested_torch=lookup.settings.untested_torch) or ""
 
 
 def _manifests(recipe: Recipe, opened: store.Store) -> Iterator[store.Manifest]:

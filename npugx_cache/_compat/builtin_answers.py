@@ -1,4 +1,4 @@
-"""What Dynamo says in the place of builtins, where Python says otherwise. Checked on 2.11 and 2.13.
+"""What Dynamo says in the place of builtins, where Python says otherwise.
 
 What it raises for a builtin has a text and arguments of its own, and the text of a KeyError or an
 OSError is not that of its arguments: code that reads them is refused. `n in range(...)` is a number
@@ -11,26 +11,15 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
-from torch._dynamo.variables import VariableTracker, builtin, lists, misc, user_defined
+from torch._dynamo.variables import VariableTracker, misc, user_defined
 
-from npugx_cache._compat import hooks, unguarded
-from npugx_cache._compat.runtime import torch_version
+from npugx_cache._compat import unguarded
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable
 
-_EXCEPTIONS = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
-_RAISE = "raise_observed_exception"
 
-
-def _modules_that_raise() -> list[types.ModuleType]:
-    """Dynamo's own modules took the function by name."""
-    raising = vars(exc)[_RAISE]
-    return [module for module in hooks.dynamo_modules() if vars(module).get(_RAISE) is raising]
-
-
-def _noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
+def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(raising)
     def raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
         try:
@@ -45,11 +34,10 @@ def _noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_of_a_builtin(asked: unguarded.Asked, variable: Any) -> bool:
-    """Before torch 2.13 `args` is a list, whoever raised it."""
-    return torch_version() < (2, 13) or any(each is variable for each in asked.raised)
+    return any(each is variable for each in asked.raised)
 
 
-def _note_arguments(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+def note_arguments(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
     del tx
     if name not in _LINKS and _is_of_a_builtin(asked, variable):
         asked.refuse("what an exception of a builtin says is not traced")
@@ -63,10 +51,11 @@ _LINKS = frozenset(
 _TEXT_OF_ARGUMENTS: Any = BaseException.__str__
 
 
-def _note_text(asked: unguarded.Asked, function: Any, tx: Any, value: Any) -> None:
+def note_text(asked: unguarded.Asked, function: Any, tx: Any, value: Any) -> None:
     del function, tx
     value = value.realize()
-    if not isinstance(value, _EXCEPTIONS):
+    kinds = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
+    if not isinstance(value, kinds):
         return
     kind: Any = value.python_type()
     if kind.__str__ is not _TEXT_OF_ARGUMENTS:
@@ -75,7 +64,7 @@ def _note_text(asked: unguarded.Asked, function: Any, tx: Any, value: Any) -> No
         asked.refuse("the text of an exception of a builtin is not traced")
 
 
-def _answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
+def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def answering(self: Any, tx: Any, *args: Any) -> Any:
         answer = method(self, tx, *args)
@@ -88,10 +77,3 @@ def _answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
         return VariableTracker.build(tx, bool(answer.as_python_constant()))
 
     return answering
-
-
-hooks.ON_DYNAMO.replace_in(_modules_that_raise, _RAISE, _noting_what_is_raised)
-unguarded.note_before(misc.ExceptionVariable, "var_getattr", _note_arguments)
-unguarded.note_before(builtin.BuiltinVariable, "call_str", _note_text)
-for _name in ("sq_contains", "call_method"):  # torch 2.13 and 2.11
-    hooks.ON_DYNAMO.replace(lists.RangeVariable, _name, _answering_with_bool)

@@ -1,4 +1,4 @@
-"""What Dynamo reads of modules and callables without a guard. Checked on torch 2.11 and 2.13.
+"""What Dynamo reads of modules and callables without a guard.
 
 - `hasattr`, and an attribute that is not there where the code catches the AttributeError, also of
   other objects;
@@ -19,20 +19,12 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import exc
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
-from torch._dynamo.variables import builder, functions, misc, user_defined
 
-from npugx_cache._compat import hooks, unguarded
+from npugx_cache._compat import unguarded
 from npugx_cache.covered import is_covered_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_KINDS = (
-    misc.PythonModuleVariable,
-    functions.BaseUserFunctionVariable,
-    functions.UserFunctionVariable,
-    functions.SkipFunctionVariable,
-)
 
 
 def _install_hasattr(source: Any, name: str) -> None:
@@ -43,7 +35,7 @@ def _install_hasattr(source: Any, name: str) -> None:
         install_guard(AttrSource(source, name).make_guard(GuardBuilder.HASATTR))
 
 
-def _guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+def guard_hasattr(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
     del asked, tx
     if variable.source:
         _install_hasattr(variable.source, name)
@@ -54,7 +46,7 @@ def _object(variable: Any) -> Any:
     return next(getattr(variable, name) for name in names if hasattr(variable, name))
 
 
-def _guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
+def guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarding(self: Any, tx: Any, name: str) -> Any:
         try:
@@ -70,42 +62,29 @@ def _guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
 _SLOTS = frozenset({"func", "args", "keywords"})
 
 
-def _refuse_attribute(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+def refuse_attribute(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
     del tx
     if variable.source and name not in _SLOTS:
         asked.refuse(f"the attribute {name} of a functools.partial is not traced")
 
 
-def _refuse_wrappers(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
+def refuse_wrappers(asked: unguarded.Asked, variable: Any, tx: Any, name: str) -> None:
     del tx
     if name != variable.attr_to_trace:
         asked.refuse(f"the attribute {name} of what wraps a function is not traced")
 
 
-def _refuse_derived(asked: unguarded.Asked, builds: Any, value: object) -> None:
+def refuse_derived(asked: unguarded.Asked, builds: Any, value: object) -> None:
     del builds
     cls = type(value)
     if isinstance(value, functools.partial) and not is_covered_module(cls.__module__):
         asked.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
 
 
-def _unskipping(skipping: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def unskipping(skipping: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Give what is read the guards that it would have had."""
 
     def source_for(source: Any) -> Any:
         return skipping(source) if unguarded.asked() is None else source
 
     return source_for
-
-
-for _kind in _KINDS:
-    unguarded.note_before(_kind, "call_obj_hasattr", _guard_hasattr)
-    hooks.ON_DYNAMO.replace(_kind, "var_getattr", _guarding_absence)
-for _class in (user_defined.UserDefinedObjectVariable, user_defined.UserDefinedClassVariable):
-    hooks.ON_DYNAMO.replace(_class, "var_getattr", _guarding_absence)
-for _name in ("call_obj_hasattr", "var_getattr"):
-    unguarded.note_before(functions.FunctoolsPartialVariable, _name, _refuse_attribute)
-    unguarded.note_before(functions.WrapperUserFunctionVariable, _name, _refuse_wrappers)
-unguarded.note_before(builder.VariableBuilder, "_wrap", _refuse_derived)
-for _module in (functions, builder):
-    hooks.ON_DYNAMO.replace(_module, "SkipGuardSource", _unskipping)

@@ -3,7 +3,7 @@
 Dynamo folds `x.device` into a constant, index included. A graph that only hands such a device on
 means "the device of x"; one that was made with a look at the index, or with an index that the code
 names, means that index. So each place where Dynamo makes such a constant or looks into one is known
-here to be harmless, or is noted. Checked on torch 2.13; with others every device is noted.
+here to be harmless, or is noted.
 
 Importing this module loads the compiler.
 """
@@ -17,13 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo import codegen, source
-from torch._dynamo.variables import tensor
-from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo import codegen
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npugx_cache._compat import runtime
-from npugx_cache._compat.hooks import Hooks
 
 if TYPE_CHECKING:
     import types
@@ -51,21 +48,23 @@ _uses: ContextVar[DeviceUses | None] = ContextVar("npugx_device_uses", default=N
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[DeviceUses]:
-    """What traces made inside do with devices of the accelerator; nothing where there is none."""
+def noted(unseen: str | None) -> Iterator[DeviceUses]:
+    """What traces made inside do with devices of the accelerator; nothing where there is none.
+
+    `unseen`: why this torch does not tell all of it, if it does not.
+    """
     uses = DeviceUses(runtime.accelerator() or "")
     if not uses.kind:
         yield uses
         return
-    if runtime.torch_version() < (2, 13):
-        uses.fixed.append("this torch does not tell what becomes of a device")
+    if unseen:
+        uses.fixed.append(unseen)
     if torch.accelerator.device_count() > 1:
         # Of factories on "the" device it remembers the results, and not which device was current.
         FakeTensorMode.cache_clear()
     token = _uses.set(uses)
     try:
-        with _HOOKS.in_place():
-            yield uses
+        yield uses
     finally:
         _uses.reset(token)
 
@@ -188,7 +187,11 @@ def _set(self: Any, value: Any) -> None:
             _note_made(uses, self)
 
 
-def _noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
+def noting_value(_: Any) -> property:
+    return property(_get, _set)
+
+
+def noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
     def method_get_device(self: Any, tx: Any) -> Any:
         uses = _uses.get()
         if uses is not None and uses.matters(self.device):
@@ -199,22 +202,11 @@ def _noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
     return method_get_device
 
 
-def _of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:
+def of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:
     """Every frame hands the current stream to its graph: of the device that is current then."""
 
     def reconstruct_current(self: Any, into: Any) -> None:
-        any_device = _stream_source(torch.device(self.device.type))
+        any_device = type(self)(torch.device(self.device.type))
         reconstruct(self if _uses.get() is None else any_device, into)
 
     return reconstruct_current
-
-
-_stream_source: Any = getattr(source, "CurrentStreamSource", None)  # since torch 2.12
-
-_HOOKS = Hooks()
-"""Apart from the others, and only where there is an accelerator: a constant is read often."""
-
-if runtime.torch_version() >= (2, 13):
-    _HOOKS.add(ConstantVariable, "value", property(_get, _set))
-    _HOOKS.replace(tensor.TensorVariable, "method_get_device", _noting_index)
-    _HOOKS.replace(_stream_source, "reconstruct", _of_any_device)

@@ -4,7 +4,7 @@ Dynamo puts any function of torch's into its graph, and those that change a stat
 something else than compute have nothing that a lowered graph could hold. So what may stand there is
 listed: operators and arithmetic, which are lowered; modes, which the lowering follows; and a few
 calls of which nothing has to be kept, each with the reason. Everything else is refused before
-Dynamo has run it. Checked on torch 2.13; importing this module loads the compiler.
+Dynamo has run it. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import _ops, fx
-from torch._dynamo import exc, output_graph, side_effects
+from torch._dynamo import exc
 from torch._dynamo.variables import misc
 from torch._guards import TracingContext
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.nn import attention
 
-from npugx_cache._compat import hooks, streams, unguarded, vendor_scopes
+from npugx_cache._compat import streams, unguarded, vendor_scopes
 from npugx_cache.covered import is_covered_module
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def ended(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
+def checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
     @functools.wraps(create_node)
     def create(
         tracer: Any, kind: str, target: Any, args: Any = None, kwargs: Any = None, *more: Any
@@ -323,7 +323,7 @@ def _checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
     return create
 
 
-def _refuse_store(asked: unguarded.Asked, effects: Any, item: Any, name: str, *_: Any) -> None:
+def refuse_store(asked: unguarded.Asked, effects: Any, item: Any, name: str, *_: Any) -> None:
     """Attributes of torch's modules, such as `torch.backends.cudnn.benchmark`, are its switches.
 
     Dynamo sets them when the graph has run, which is too late for the operators in it.
@@ -331,7 +331,3 @@ def _refuse_store(asked: unguarded.Asked, effects: Any, item: Any, name: str, *_
     del effects
     if isinstance(item, misc.PythonModuleVariable) and is_covered_module(item.value.__name__):
         asked.refuse(f"{item.value.__name__}.{name} is set, which a graph does not do")
-
-
-hooks.ON_DYNAMO.replace(output_graph.SubgraphTracer, "create_node", _checking)
-unguarded.note_before(side_effects.SideEffects, "store_attr", _refuse_store)

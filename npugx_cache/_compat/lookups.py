@@ -1,4 +1,4 @@
-"""Names that Dynamo looks up without a guard, found or not. Checked on torch 2.11 and 2.13.
+"""Names that Dynamo looks up without a guard, found or not.
 
 In classes of user code no guard tells that a class has got a name since: a `__bool__`, an override
 of an inherited method. So each class that a trace meets is noted, and each name that is looked up
@@ -8,29 +8,21 @@ in it; `callables` does the same for modules and functions. Importing this loads
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import side_effects
-from torch._dynamo.variables import lists, misc, user_defined
+from torch._dynamo.variables import user_defined
 
-from npugx_cache._compat import unguarded
 from npugx_cache.covered import is_covered_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LOOKS_UP = frozenset({"call_method", "call_obj_hasattr", "var_getattr"})
+    from npugx_cache._compat import unguarded
 
 
-def forget_types() -> None:
+def uncached(cached: Any) -> Any:
     """Dynamo keeps which slots a type had at its first trace, such as that of `__bool__`."""
-    slots = getattr(sys.modules.get("torch._dynamo.variables.object_protocol"), _SLOTS, None)
-    if slots is not None:
-        slots.cache_clear()
-
-
-_SLOTS = "_get_cached_slots"
+    return cached.__wrapped__
 
 
 def _class_of(value: object) -> type:
@@ -45,13 +37,13 @@ def _is_of_users(cls: type) -> bool:
     return any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
 
 
-def _note_class(asked: unguarded.Asked, variable: Any, value: object, *_: Any, **__: Any) -> None:
+def note_class(asked: unguarded.Asked, variable: Any, value: object, *_: Any, **__: Any) -> None:
     del variable
     cls = _class_of(value)
     asked.classes.update(each for each in (cls, type(cls)) if _is_of_users(each))
 
 
-def _note_name(asked: unguarded.Asked, variable: Any, tx: Any, name: object, *_: Any) -> None:
+def note_name(asked: unguarded.Asked, variable: Any, tx: Any, name: object, *_: Any) -> None:
     del tx
     cls = _class_of(variable.value)
     if isinstance(name, str) and _is_of_users(cls):
@@ -67,20 +59,20 @@ def _refuse_to_copy(asked: unguarded.Asked, cls: type) -> None:
             asked.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
-def _note_inherited(asked: unguarded.Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+def note_inherited(asked: unguarded.Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
     """`super()` looks on behind a class: each that follows may get the name."""
     del tx
     cls = _class_of(getattr(variable.objvar, "value", None))
     asked.attributes.update((base, name) for base in _of_users(cls))
 
 
-def _note_stored(asked: unguarded.Asked, effects: Any, item: Any, name: object, *_: Any) -> None:
+def note_stored(asked: unguarded.Asked, effects: Any, item: Any, name: object, *_: Any) -> None:
     """An attribute that the trace itself set is read from there, whatever its class has."""
     if isinstance(item, user_defined.UserDefinedVariable):
-        _note_name(asked, item, effects, name)
+        note_name(asked, item, effects, name)
 
 
-def _refuse_to_make(asked: unguarded.Asked, variable: Any, *_: Any, **__: Any) -> None:
+def refuse_to_make(asked: unguarded.Asked, variable: Any, *_: Any, **__: Any) -> None:
     """Of what Dynamo makes otherwise than Python, without a word."""
     cls = _class_of(variable.value)
     if any("__call__" in vars(each) for each in _of_users(type(cls))):
@@ -99,7 +91,7 @@ def _is_own_exception(cls: type) -> bool:
 _NO_CODE = (lambda: None).__code__
 
 
-def _note_frozen(asked: unguarded.Asked, variable: Any, *_: Any) -> None:
+def note_frozen(asked: unguarded.Asked, variable: Any, *_: Any) -> None:
     """Of keys and elements: Dynamo compares all fields, whatever the class says."""
     cls = variable.python_type()
     made = all(map(_is_generated, (cls.__eq__, cls.__hash__)))
@@ -109,31 +101,3 @@ def _note_frozen(asked: unguarded.Asked, variable: Any, *_: Any) -> None:
 
 def _is_generated(method: Any) -> bool:
     return bool(getattr(method, "__code__", _NO_CODE).co_filename == "<string>")
-
-
-_CLASSES = (user_defined.UserDefinedClassVariable, user_defined.UserDefinedObjectVariable)
-KINDS = {
-    each
-    for module in (user_defined, lists)
-    for each in vars(module).values()
-    if isinstance(each, type) and issubclass(each, user_defined.UserDefinedVariable)
-}
-"""What stands in a trace for classes of users and for their objects."""
-
-
-def _put_in_place() -> None:
-    for kind in _CLASSES:
-        unguarded.note_before(kind, "__init__", _note_class)
-    for owner in KINDS:
-        for name in _LOOKS_UP & vars(owner).keys():
-            unguarded.note_before(owner, name, _note_name)
-        if issubclass(owner, _CLASSES[0]) and "call_function" in vars(owner):
-            unguarded.note_before(owner, "call_function", _refuse_to_make)
-    for name in _LOOKS_UP:
-        unguarded.note_before(misc.SuperVariable, name, _note_inherited)
-    for name in ("get_python_hash", "hash_impl", "is_python_equal"):  # torch 2.11, 2.13, 2.11
-        unguarded.note_before(user_defined.FrozenDataClassVariable, name, _note_frozen)
-    unguarded.note_before(side_effects.SideEffects, "store_attr", _note_stored)
-
-
-_put_in_place()

@@ -2,7 +2,7 @@
 
 The trace chooses without asking the CPU: an operator of oneDNN's for each layer of float32 and
 bfloat16, and for float16 many small ones. Eager asks: a CPU that can't run bfloat16 raises in the
-operator, and one that can run float16 rounds otherwise. Seen on torch 2.11 and 2.13. Importing this
+operator, and one that can run float16 rounds otherwise. Seen on torch 2.13. Importing this
 module imports nothing of the compiler.
 """
 
@@ -49,14 +49,3 @@ def otherwise(called: torch.fx.GraphModule) -> torch.fx.Node | None:
         if runtime.ONEDNN_RUNS[question]() != is_traced_as_one:
             return call
     return None
-
-
-def wrong(called: torch.fx.GraphModule, lowered: torch.fx.GraphModule) -> torch.fx.Node | None:
-    """A call of an LSTM whose last state got a dimension too many when it was taken apart.
-
-    It does before torch 2.13 where there is no operator for a layer.
-    """
-    is_whole = any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.nodes)
-    if runtime.torch_version() >= (2, 13) or is_whole:
-        return None
-    return next(_calls(called), None)

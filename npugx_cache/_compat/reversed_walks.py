@@ -1,7 +1,7 @@
-"""Lists and dicts that change while they are walked backwards. Checked on torch 2.13.
+"""Lists and dicts that change while they are walked backwards.
 
 Dynamo walks a copy made at `reversed()`, Python the object itself: what was traced is not what
-eager does. `older_walks` is for torch before it. Importing this module loads the compiler.
+eager does. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.variables import dicts, lists
-
-from npugx_cache._compat import hooks, unguarded
+from npugx_cache._compat import unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +24,7 @@ def _has_items(value: Any) -> bool:
     return hasattr(value, "view_items_vt") or hasattr(value, "items")
 
 
-def _remembering(method: Callable[..., Any]) -> Callable[..., Any]:
+def remembering(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
         made = method(self, tx, name, *rest)
@@ -38,7 +36,7 @@ def _remembering(method: Callable[..., Any]) -> Callable[..., Any]:
     return remembering
 
 
-def _comparing(method: Callable[..., Any]) -> Callable[..., Any]:
+def comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def comparing(self: Any, *rest: Any) -> Any:
         asked = unguarded.asked()
@@ -53,7 +51,6 @@ def _comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     return comparing
 
 
-for _owner in (lists.BaseListVariable, dicts.DictViewVariable):
-    hooks.ON_DYNAMO.replace(_owner, "call_method", _remembering)
-for _name in ("tp_iternext_impl", "next_variable", "unpack_var_sequence"):
-    hooks.ON_DYNAMO.replace(lists.ListIteratorVariable, _name, _comparing)
+def refuse(asked: unguarded.Asked, *_: Any) -> None:
+    """For a torch that takes its copy where no object of its own tells of it."""
+    asked.refuse("what a list or dict that is walked backwards becomes is not seen with this torch")

@@ -24,8 +24,14 @@ from torch.utils import _device
 if TYPE_CHECKING:
     import types
 
-TESTED_TORCH = ((2, 11), (2, 14))
-"""Half-open range of torch versions the package works with; outside it nothing is cached."""
+TESTED_TORCH = ((2, 13),)
+"""The minor versions of torch that the cache works with; on others nothing is cached.
+
+Each has a table of the functions of Dynamo's that were checked for it (`hooks_2_13.txt`).
+"""
+
+OLDEST_TORCH = (2, 11)
+"""The oldest version of torch that the backend runs on, without the cache."""
 
 # What functions of `torch.backends` return, without a Python function in between: at every call.
 float32_matmul_precision = torch._C._get_float32_matmul_precision

@@ -1,7 +1,4 @@
-"""Where Dynamo walks sets, or makes them. Checked on torch 2.13.
-
-torch versions before 2.13 have sets in another place; nothing is noted there.
-"""
+"""Where Dynamo walks sets, or makes them."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import codegen, polyfills, symbolic_convert
-from torch._dynamo.variables import builder, builtin, constant, lists
+from torch._dynamo import polyfills
 
-from npugx_cache._compat import hooks
 from npugx_cache._compat.set_history import Leaf, Walks, is_plain
 from npugx_cache.guards import orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from npugx_cache._compat.unguarded import Asked
 
 _current: ContextVar[Walks | None] = ContextVar("npugx_walks", default=None)
 
@@ -34,10 +31,10 @@ def noted_walks(flipped: str | None = None) -> Iterator[Walks]:
         _current.reset(token)
 
 
-def _replace(owner: Any, name: str, hook: Callable[[Walks, Callable[..., Any]], Any]) -> None:
+def noting(hook: Callable[[Walks, Callable[..., Any]], Any]) -> Callable[[Any], Any]:
     """Let `hook(walks, original)` stand for a function while walks are noted."""
 
-    def hooking(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def hooked(*args: Any, **kwargs: Any) -> Any:
             walks = _current.get()
@@ -47,10 +44,10 @@ def _replace(owner: Any, name: str, hook: Callable[[Walks, Callable[..., Any]], 
 
         return hooked
 
-    hooks.ON_DYNAMO.replace(owner, name, hooking)
+    return make
 
 
-def _pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with walks.pause():
             return original(*args, **kwargs)
@@ -58,16 +55,16 @@ def _pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _unless_key(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def unless_key(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     """Without a key, equal elements alone change places."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (original if kwargs.get("key") else _pausing(walks, original))(*args, **kwargs)
+        return (original if kwargs.get("key") else pausing(walks, original))(*args, **kwargs)
 
     return call
 
 
-def _walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, *args: Any, **kwargs: Any) -> Any:
         walks.walked(variable)
         return original(variable, *args, **kwargs)
@@ -75,7 +72,7 @@ def _walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _iterating(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def iterating(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, tx: Any) -> Any:
         code = tx.f_code
         # Dynamo's own union, intersection, ...: how their result was made is noted as a whole.
@@ -86,7 +83,7 @@ def _iterating(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]
     return call
 
 
-def _as_constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def as_constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     """A function of Python's own is called with the set."""
 
     def call(variable: Any) -> Any:
@@ -99,7 +96,7 @@ def _as_constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., An
     return call
 
 
-def _extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
         if name == "extend" and args:
             walks.walked(args[0].realize())
@@ -108,7 +105,7 @@ def _extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]
     return call
 
 
-def _calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
         if not is_plain(variable) or kwargs:
             return original(variable, tx, name, args, kwargs)
@@ -121,7 +118,7 @@ def _calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
+def operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
     def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(variable: Any, tx: Any, other: Any, reverse: bool = False) -> Any:
             first, second = (other, variable) if reverse else (variable, other)
@@ -136,7 +133,7 @@ def _operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[...,
     return hook
 
 
-def _changing(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
+def changing(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
     def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(variable: Any, tx: Any, other: Any) -> Any:
             return walks.method(variable, name, [other], lambda: original(variable, tx, other))
@@ -146,7 +143,7 @@ def _changing(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., 
     return hook
 
 
-def _made(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def made(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     """A set that traced code makes of elements, or an empty one."""
 
     def call(variable: Any, items: Any, **kwargs: Any) -> None:
@@ -159,7 +156,7 @@ def _made(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _cloned(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def cloned(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, **kwargs: Any) -> Any:
         clone = original(variable, **kwargs)
         walks.cloned(variable, clone)
@@ -168,19 +165,19 @@ def _cloned(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _copied(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def copied(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any) -> Any:
         return walks.method(variable, "copy", [], lambda: original(variable))
 
     return call
 
 
-def _frozen(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def frozen(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         if len(args) != 1 or not is_plain(args[0].realize()):
             return original(variable, tx, *args, **kwargs)
         how = walks.how(args[0].realize())
-        result = _pausing(walks, original)(variable, tx, *args, **kwargs)
+        result = pausing(walks, original)(variable, tx, *args, **kwargs)
         if result is not args[0].realize():
             walks.made(result, None if how is None else ["call", "frozenset", how])
         return result
@@ -188,7 +185,7 @@ def _frozen(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _wrapped(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrapped(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     """A set that was there before the trace, or that a function of Python's own gave."""
 
     def call(value: Any, **kwargs: Any) -> Any:
@@ -203,7 +200,7 @@ def _wrapped(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(translator: Any, instruction: Any) -> Any:
         result, code = original(translator, instruction), translator.f_code
         if is_plain(result):
@@ -216,7 +213,7 @@ def _constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
+def forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
     def call(tx: Any, value: Any) -> Any:
         result = handler(tx, value)
         walks = _current.get()
@@ -227,50 +224,18 @@ def _forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _install(sets: Any, object_protocol: Any) -> None:
-    variable, frozen = sets.SetVariable, sets.FrozensetVariable
-    named: dict[str, Any] = {
-        "__init__": _made,
-        "clone": _cloned,
-        "unpack_var_sequence": _walking,
-        "tp_iter_impl": _iterating,
-        "nb_or_impl": _operating("__or__"),
-        "nb_and_impl": _operating("__and__"),
-        "nb_xor_impl": _operating("__xor__"),
-        "nb_subtract_impl": _operating("__sub__"),
-        "nb_inplace_or_impl": _changing("__ior__"),
-        "nb_inplace_subtract_impl": _changing("__isub__"),
-        **dict.fromkeys(("is_python_constant", "_fast_set_method", "is_python_equal"), _pausing),
-        **dict.fromkeys(("hash_impl", "get_real_python_backed_value"), _pausing),
-    }
-    for name, hook in named.items():
-        _replace(variable, name, hook)
-    for name in ("hash_impl", "is_python_equal"):
-        _replace(frozen, name, _pausing)
-    for cls in (variable, frozen):
-        _replace(cls, "call_method", _calling)
-        _replace(cls, "repr_impl", _walking)
-        _replace(cls, "as_python_constant", _as_constant)
-    _replace(sets, "set_copy", _copied)
-    _replace(codegen.PyCodegen, "__call__", _pausing)
-    for module in (symbolic_convert, builtin, object_protocol):
-        _replace(module, "generic_bool", _pausing)
-    _replace(lists.CommonListMethodsVariable, "call_method", _extending)
-    _replace(builtin.BuiltinVariable, "call_frozenset", _frozen)
-    _replace(builtin.BuiltinVariable, "call_sorted", _unless_key)
-    _replace(builtin.BuiltinVariable, "call_min", _unless_key)
-    _replace(builtin.BuiltinVariable, "call_max", _unless_key)
-    _replace(constant.ConstantVariable, "create", _wrapped)
-    _replace(symbolic_convert.InstructionTranslatorBase, "_load_const", _constant)
-    handlers = vars(builder.SourcelessBuilder)["_type_handlers"]
-    for kind in (set, frozenset):
-        hooks.ON_DYNAMO.replace(handlers, kind, _forgetting)
+# --- for a torch whose sets are not seen
 
 
-try:
-    from torch._dynamo.variables import object_protocol as _protocol
-    from torch._dynamo.variables import sets as _sets
-except ImportError:
-    pass
-else:
-    _install(_sets, _protocol)
+def refuse_walk(asked: Asked, variable: Any, *_: Any) -> None:
+    """Of a set, or of a constant that is one; keys of a dict are in the dict's order."""
+    is_set = type(variable).__name__ in ("SetVariable", "FrozensetVariable")
+    elements = variable.items if is_set else getattr(variable, "value", ())
+    if (is_set or isinstance(elements, (set, frozenset))) and len(elements) > 1:
+        asked.refuse("with this torch the order of a set has no guard")
+
+
+def refuse_pop(asked: Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+    del tx
+    if name == "pop":
+        refuse_walk(asked, variable)

@@ -20,7 +20,7 @@ from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_con
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from npugx_cache._compat import lowering, older
+from npugx_cache._compat import lowering
 from npugx_cache._compat.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
 from npugx_cache._compat.runtime import operator_name
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 dict_key_at: Any = dict_keys_getitem
-"""The n-th key as Dynamo counts: since torch 2.12 without a look at what `move_to_end` did."""
+"""The n-th key as Dynamo counts: without a look at what `move_to_end` did."""
 
 
 @contextlib.contextmanager
@@ -59,7 +59,6 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
         # Off by default in torch because the steps are unrolled where no fused kernel exists; the
         # alternative here is no graph at all, and a compile happens once.
         "allow_rnn": True,
-        **older.SETTINGS,
     }
     if dynamic is True:
         changes["assume_static_by_default"] = False

@@ -1,4 +1,4 @@
-"""What Dynamo reads without a guard, given one or noted. Checked on torch 2.11 and 2.13.
+"""What Dynamo reads without a guard, given one or noted.
 
 Each of these reads was seen to give a wrong result after a change (`tests/soundness/rows`):
 
@@ -23,25 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.variables import (
-    builder,
-    builtin,
-    dicts,
-    functions,
-    lists,
-    nn_module,
-    tensor,
-    user_defined,
-)
+from torch._dynamo.variables import dicts, user_defined
 from torch._guards import TracingContext
 
-from npugx_cache._compat import hooks
 from npugx_cache.covered import is_covered_module
 from npugx_cache.portable import ordered_keys
 
 if TYPE_CHECKING:
     import traceback
-    import types
     from collections.abc import Callable, Iterator
 
 
@@ -60,10 +49,10 @@ class Asked:
     raised: list[Any] = field(default_factory=list, compare=False)
     """The exceptions that Dynamo raised in the place of builtins."""
     unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
+    unwatched: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
+    """What this process can't see in traces, because of its torch."""
     walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
-    dict_reads: dict[tuple[types.CodeType, int], list[bool]] = field(default_factory=dict)
-    """For each line that reads a `__dict__`, whose the trace made; noted by `older_dicts` alone."""
 
     def refuse(self, what: str) -> None:
         """Note what can't be guarded, with the user's stack in the trace."""
@@ -75,13 +64,22 @@ _asked: ContextVar[Asked | None] = ContextVar("npugx_asked", default=None)
 
 @contextlib.contextmanager
 def guarded(noted: Asked) -> Iterator[None]:
-    """Traces made inside get the missing guards, and what is asked in them is noted."""
+    """Traces made inside get the missing guards, and what is asked in them is noted.
+
+    The hooks must be in place (`hook_table`).
+    """
     token = _asked.set(noted)
     try:
-        with hooks.ON_DYNAMO.in_place():
-            yield
+        yield
     finally:
         _asked.reset(token)
+
+
+def refuse_unwatched(reason: str) -> None:
+    """Note that the trace needs a hook that is missing."""
+    asked = _asked.get()
+    if asked is not None:
+        asked.unwatched.append((reason, TracingContext.extract_stack()))
 
 
 def asked() -> Asked | None:
@@ -92,7 +90,7 @@ def asked() -> Asked | None:
 # --- dicts
 
 
-def _guard_absent_key(self: Any, tx: Any, key: Any) -> None:
+def guard_absent_key(self: Any, tx: Any, key: Any) -> None:
     if key not in self:
         self.install_dict_contains_guard(tx, [key])
 
@@ -102,15 +100,7 @@ def _guard_whole(value: Any) -> None:
         value.install_dict_keys_match_guard()
 
 
-def _guard_united(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Of torch before 2.13, where `|` takes the order of keys without a guard."""
-    del tx, kwargs
-    if name in ("__or__", "__ror__", "__ior__"):
-        for each in (self, *args):
-            _guard_whole(each.realize())
-
-
-def _guard_extending_dict(
+def guard_extending_dict(
     self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
     del self, tx, kwargs
@@ -119,7 +109,7 @@ def _guard_extending_dict(
             _guard_whole(each.realize())
 
 
-def _note_ordered(self: Any, value: object) -> None:
+def note_ordered(self: Any, value: object) -> None:
     del self
     asked = _asked.get()
     if asked is not None and isinstance(value, OrderedDict) and len(value) > 1:
@@ -129,19 +119,19 @@ def _note_ordered(self: Any, value: object) -> None:
         asked.moved_dicts |= any(walked is not counted for walked, counted in pairs)
 
 
-def _guard_object_keys(self: Any) -> None:
+def guard_object_keys(self: Any) -> None:
     if self.source:
         install_guard(self.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
 
 
-def _guard_object_key(self: Any, tx: Any, args: list[Any]) -> None:
+def guard_object_key(self: Any, tx: Any, args: list[Any]) -> None:
     """By what is there before the call: attributes that the traced code sets don't count."""
     if not self.source:
         return
     del tx
     key = args[0]  # of `get` and `pop`, the default comes next
     if not key.is_python_constant():
-        _guard_object_keys(self)
+        guard_object_keys(self)
         return
     name = key.as_python_constant()
     kinds = type(self)
@@ -150,12 +140,21 @@ def _guard_object_key(self: Any, tx: Any, args: list[Any]) -> None:
     install_guard(self.source.make_guard(functools.partial(kind, key=name)))
 
 
-def _guard_copied_object_keys(
+def guard_copied_object_keys(
     self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
     del tx, args, kwargs
     if name == "copy":
-        _guard_object_keys(self)
+        guard_object_keys(self)
+
+
+def refuse_object_dict(
+    asked: Asked, variable: Any, obj: Any, name: str, *_: Any, **__: Any
+) -> None:
+    """Unless the trace itself made the object: then what it holds follows from the trace."""
+    del variable
+    if name == "__dict__" and obj.source:
+        asked.refuse("with this torch the attributes in a __dict__ have no guard")
 
 
 # --- classes and objects
@@ -179,18 +178,18 @@ def _note_subclass(cls: type, others: Any) -> None:
             asked.refuse(what)
 
 
-def _note_isinstance(self: Any, tx: Any, value: Any, classes: Any) -> None:
+def note_isinstance(self: Any, tx: Any, value: Any, classes: Any) -> None:
     del self, tx
     _note_subclass(value.python_type(), classes.as_python_constant())
 
 
-def _note_issubclass(self: Any, tx: Any, cls: Any, classes: Any) -> None:
+def note_issubclass(self: Any, tx: Any, cls: Any, classes: Any) -> None:
     del self, tx
     if cls.is_python_constant() and isinstance(cls.as_python_constant(), type):
         _note_subclass(cls.as_python_constant(), classes.as_python_constant())
 
 
-def _note_callable(self: Any, tx: Any, value: Any) -> None:
+def note_callable(self: Any, tx: Any, value: Any) -> None:
     del self, tx
     asked = _asked.get()
     if asked is not None and isinstance(value, user_defined.UserDefinedObjectVariable):
@@ -200,7 +199,7 @@ def _note_callable(self: Any, tx: Any, value: Any) -> None:
 _IDENTICAL: Any = object.__eq__
 
 
-def _note_equality(self: Any, other: Any) -> None:
+def note_equality(self: Any, other: Any) -> None:
     """Of keys and elements: their own `__eq__` is not asked."""
     asked, kind, objects = _asked.get(), user_defined.UserDefinedObjectVariable, (self, other)
     if asked is None or not all(isinstance(each, kind) for each in objects):
@@ -211,48 +210,48 @@ def _note_equality(self: Any, other: Any) -> None:
         asked.refuse(what)
 
 
-def _note_tensor_attribute(self: Any, tx: Any, name: str) -> None:
+def note_tensor_attribute(self: Any, tx: Any, name: str) -> None:
     del self, tx
     asked = _asked.get()
     if asked is not None and name == "_base":
         asked.refuse("whether a tensor is a view of another has no guard")
 
 
-def _note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
+def note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
     del tx, function, rest
     asked = _asked.get()
     if asked is not None:
         asked.refuse(f"{name}() is assumed to give a constant")
 
 
-# --- put in place
+# --- how the table puts them in place
 
 
-def note_before(owner: Any, name: str, note: Callable[..., None]) -> None:
-    """Call `note` with what the trace asked and the arguments of a method before the method."""
+def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
+    """Call `note` with what the trace asked and the arguments of a function before the function."""
 
     def look(*args: Any, **kwargs: Any) -> None:
         note(_asked.get(), *args, **kwargs)
 
-    _before(owner, name, look)
+    return before(look)
 
 
-def _before(owner: Any, name: str, look: Callable[..., None]) -> None:
-    """Call `look` with the arguments of a method before the method."""
+def before(look: Callable[..., None]) -> Callable[[Any], Any]:
+    """Call `look` with the arguments of a function before the function, in traces of ours."""
 
-    def looking_first(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def looking(*args: Any, **kwargs: Any) -> Any:
             if _asked.get() is not None:
                 look(*args, **kwargs)
-            return method(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return looking
 
-    hooks.ON_DYNAMO.replace(owner, name, looking_first)
+    return make
 
 
-def _guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(method)
     def guarding(self: Any) -> Any:
         value = method(self)
@@ -263,24 +262,6 @@ def _guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return guarding
 
 
-# It keeps bound methods by the types of arguments, those of a trace without hooks included.
-hooks.ON_DYNAMO.replace(builtin.BuiltinVariable, "call_function_handler_cache", lambda _: {})
-_before(dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent", _guard_absent_key)
-_before(dicts.ConstDictVariable, "call_method", _guard_united)
-_before(lists.ListVariable, "call_method", _guard_extending_dict)
-_object_dict: Any = getattr(dicts, "DunderDictVariable", None)
-GUARDS_OBJECT_DICTS = _object_dict is not None
-"""Otherwise reads of an object's `__dict__` can't be given a guard: torch 2.11."""
-if GUARDS_OBJECT_DICTS:
-    _before(_object_dict, "install_dict_keys_match_guard", _guard_object_keys)
-    _before(_object_dict, "install_dict_contains_guard", _guard_object_key)
-    _before(_object_dict, "call_method", _guard_copied_object_keys)
-_before(builder.VariableBuilder, "_wrap", _note_ordered)
-_before(builtin.BuiltinVariable, "call_isinstance", _note_isinstance)
-_before(builtin.BuiltinVariable, "call_issubclass", _note_issubclass)
-_before(builtin.BuiltinVariable, "call_callable", _note_callable)
-_before(user_defined.UserDefinedObjectVariable, "is_python_equal", _note_equality)
-_before(tensor.TensorVariable, "var_getattr", _note_tensor_attribute)
-_before(functions, "invoke_and_store_as_constant", _note_folded)
-_before(nn_module, "invoke_and_store_as_constant", _note_folded)
-hooks.ON_DYNAMO.replace(dicts.ConstDictVariable, "as_python_constant", _guarding_whole)
+def empty(_: Any) -> dict[Any, Any]:
+    """For a cache of Dynamo's that would hold bound methods of a trace without hooks."""
+    return {}

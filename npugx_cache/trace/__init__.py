@@ -159,7 +159,7 @@ def _portable(
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
     code = [*captured.traced_code, *written_by_users(run)]
     owners = owners_of(code)
-    refuse_names(captured.traced_code, owners, capture.asked.dict_reads)
+    refuse_names(captured.traced_code, owners)
     _add_conditions(builder, output, function, owners)
     add_orders(builder, capture.walks, owners)
     origins = list(origins_of(output, builder))
@@ -240,9 +240,6 @@ def _lowered(
     if call := lstm.otherwise(output.backend_input.graph_module):
         what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
         raise reasons.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
-    if call := lstm.wrong(output.backend_input.graph_module, graph):
-        what, change = "this torch traces this LSTM wrongly", "use float32 on a CPU, or torch 2.13"
-        raise reasons.NotEager(location.reason(what, location.of_text(call.stack_trace), change))
     return graph
 
 

@@ -5,22 +5,17 @@ Returns the graph, and everything that Dynamo read during the trace without inst
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache._compat import (
-    builtin_answers,  # noqa: F401 - it notes what it sees
-    callables,  # noqa: F401 - it puts guards in place
     device_values,
     graph_calls,
-    lookups,
-    older_classes,  # noqa: F401 - it puts guards in place
-    older_dicts,  # noqa: F401 - it notes what it sees
-    older_objects,  # noqa: F401 - the same
-    older_walks,  # noqa: F401 - it notes what it sees
+    hook_table,
     opaque,
-    reversed_walks,  # noqa: F401 - it notes what it sees
+    runtime,
     set_walks,
     size_memory,
     tracing,
@@ -31,10 +26,10 @@ from npugx_cache.backend import operators
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.trace import reasons
 from npugx_cache.trace.streams import lost_order
-from npugx_cache.trace.surroundings import starred_assignment
 
 if TYPE_CHECKING:
     import types
+    from collections.abc import Iterator
 
     from npugx_cache._compat.set_history import Walks
     from npugx_cache.sizes import Known
@@ -89,23 +84,30 @@ def _capture(
     known: Known,
     flipped: str | None,
 ) -> Capture | NotCaptured:
+    if reason := hook_table.ON_DYNAMO.obstacle():
+        return NotCaptured(reason=reason)
     sizes = _begin_with(function, known) if dynamic is None else []
-    lookups.forget_types()
     asked = unguarded.Asked()
     try:
         with (
+            hook_table.ON_DYNAMO.in_place(),
+            _device_hooks() as unseen,
             unguarded.guarded(asked),
             set_walks.noted_walks(flipped) as walks,
-            device_values.noted() as devices,
+            device_values.noted(unseen) as devices,
         ):
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         let_through(error)
+        if reason := _unwatched(asked):
+            return NotCaptured(reason=reason)
         lost = _refused(asked) if graph_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
         return NotCaptured(reason=lost or reasons.of_failure(error), met=met, lasting=lasting)
     if output.backend_input is not None:
         vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
+    if reason := _unwatched(asked):  # says something about this process
+        return NotCaptured(reason=reason)
     if reason := _opaque(output, asked):
         return NotCaptured(reason=reason, met=tracing.met_by(output))
     after = size_memory.recorded(function) if dynamic is None else []
@@ -118,6 +120,23 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
         size_memory.forget(function)
     size_memory.recall(function, known.rows)
     return size_memory.recorded(function)
+
+
+@contextlib.contextmanager
+def _device_hooks() -> Iterator[str | None]:
+    """Why not all that becomes of a device can be seen here, if so."""
+    if runtime.accelerator() is None:
+        yield None
+        return
+    with hook_table.ON_DEVICES.in_place():
+        yield hook_table.ON_DEVICES.missing()
+
+
+def _unwatched(asked: unguarded.Asked) -> str | None:
+    for reason, frames in asked.unwatched:
+        place = location.of_frames(frames)
+        return location.reason(reason, place, "use a torch that this release was made for")
+    return None
 
 
 def _refused(asked: unguarded.Asked) -> str | None:
@@ -140,4 +159,4 @@ def _opaque(output: tracing.CaptureOutput, asked: unguarded.Asked) -> str | None
         for name, stack in opaque.opaque_calls(graph_module):
             what = f"{name} is not looked into: what it reads has no guards"
             return location.reason(what, location.of_text(stack), change)
-    return starred_assignment(output.graph_capture_output.traced_code)
+    return None

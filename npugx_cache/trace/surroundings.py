@@ -13,18 +13,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache._compat import older, unguarded
 from npugx_cache.config import environment_variable
 from npugx_cache.covered import is_covered_module
 from npugx_cache.guards import Kind, Step
 from npugx_cache.guards.answers import ANSWERS, recorded
 from npugx_cache.portable import NotPortable, encode
 from npugx_cache.trace.reasons import NotEager
-from npugx_cache.trace.source_facts import is_covered, owners_of
+from npugx_cache.trace.source_facts import is_covered
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.trace.source_facts import Owners
     from npugx_cache.trace.tree_builder import TreeBuilder
@@ -66,34 +65,15 @@ def add_answers(
         builder.check(node, Kind.EQUALS, recorded(name))
 
 
-def starred_assignment(codes: Iterable[types.CodeType]) -> str | None:
-    """Why code that is not torch's is not traced by a torch that gets such assignments wrong."""
-    lines = {code: line for code in codes if (line := older.starred_assignment(code)) is not None}
-    owners = owners_of(lines) if lines else {}
-    for code, line in lines.items():
-        if not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)]):
-            text = linecache.getline(code.co_filename, line).strip()
-            what = "this torch takes the rest in `first, *rest = ...` for a tuple"
-            place = location.Place(code.co_filename, line, code.co_name, text)
-            return location.reason(what, place, "take a slice")
-    return None
-
-
-def refuse_names(
-    codes: Iterable[types.CodeType],
-    owners: Owners,
-    dict_reads: Mapping[tuple[types.CodeType, int], list[bool]],
-) -> None:
+def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:
     """Raises where user code asks what Dynamo folds and no guard can tell: by name, at its line.
 
     `NotPortable` for `hash`, which this process alone may keep; `NotEager` for what may change
-    while it lives. `dict_reads` tells where a `__dict__` is read that the trace itself made.
+    while it lives.
     """
     for code in set(codes):
         written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
         for line, name in _refused_names(code) if written else ():
-            if name == "__dict__" and all(dict_reads.get((code, line), [False])):
-                continue
             text = linecache.getline(code.co_filename, line).strip()
             place = location.Place(code.co_filename, line, code.co_name, text)
             change = "compute it outside the cached function and pass it in"
@@ -109,15 +89,10 @@ _REFUSED = {
 }
 
 
-if not unguarded.GUARDS_OBJECT_DICTS:
-    _NO_GUARD = "with this torch the attributes in a __dict__ have no guard"
-    _REFUSED |= {"__dict__": _NO_GUARD, "vars": _NO_GUARD}
-
-
 def _refused_names(code: types.CodeType) -> Iterator[tuple[int, str]]:
     for each in dis.get_instructions(code):
         is_global = each.opname == "LOAD_GLOBAL"
-        asked = is_global if each.argval in ("hash", "vars") else each.opname in _LOADS_ATTRIBUTE
+        asked = is_global if each.argval == "hash" else each.opname in _LOADS_ATTRIBUTE
         if asked and each.argval in _REFUSED and each.positions is not None:
             yield each.positions.lineno or code.co_firstlineno, each.argval
 

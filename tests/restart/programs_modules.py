@@ -7,8 +7,6 @@ import typing
 import torch
 from torch import nn
 
-from npugx_cache._compat.runtime import torch_version
-
 PROGRAMS: dict[str, typing.Callable] = {}
 
 
@@ -26,7 +24,7 @@ def tensor(*shape, seed=0, dtype=torch.float32):
 def recurrent_modules(cached):
     outs = []
     # A CPU that can runs an LSTM of float16 as one operator, which a trace does not: refused there.
-    is_refused = torch_version() >= (2, 13) and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    is_refused = torch.ops.mkldnn._is_mkldnn_fp16_supported()
     for kind in (nn.RNN, nn.GRU, nn.LSTM):
         for dtype in (torch.float32, torch.float16):
             if kind is nn.LSTM and dtype is torch.float16 and is_refused:

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from npugx_cache._compat.runtime import torch_version
-
 pytestmark = pytest.mark.thorough
 
 SCRIPT = Path(__file__).parent / "other_cpu.py"
@@ -40,7 +38,6 @@ def test_an_lstm_that_onednn_cannot_run_is_refused_and_traced_where_it_can(surro
 
 
 @needs_float16
-@pytest.mark.skipif(torch_version() < (2, 13), reason="this torch takes it apart wrongly: refused")
 def test_an_lstm_taken_apart_is_not_restored_where_eager_runs_it_as_one(surroundings):
     assert surroundings.run(SCRIPT, "float16", **LESS)[0] == [True, 0, 1, 0]
     assert surroundings.run(SCRIPT, "float16", **LESS)[0] == [True, 1, 0, 0]

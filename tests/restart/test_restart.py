@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -29,20 +28,7 @@ def _names():
                     yield f"{module}:{line.removeprefix('def ').partition('(')[0]}"
 
 
-UNCACHED_BEFORE_2_13 = {
-    "programs_python:enum_arguments": "Dynamo does not look for a member in a flag",
-    "programs_torch:indexing_scattering_joining": "Dynamo takes `first, *rest = ...` for a tuple",
-    "programs_torch:deterministic_algorithms": "the same",
-    "programs_modules:recurrent_modules": "the last state of an LSTM of 16 bits is wrong",
-}
-"""Programs of which a part runs uncached with torch 2.11, and what it stumbles over."""
-OTHER_STRIDES_BEFORE_2_13 = {"programs_torch:multi_head_attention_and_norms"}
-"""Dynamo does not take the way of eager's fast path, with torch.compile either."""
-
-ALL_NAMES = list(_names())
-OLDER = tuple(map(int, version("torch").split(".")[:2])) < (2, 13)
-LEFT_OUT = {*UNCACHED_BEFORE_2_13, *OTHER_STRIDES_BEFORE_2_13} if OLDER else set()
-NAMES = [name for name in ALL_NAMES if name not in LEFT_OUT]
+NAMES = list(_names())
 
 
 def run_all(surroundings, *groups, **environment):
@@ -67,14 +53,6 @@ def rechecked(once, runs):
         return run_all(fleet, *ALL_GROUPS, NPUGX_CACHE_VERIFY="recompile")
 
     return once("rechecked", make)
-
-
-@pytest.mark.skipif(not OLDER, reason="with this torch they are cached")
-@pytest.mark.parametrize("name", UNCACHED_BEFORE_2_13)
-def test_what_an_older_torch_gets_wrong_runs_uncached(runs, name):
-    for phase in ("cold", "warm"):
-        assert runs[phase][name]["difference"] is None
-        assert runs[phase][name]["bypasses"] > 0
 
 
 @pytest.mark.parametrize("name", [*NAMES, CUSTOM_OP])
@@ -134,7 +112,7 @@ def test_a_captured_program_is_right_cold_and_restarted(captured_runs, name):
 
 
 def test_every_program_was_run(runs):
-    assert set(runs["cold"]) == {*ALL_NAMES, CUSTOM_OP}
+    assert set(runs["cold"]) == {*NAMES, CUSTOM_OP}
 
 
 def test_the_third_of_three_shapes_is_served_by_the_dynamic_graph(runs):
@@ -146,7 +124,6 @@ def test_static_shapes_are_compiled_one_by_one(runs):
     assert runs["cold"]["programs_torch:static_shapes_only"]["misses"] == 3
 
 
-@pytest.mark.skipif(OLDER, reason="a float that becomes a tensor has no portable guard there")
 def test_a_changing_float_is_compiled_twice_at_most(runs):
     assert runs["cold"]["programs_torch:a_float_argument_that_changes"]["misses"] <= 2
 

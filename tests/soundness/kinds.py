@@ -77,15 +77,6 @@ GUARDS = {
 }
 """By the name of the method of `torch._dynamo.guards.GuardBuilder`."""
 
-SINCE_2_13 = {
-    "CONSTANT_SUBCLASS_MATCH",
-    "COUNT_ITERATOR_MATCH",
-    "DICT_NOT_CONTAINS",
-    "FAKE_SCRIPT_TYPE_MATCH",
-    "SET_NOT_CONTAINS",
-}
-"""Kinds that torch 2.11 does not have. Its sources are the same."""
-
 LATER_GUARDS = {
     "COW_TENSOR_MATCH": "torch 2.14",
     "CURRENT_STREAM_MATCH": "torch 2.15",

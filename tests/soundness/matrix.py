@@ -15,7 +15,6 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # arguments: ...        of `cache_compile`
     # before: MODEL         put that text of `row_source` before the source
     # edit FILE: old -> new (Python strings) an edit of a file for the second process
-    # older: refused: text  (or `says: text`) with torch before 2.13, for these, `bypass` and `hit`
 
 followed by the source of `main`, and that of other files after `#### file`. `main` defines what is
 cached, `f`; or `make(cached) -> (call, ...)`. `run(call, ...)` calls it. Changes other than edits
@@ -34,11 +33,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from row_source import HEAD, MAKE, RUN, TEXTS, THEN
-
-from npugx_cache._compat.runtime import torch_version
-
-OLDER = torch_version() < (2, 13)
-"""Whether torch guards less than CI's: `npugx_cache/_compat/older_walks.py` and its like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +105,6 @@ def parse(category: str, text: str) -> Row:
 
 def _options(lines: list[str]) -> dict[str, list[str]]:
     lines = [line.removeprefix("# ") for line in lines]
-    older = [line.removeprefix("older: ") for line in lines if line.startswith("older: ")]
-    lines = [line for line in lines if not line.startswith("older: ")]
-    if older and OLDER:
-        replaced = ("says: ", "refused: ", "bypass", "hit")
-        lines = [line for line in lines if not line.startswith(replaced)] + older
     options: dict[str, list[str]] = {}
     for line in lines:
         name, _, value = line.partition(": ")

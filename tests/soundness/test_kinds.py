@@ -14,7 +14,6 @@ from kinds import (
     NEVER,
     PORTABLE,
     REFUSED,
-    SINCE_2_13,
     SOURCES,
     STATE,
     TRANSPARENT,
@@ -25,7 +24,6 @@ from torch._dynamo import source as torchs
 from torch._dynamo.guards import GuardBuilder
 from torch._guards import ChainedSource, Source
 
-from npugx_cache._compat import runtime
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace import guards, tree_builder
 
@@ -61,8 +59,7 @@ def seen(asked):
 
 
 def test_every_guard_kind_of_torch_has_a_decision():
-    older = SINCE_2_13 if runtime.torch_version() < (2, 13) else set()
-    assert kinds_of_torch() - LATER_GUARDS.keys() == GUARDS.keys() - older
+    assert kinds_of_torch() - LATER_GUARDS.keys() == GUARDS.keys()
 
 
 def test_every_source_of_torch_has_a_decision():

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from matrix import OLDER, ORDER
+from matrix import ORDER
 from processes import SECONDS, run, write
 
 from npugx_cache import cache_compile
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(4 * SECONDS)]
-sees_orders = pytest.mark.skipif(OLDER, reason="this torch walks sets unseen: nothing is cached")
 
 MISSES = [name for name, row in ORDER.items() if not row.hit]
 HITS = [name for name, row in ORDER.items() if row.hit]
@@ -37,20 +36,6 @@ def seeds(once):
     return once("set order", make)
 
 
-@pytest.mark.skipif(not OLDER, reason="this torch's walks of sets are seen")
-@pytest.mark.parametrize("name", list(ORDER))
-def test_what_walks_a_set_unseen_runs_eagerly(seeds, name):
-    for phase in ("cold", "other"):
-        ran = seeds[phase][name]
-        assert ran["difference"] is None
-        assert ran["bypasses"] == 1 or not walks(name), ran["reasons"]
-
-
-def walks(name):
-    return name not in ("membership", "one_element")
-
-
-@sees_orders
 @pytest.mark.parametrize("name", list(ORDER))
 def test_the_compiling_process_walks_in_eagers_order(seeds, name):
     cold = seeds["cold"][name]
@@ -58,7 +43,6 @@ def test_the_compiling_process_walks_in_eagers_order(seeds, name):
     assert (cold["misses"], cold["bypasses"]) == (1, 0), cold["warnings"]
 
 
-@sees_orders
 @pytest.mark.parametrize("name", list(ORDER))
 def test_the_same_order_is_a_hit(seeds, name):
     same = seeds["same"][name]
@@ -66,7 +50,6 @@ def test_the_same_order_is_a_hit(seeds, name):
     assert (same["hits"], same["misses"]) == (1, 0), same["reasons"]
 
 
-@sees_orders
 @pytest.mark.parametrize("name", MISSES)
 def test_another_order_is_a_miss_that_says_so(seeds, name):
     cold, other = seeds["cold"][name], seeds["other"][name]
@@ -77,7 +60,6 @@ def test_another_order_is_a_miss_that_says_so(seeds, name):
         assert any(text in reason for reason in other["reasons"]), other["reasons"]
 
 
-@sees_orders
 @pytest.mark.parametrize("name", HITS)
 def test_an_order_that_does_not_matter_is_a_hit(seeds, name):
     other = seeds["other"][name]
@@ -85,7 +67,6 @@ def test_an_order_that_does_not_matter_is_a_hit(seeds, name):
     assert (other["hits"], other["misses"]) == (1, 0), other["reasons"]
 
 
-@sees_orders
 @pytest.mark.parametrize("name", VERIFIED)
 def test_compiled_under_another_order_it_is_the_same_entry(seeds, name):
     assert seeds["verified"][name]["difference"] is None

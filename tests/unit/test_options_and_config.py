@@ -156,6 +156,8 @@ def test_arguments_go_before_the_environment_and_that_before_defaults(tmp_path):
     assert load().cache_dir.name == "npugx_cache"
     assert config.load(strict=True, environ={"NPUGX_CACHE_STRICT": "0"}).strict
     assert load(NPUGX_CACHE_STRICT="1").strict
+    assert not load().untested_torch
+    assert load(NPUGX_CACHE_UNTESTED_TORCH="1").untested_torch
 
 
 def test_a_relative_folder_is_made_absolute_at_once(tmp_path, monkeypatch):
@@ -175,6 +177,7 @@ def test_empty_variables_count_as_not_set():
         ("NPUGX_CACHE", "ON"),
         ("NPUGX_CACHE_TRUST", "everybody"),
         ("NPUGX_CACHE_STRICT", "yes"),
+        ("NPUGX_CACHE_UNTESTED_TORCH", "2.15"),
         ("NPUGX_CACHE_LOCK_WAIT", "-1"),
         ("NPUGX_CACHE_LOCK_WAIT", "soon"),
         ("NPUGX_CACHE_LOCK_WAIT", "nan"),

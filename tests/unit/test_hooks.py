@@ -1,0 +1,220 @@
+"""Every hook on Dynamo has its target, and where one has not, what it watched is refused."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "hooks_missing.py"
+FUNCTIONS = (
+    "plain",
+    "with_a_dict",
+    "with_isinstance",
+    "with_a_range",
+    "with_a_set",
+    "with_a_dict_of_the_users",
+)
+REFUSED = {
+    "nothing": ((), ""),
+    "a method is renamed": (
+        ("with_a_dict", "with_a_dict_of_the_users"),
+        (
+            "has no variables.dicts:ConstDictVariable.getitem_const_raise_exception_if_absent, "
+            "which npugx_cache watches for keys that are not there"
+        ),
+    ),
+    "a method is inherited now": (
+        ("with_a_range",),
+        "has another variables.lists:RangeVariable.sq_contains, which npugx_cache watches for `in`",
+    ),
+    "a method of builtins is changed": (
+        ("with_isinstance", "with_a_dict_of_the_users"),
+        (
+            "has another variables.builtin:BuiltinVariable.call_isinstance, "
+            "which npugx_cache watches for isinstance"
+        ),
+    ),
+    "a method of one class of many is changed": (
+        ("with_a_dict_of_the_users",),
+        (
+            "has another variables.user_defined:UserDefinedDictVariable.call_method, "
+            "which npugx_cache watches for names that are looked up"
+        ),
+    ),
+    "a class has a method that nobody checked": (
+        ("with_a_dict_of_the_users",),
+        (
+            "has an unchecked variables.user_defined:UserDefinedDictVariable.var_getattr, "
+            "which npugx_cache watches for names that are looked up"
+        ),
+    ),
+    "a derived class overrides a method": (
+        ("with_a_set",),
+        "has another variables.sets:SetVariable.clone, which npugx_cache watches for how a set",
+    ),
+    "a function is renamed": (
+        FUNCTIONS,
+        "has no exc:raise_observed_exception, which npugx_cache watches for exceptions",
+    ),
+    "a function about sets is renamed": (
+        ("with_a_set",),
+        "has no variables.sets:set_copy, which npugx_cache watches for how a set came about",
+    ),
+    "a hook that only allows more is missing": ((), ""),
+}
+"""What changed in Dynamo: the functions that are refused then, and the reason."""
+
+
+@pytest.fixture(scope="module")
+def runs(once):
+    def make(surroundings):
+        hows = ["a method is renamed", *(set(REFUSED) - {"a method is renamed"})]
+        found = surroundings.run(SCRIPT, surroundings.folder, *hows)
+        afterwards = surroundings.run(SCRIPT, surroundings.folder, "nothing")
+        return found | {"afterwards": afterwards["nothing"]}
+
+    return once("hooks", make)
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_what_a_missing_or_changed_hook_watched_is_refused_with_the_reason(runs, how):
+    refused, reason = REFUSED[how]
+    for name in FUNCTIONS:
+        row = runs[how][name]
+        assert row["same"]
+        assert row["bypasses"] == (name in refused), (name, row["lines"])
+        assert row["stored"] == (name not in refused), name
+        if name in refused:
+            [line] = row["lines"]
+            assert reason in line
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_what_looks_out_for_refused_objects_is_gone_after_the_trace(runs, how):
+    assert runs[how]["left"] is False
+
+
+def test_a_refusal_for_this_processes_dynamo_is_not_stored_for_others(runs):
+    for name in FUNCTIONS:
+        row = runs["afterwards"][name]
+        assert row["bypasses"] == 0
+        assert (row["hits"], row["misses"]) in ((1, 0), (0, 1))
+    assert runs["afterwards"]["with_a_dict"]["misses"] == 1
+
+
+@pytest.fixture(scope="module")
+def tables():
+    from npugx_cache._compat import hook_table
+
+    return hook_table
+
+
+def test_every_target_of_this_torch_is_the_code_that_was_checked(tables):
+    found = (*tables.ON_DYNAMO.found(), *tables.ON_DEVICES.found())
+    assert {each.target: each.state.value for each in found if each.state.value != "same"} == {}
+    assert tables.ON_DYNAMO.obstacle() is None
+    assert tables.ON_DEVICES.missing() is None
+
+
+def test_the_table_of_this_torch_holds_the_targets_of_the_hooks_and_nothing_else(tables):
+    from npugx_cache._compat import hook_hashes, runtime
+
+    checked = hook_hashes.checked_for(runtime.torch_version())
+    rows = (*tables.ON_DYNAMO.found(), *tables.ON_DEVICES.found())
+    assert checked is not None
+    assert checked.targets.keys() == {each.target for each in rows if not each.hook.adds}
+
+
+def test_every_served_torch_has_a_table():
+    from npugx_cache._compat import hook_hashes, runtime
+
+    assert set(runtime.TESTED_TORCH) <= hook_hashes.tables().keys()
+
+
+def test_every_hook_says_what_it_watches(tables):
+    for row in (*tables.ROWS, *tables.DEVICE_ROWS):
+        assert len(row.watches) > len("hash"), row.target
+        assert not row.watches.endswith(".")
+
+
+def test_a_command_prints_the_worklist_for_the_torch_that_is_installed():
+    done = subprocess.run(
+        [sys.executable, "-m", "npugx_cache._compat.hook_table"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *lines, total = done.stdout.splitlines()
+    assert first.startswith("torch ")
+    assert "beside hooks_" in first
+    assert len(lines) > 100
+    assert all(line.startswith("same ") for line in lines)
+    assert total.endswith(" same")
+
+
+BEFORE = '''
+def f(x, *, y=2):
+    """Say what it does."""
+    # why
+    return {"a": x, **{"b": y}}
+'''
+SAME = """
+
+def f(x, *,
+      y=2):
+    return {"a": x,
+            **{"b": y}}
+"""
+OTHER = """
+def f(x, *, y=2):
+    return {"a": x, **{"b": x}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "is_same"), [(BEFORE, True), (SAME, True), (OTHER, False)], ids=["0", "same", "other"]
+)
+def test_the_hash_of_a_function_is_of_what_it_does(tmp_path, after, is_same):
+    is_known = known(tmp_path, made(tmp_path / "before.py", BEFORE))
+    assert is_known(made(tmp_path / "after.py", after), ["Derived"]) is is_same
+
+
+def test_a_class_that_overrides_a_method_is_part_of_what_was_checked(tmp_path):
+    original = made(tmp_path / "before.py", BEFORE)
+    is_known = known(tmp_path, original)
+    assert is_known(original, ["Derived"])
+    assert not is_known(original, [])
+    assert not is_known(original, ["Derived", "Other"])
+
+
+def test_a_wrapper_around_a_function_is_not_the_function(tmp_path):
+    original = made(tmp_path / "before.py", BEFORE)
+
+    @functools.wraps(original)
+    def wrapper(*args, **kwargs):
+        return original(*args, **kwargs)
+
+    assert not known(tmp_path, original)(wrapper, ["Derived"])
+
+
+def known(folder, original):
+    """Ask a table that was written for a function that one class overrides."""
+    from npugx_cache._compat import hook_hashes
+
+    path = folder / "hooks_2_99.txt"
+    path.write_text(hook_hashes.written({"module:f": (original, ["Derived"])}, ()))
+    checked = hook_hashes.read(path)
+    return lambda value, others: hook_hashes.is_same(
+        value, others, checked.targets["module:f"], checked
+    )
+
+
+def made(path, text):
+    path.write_text(text)
+    names = {}
+    exec(compile(text, str(path), "exec"), names)
+    return names["f"]

@@ -1,0 +1,73 @@
+"""On a torch that the cache does not serve, calls run uncached and say so; a switch tries it."""
+
+from __future__ import annotations
+
+import re
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from npugx_cache import cache_compile, environment
+from npugx_cache._compat import runtime
+
+
+def doubled(x):
+    return x * 2
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    def make(version, **variables):
+        monkeypatch.delenv("NPUGX_CACHE_UNTESTED_TORCH", raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("torch.__version__", version)
+        return cache_compile(doubled, cache_dir=tmp_path)
+
+    return make
+
+
+def test_the_installed_torch_is_served():
+    assert environment.unsupported(untested_torch=False) is None
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.15.0", "2.16.0a0+git1234", "3.0.0"])
+def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
+    cached, caplog, version
+):
+    call, x = cached(version), torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(call(x), x * 2)
+    info = call.cache_info()
+    assert (info.hits, info.misses, info.stored, info.bypasses) == (0, 0, 0, 3)
+    [line] = caplog.messages
+    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_TORCH)
+    assert f"torch {version} is not served: the cache works with torch {served}" in line
+    assert "NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from 2.11 on" in line
+
+
+def test_the_switch_tries_another_torch(cached):
+    call, x = cached("2.99.0", NPUGX_CACHE_UNTESTED_TORCH="1"), torch.ones(3)
+    assert torch.equal(call(x), x * 2)
+    info = call.cache_info()
+    assert (info.misses, info.stored, info.bypasses) == (1, 1, 0)
+
+
+def test_the_switch_does_not_reach_below_the_oldest_torch(cached):
+    call = cached("2.10.0", NPUGX_CACHE_UNTESTED_TORCH="1")
+    call(torch.ones(3))
+    assert call.cache_info().bypasses == 1
+
+
+def test_every_served_torch_is_one_that_the_backend_runs_on():
+    assert all(version >= runtime.OLDEST_TORCH for version in runtime.TESTED_TORCH)
+    with patch("torch.__version__", "2.13.1"):
+        assert environment.unsupported(untested_torch=False) is None
+
+
+def test_a_version_that_is_not_served_is_refused_whatever_its_suffix():
+    with patch("torch.__version__", "2.12.0a0+gitabc"):
+        reason = environment.unsupported(untested_torch=False)
+    assert reason is not None
+    assert re.search(r"torch 2\.12\.0a0\+gitabc is not served", reason)
