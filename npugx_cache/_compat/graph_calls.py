@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import _ops, fx
-from torch._dynamo import exc
-from torch._dynamo.variables import misc
-from torch._guards import TracingContext
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.nn import attention
 
-from npugx_cache._compat import streams, unguarded, vendor_scopes
-from npugx_cache.covered import is_covered_module
+from npugx_cache._compat import streams, vendor_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 _OPERATORS = (_ops.OpOverload, _ops.OpOverloadPacket, _ops.HigherOrderOperator)
 
@@ -153,6 +149,11 @@ def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
         if what is not None:
             return node, what
     return None
+
+
+def is_followed(target: Any) -> bool:
+    """Whether it sets a mode that the lowering follows."""
+    return _is_any(target, _FOLLOWED)
 
 
 def may_leave_nothing(node: fx.Node) -> bool:
@@ -284,50 +285,3 @@ def _is_a_mode(node: fx.Node) -> bool:
         or streams.is_known(node.target)
         or vendor_scopes.is_marker(node.target)
     )
-
-
-# --- in a trace of ours
-
-
-class NotKept(exc.TorchDynamoException):
-    """Ends a trace: nothing in Dynamo takes it for a reason to do something else."""
-
-
-def ended(error: BaseException | None) -> bool:
-    """Whether a trace ended because of a call that may not stand in a graph."""
-    while error is not None and not isinstance(error, NotKept):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
-    @functools.wraps(create_node)
-    def create(
-        tracer: Any, kind: str, target: Any, args: Any = None, kwargs: Any = None, *more: Any
-    ) -> fx.Node:
-        asked = unguarded.asked()
-        if asked is None:
-            return create_node(tracer, kind, target, args, kwargs, *more)
-        what = refused(kind, target)
-        if what is not None:
-            asked.refuse(what)
-            raise NotKept(what)
-        if kind == "call_function" and streams.waits_for_device(target):
-            target, args = streams.wait_operator(args or (), kwargs or {})
-            kwargs = {}
-        node = create_node(tracer, kind, target, args, kwargs, *more)
-        if _is_any(target, _FOLLOWED):  # Dynamo does not say where they come from
-            node.stack_trace = "".join(TracingContext.extract_stack().format())
-        return node
-
-    return create
-
-
-def refuse_store(asked: unguarded.Asked, effects: Any, item: Any, name: str, *_: Any) -> None:
-    """Attributes of torch's modules, such as `torch.backends.cudnn.benchmark`, are its switches.
-
-    Dynamo sets them when the graph has run, which is too late for the operators in it.
-    """
-    del effects
-    if isinstance(item, misc.PythonModuleVariable) and is_covered_module(item.value.__name__):
-        asked.refuse(f"{item.value.__name__}.{name} is set, which a graph does not do")

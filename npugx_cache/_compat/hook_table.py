@@ -21,13 +21,13 @@ from npugx_cache._compat import (
     builtin_answers,
     callables,
     device_values,
-    graph_calls,
     hook_hashes,
     lookups,
     reversed_walks,
     runtime,
     set_walks,
     unguarded,
+    unkept_calls,
 )
 from npugx_cache._compat.hooks import Hook, Hooks, Needed, compared, is_there, overriding, value_of
 
@@ -145,12 +145,12 @@ _KINDS_AND_EQUALITY = [
 _GRAPHS = [
     Hook(
         "output_graph:SubgraphTracer.create_node",
-        graph_calls.checking,
+        unkept_calls.checking,
         "calls that a lowered graph would lose",
     ),
     Hook(
         "side_effects:SideEffects.store_attr",
-        unguarded.noting(graph_calls.refuse_store),
+        unguarded.noting(unkept_calls.refuse_store),
         "switches of torch's that the code sets",
     ),
 ]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache import location
 from npugx_cache._compat import (
     device_values,
-    graph_calls,
     hook_table,
     opaque,
     runtime,
@@ -20,6 +19,7 @@ from npugx_cache._compat import (
     size_memory,
     tracing,
     unguarded,
+    unkept_calls,
     vendor_scopes,
 )
 from npugx_cache.backend import operators
@@ -101,7 +101,7 @@ def _capture(
         let_through(error)
         if reason := _unwatched(asked):
             return NotCaptured(reason=reason)
-        lost = _refused(asked) if graph_calls.ended(error) else None
+        lost = _refused(asked) if unkept_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
         return NotCaptured(reason=lost or reasons.of_failure(error), met=met, lasting=lasting)
     if output.backend_input is not None:
