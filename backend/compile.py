@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location
-from npugx_cache._compat import frame_shims, lowering, streams, vendor_scopes
-from npugx_cache.backend import capture, engines, operators, options
-from npugx_cache.backend.capturable import layout_of
+from npugx_cache.backend import capture, engines, frame_shims, lowering, operators, options
+from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.passes import effects
 from npugx_cache.backend.passes.copy_back import COPY
@@ -17,6 +16,7 @@ from npugx_cache.backend.runtime import bind_program
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.events import logger
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import streams, vendor_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from npugx_cache import config
-from npugx_cache._compat import lowering
+from npugx_cache.backend import lowering
 from npugx_cache.events import logger
 
 if TYPE_CHECKING:

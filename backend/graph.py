@@ -12,7 +12,6 @@ import torch
 from torch import fx
 
 from npugx_cache import location
-from npugx_cache._compat import runtime
 from npugx_cache.backend.program import (
     COLLECTIVES,
     PYTHON_FUNCTIONS,
@@ -25,6 +24,7 @@ from npugx_cache.backend.program import (
     Program,
 )
 from npugx_cache.portable import NotPortable, Plain, encode
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

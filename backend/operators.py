@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
-from npugx_cache._compat import determinism
 from npugx_cache.backend.program import SCOPES
 from npugx_cache.events import logger
+from npugx_cache.private import determinism
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

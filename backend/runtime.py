@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import runtime
-from npugx_cache._compat.direct import call_of
-from npugx_cache._compat.frame_shims import handed_over
+from npugx_cache.backend.capture.updatable import UPDATABLE, key
 from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
+from npugx_cache.backend.frame_shims import handed_over
 from npugx_cache.backend.program import SCOPES, STREAMS
-from npugx_cache.backend.updatable import UPDATABLE, key
 from npugx_cache.portable import resolve_op
+from npugx_cache.private import runtime
+from npugx_cache.private.direct import call_of
 
 if TYPE_CHECKING:
     import types

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache._compat.frame_shims import Made, handed_over
+from npugx_cache.backend.frame_shims import Made, handed_over
 from npugx_cache.backend.program import STREAM_OPERATORS
 from npugx_cache.portable import NotPortable
 

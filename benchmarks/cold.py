@@ -18,7 +18,7 @@ from models import qwen3
 from phases import Phases
 
 LAYERS, RUNS = 28, 3
-TRACE, TRACING = "npugx_cache.trace", "npugx_cache._compat.tracing"
+TRACE, TRACING = "npugx_cache.trace", "npugx_cache.trace.tracing"
 PHASES = {
     "Dynamo (torch)": (f"{TRACING}:capture",),
     "lowering (torch)": (f"{TRACE}:_lowered",),
@@ -31,11 +31,11 @@ PHASES = {
         f"{TRACE}:add_environment",
         f"{TRACE}:add_hidden_names",
         f"{TRACE}:attribute_lookups",
-        "npugx_cache.source:lookup_facts",
-        "npugx_cache.source:tensor_method_facts",
+        "npugx_cache.conditions.source_facts:lookup_facts",
+        "npugx_cache.conditions.source_facts:tensor_method_facts",
         "npugx_cache.compile:_operator_facts",
     ),
-    "encode": ("npugx_cache.compile:_artifact", "npugx_cache.artifact:Artifact.to_blobs"),
+    "encode": ("npugx_cache.compile:_artifact", "npugx_cache.entry.artifact:Artifact.to_blobs"),
     "decode, check and bind it": ("npugx_cache.lookup:Lookup._bound",),
     "publish": ("npugx_cache.lookup:Lookup._publish",),
     "lookup, imports and first run": ("npugx_cache.api:CachedFunction.__call__",),

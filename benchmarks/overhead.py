@@ -89,8 +89,8 @@ class _Subject:
         """The guards alone, ours and torch's, of the one graph that there is."""
         from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-        from npugx_cache.guards.check import Guards
-        from npugx_cache.guards.sources import Scope
+        from npugx_cache.conditions.check import Guards
+        from npugx_cache.conditions.evaluate import Scope
 
         cached: Any = self._cached
         owner = () if cached._owner is None else (cached._owner,)

@@ -37,15 +37,15 @@ PHASES = {
     ),
     "decompress": (f"{STORE}.blobs:unpack",),
     "decode": (
-        "npugx_cache.artifact:Conditions.unpack",
-        "npugx_cache.artifact:Bindings.unpack",
-        "npugx_cache.guards.check:Guards.__init__",
-        "npugx_cache.frame:load",
+        "npugx_cache.entry.artifact:Conditions.unpack",
+        "npugx_cache.entry.artifact:Bindings.unpack",
+        "npugx_cache.conditions.check:Guards.__init__",
+        "npugx_cache.entry.frame:load",
     ),
-    "guards": ("npugx_cache.guards.check:Guards.accept",),
-    "source facts": ("npugx_cache.source:hold",),
-    "watch for patches": ("npugx_cache.restore:Candidate.repeated",),
-    "bind": ("npugx_cache.restore:bind",),
+    "guards": ("npugx_cache.conditions.check:Guards.accept",),
+    "source facts": ("npugx_cache.conditions.source_facts:hold",),
+    "watch for patches": ("npugx_cache.entry.restore:Candidate.repeated",),
+    "bind": ("npugx_cache.entry.restore:bind",),
     "first run, dispatch": ("npugx_cache.api:CachedFunction.__call__",),
 }
 
@@ -117,7 +117,7 @@ def _restored(model: Any, inputs: Numbers, folder: str) -> Numbers:
 
     found = watch.read("import_npugx_cache")
     watch = Stopwatch()
-    import npugx_cache.store.blobs
+    import npugx_cache.store.content.blobs
     import npugx_cache.store.folder_store
     import npugx_cache.store.tiers  # noqa: F401 - what a hit loads, before the call that needs it
 
@@ -134,8 +134,8 @@ def _reading(folder: Path) -> Numbers:
     """Read and hash what a restore reads: the manifest and the blobs that it needs."""
     import hashlib
 
-    from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS
     from npugx_cache.config import Settings
+    from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS
     from npugx_cache.store import FolderStore, Listed, open_folder
 
     store = open_folder(Settings(cache_dir=folder))

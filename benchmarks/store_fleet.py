@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[1]
 # All that a hit loads, and not only the package's front door.
-HIT = "npugx_cache.store.folder_store, npugx_cache.store.blobs"
+HIT = "npugx_cache.store.folder_store, npugx_cache.store.content.blobs"
 
 
 def import_cost(runs: int) -> dict[str, float]:
@@ -121,7 +121,7 @@ import json, os, sys, time
 from pathlib import Path
 from npugx_cache.config import Settings
 from npugx_cache.store import Draft, open_folder
-import diskcache, filelock, npugx_cache.store.lock, npugx_cache.store.publish
+import diskcache, filelock, npugx_cache.store.content.lock, npugx_cache.store.content.publish
 kind, root, processes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 root.mkdir(parents=True, exist_ok=True)
 result = root / "result"

@@ -11,8 +11,8 @@ from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
     from npugx_cache.api import CachedFunction, cache_compile
+    from npugx_cache.entry.readable import readable_cache
     from npugx_cache.events import CacheInfo
-    from npugx_cache.readable import readable_cache
 
 __all__ = ["CacheInfo", "CachedFunction", "__version__", "cache_compile", "readable_cache"]
 __version__ = VERSION
@@ -21,7 +21,7 @@ _HOME = {
     "CacheInfo": "npugx_cache.events",
     "CachedFunction": "npugx_cache.api",
     "cache_compile": "npugx_cache.api",
-    "readable_cache": "npugx_cache.readable",
+    "readable_cache": "npugx_cache.entry.readable",
 }
 
 

@@ -15,23 +15,24 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
-from npugx_cache import config, restore, store, targets
-from npugx_cache._compat import runtime
+from npugx_cache import arguments, config, store
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
+from npugx_cache.binding import State
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.entry import restore
+from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import OptionError
-from npugx_cache.guards.sources import Scope
-from npugx_cache.recipe import Recipe, check_decompositions, check_options
-from npugx_cache.restore import Specialisation
-from npugx_cache.state import State
+from npugx_cache.key.recipe import Recipe, check_decompositions, check_options
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
+    from npugx_cache.capture_plan import Warmed
     from npugx_cache.config import Settings
     from npugx_cache.events import CacheInfo, Refusal
-    from npugx_cache.plans import Warmed
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -56,7 +57,7 @@ class CachedFunction:
         self._owner = owner
         self._state = State(recipe, settings, owner, warm)
         self._bound: dict[int, tuple[Any, State]] = {}
-        self._locals = targets.FrameLocals(recipe.function)
+        self._locals = arguments.FrameLocals(recipe.function)
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(self, name, getattr(recipe.function, name))
 
@@ -90,13 +91,13 @@ class CachedFunction:
         capture those again, the most used first. What needs a caller's own tensors is left out and
         named in the answer.
         """
-        from npugx_cache.plans import Warmed
+        from npugx_cache.capture_plan import Warmed
 
         planned = not args and not kwargs
         warmed = self.warm_from_plan() if planned else Warmed()
         if self._owner is not None:
             args = (self._owner, *args)
-        if not planned or targets.accepts(self._locals, args):
+        if not planned or arguments.accepts(self._locals, args):
             with torch.no_grad():
                 self._find(args, kwargs, warming=True)
         return warmed
@@ -235,10 +236,10 @@ def cache_compile(
         inner = decorated.forward if is_module else decorated
         if isinstance(inner, CachedFunction):
             inner = inner.__wrapped__
-        function, owner = targets.split(inner)
+        function, owner = arguments.split(inner)
         recipe = Recipe(
             function=function,
-            title=targets.name_of(function),
+            title=arguments.name_of(function),
             backend=engine,
             options=checked,
             dynamic=dynamic,

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import frame
-from npugx_cache._compat import compile_lock, runtime
-from npugx_cache.artifact import Artifact, Bindings, Conditions
 from npugx_cache.backend import engines
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
+from npugx_cache.conditions.source_facts import group_fact, operator_fact
+from npugx_cache.entry import frame
+from npugx_cache.entry.artifact import Artifact, Bindings, Conditions
+from npugx_cache.entry.readable import Readable, render
 from npugx_cache.events import Progress
 from npugx_cache.portable import NotPortable, devices
-from npugx_cache.readable import Readable, render
-from npugx_cache.source import group_fact, operator_fact
+from npugx_cache.private import compile_lock, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import torch
     from torch import fx
 
-    from npugx_cache.backend.library import Library
+    from npugx_cache.backend.inductor.library import Library
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.program import Program
-    from npugx_cache.fingerprint import Factor
-    from npugx_cache.guards.sources import Scope
+    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.conditions.source_facts import SourceFact
+    from npugx_cache.entry.size_history import Known
+    from npugx_cache.key.fingerprint import Factor
+    from npugx_cache.key.recipe import Recipe
     from npugx_cache.portable.devices import Accelerator, Rename
-    from npugx_cache.recipe import Recipe
-    from npugx_cache.sizes import Known
-    from npugx_cache.source import SourceFact
     from npugx_cache.trace import Traced
-    from npugx_cache.trace.unstorable import LocalOnly, Untraceable
+    from npugx_cache.trace.process_local import LocalOnly, Untraceable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def compile_call(
     `known` says which sizes were met before; it counts with `dynamic=None` alone.
     """
     from npugx_cache.interruptions import let_through
-    from npugx_cache.trace.unstorable import Untraceable
+    from npugx_cache.trace.process_local import Untraceable
 
     with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:
         outcome = None
@@ -119,7 +119,7 @@ def _said(outcome: LocalOnly | Untraceable, scope: Scope) -> LocalOnly | Untrace
 
     The reason goes to logs and into the store, and messages of errors may quote an argument.
     """
-    from npugx_cache.signature import without_texts
+    from npugx_cache.key.signature import without_texts
 
     return replace(outcome, reason=without_texts(outcome.reason, scope.frame_locals))
 
@@ -188,7 +188,7 @@ def _bindings(
             layout=None,
             library=None,
         )
-    from npugx_cache.backend.capturable import layout_of
+    from npugx_cache.backend.capture_layout import layout_of
     from npugx_cache.backend.runtime import compiled
 
     return Bindings(

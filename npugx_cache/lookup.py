@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import environment, events, restore, sizes, store
-from npugx_cache._compat import compile_lock
-from npugx_cache.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
-from npugx_cache.call import Call, bypass_draft, graph_draft, open_for, refuses
+from npugx_cache import events, store
 from npugx_cache.compile import Compiled, compile_call
+from npugx_cache.conditions.check import live_state
+from npugx_cache.entry import restore, size_history
+from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
+from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import (
     BackendUnavailable,
     CorruptEntry,
@@ -22,24 +23,24 @@ from npugx_cache.errors import (
     Uncacheable,
     VerificationError,
 )
-from npugx_cache.fingerprint import Fingerprint, differences
+from npugx_cache.failed_traces import Untraced
 from npugx_cache.forks import NamedLocks, survive_forks
-from npugx_cache.guards.check import live_state
+from npugx_cache.key import environment
+from npugx_cache.key.fingerprint import Fingerprint, differences
+from npugx_cache.key.signature import Signature, kinds_of_arguments, read_arguments
 from npugx_cache.portable import NotPortable, digest
-from npugx_cache.restore import Specialisation
-from npugx_cache.signature import Signature
-from npugx_cache.untraced import Untraced
+from npugx_cache.private import compile_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.capture import Captures
+    from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.config import Settings
-    from npugx_cache.guards.sources import Scope
-    from npugx_cache.recipe import Recipe
+    from npugx_cache.key.recipe import Recipe
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
-    from npugx_cache.trace.unstorable import LocalOnly, Untraceable
+    from npugx_cache.trace.process_local import LocalOnly, Untraceable
 
 _MAX_REFUSALS = 16
 _MAX_NOTES = 8
@@ -296,7 +297,7 @@ class Lookup:
     ) -> Specialisation | Bypass:
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
-        outcome = self._compile(call, sizes.seen(asked, call.fingerprint.key, call.scope))
+        outcome = self._compile(call, size_history.seen(asked, call.fingerprint.key, call.scope))
         if not warming and getattr(outcome, "lasting", True):
             self._counted().note(call.signature.leaves, nearest)
         if not isinstance(outcome, Compiled):
@@ -322,10 +323,12 @@ class Lookup:
 
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
         """A hit under `NPUGX_CACHE_VERIFY=recompile`; raises `VerificationError`."""
-        from npugx_cache import recheck
+        from npugx_cache.entry import recheck
 
         title, opened = self.recipe.title, self.opened()
-        outcome = self._compile(call, sizes.before(opened, call.fingerprint.key, found.entry))
+        outcome = self._compile(
+            call, size_history.before(opened, call.fingerprint.key, found.entry)
+        )
         if not isinstance(outcome, Compiled):
             raise VerificationError(title, f"now it can't be stored: {outcome.reason}", None, None)
         for manifest in opened.candidates(call.fingerprint.key).manifests if opened else ():
@@ -336,7 +339,7 @@ class Lookup:
         fresh = self._bound(outcome.artifact.to_blobs(), call)
         return recheck.comparing_results(title, found, fresh.run, outcome.artifact)
 
-    def _compile(self, call: Call, known: sizes.Known) -> Compiled | LocalOnly | Untraceable:
+    def _compile(self, call: Call, known: size_history.Known) -> Compiled | LocalOnly | Untraceable:
         factors = call.fingerprint.factors
         return compile_call(
             self.recipe, call.args, call.kwargs, call.scope, live_state(), factors, known
@@ -383,7 +386,7 @@ class Lookup:
         return None
 
     def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
-        from npugx_cache.trace.unstorable import LocalOnly
+        from npugx_cache.trace.process_local import LocalOnly
 
         if isinstance(outcome, LocalOnly):
             self._note_bypass(outcome, call)
@@ -437,3 +440,83 @@ class Lookup:
 
     def _log(self, outcome: str, started: float, detail: str) -> None:
         events.log_lookup(self.recipe.title, outcome, time.perf_counter() - started, detail)
+
+
+# One call that needs an answer, and the manifests that are published about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that needs an answer. `args` include the object that a method is bound to.
+
+    `tried` are the entries whose conditions don't hold for this call. `outdated` are those of them
+    that were made from other code than the code that is loaded now.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    scope: Scope
+    signature: Signature
+    fingerprint: Fingerprint
+    call_state: tuple[object, ...]
+    tried: set[str] = field(default_factory=set)
+    outdated: set[str] = field(default_factory=set)
+
+
+def _about(recipe: Recipe, call: Call, arguments: str) -> dict[str, Any]:
+    return {
+        "function": recipe.title,
+        "backend": recipe.backend,
+        "signature": arguments,
+        "signature_id": call.signature.exact,
+        "environment": environment.summary(),
+    }
+
+
+def graph_draft(
+    recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]
+) -> store.Draft:
+    guards = outcome.artifact.conditions.guards
+    return store.Draft(
+        key=call.fingerprint.key,
+        identity=recipe.identity,
+        kind="graph",
+        cost_seconds=outcome.seconds,
+        factors=call.fingerprint.factors,
+        about=_about(recipe, call, read_arguments(call.scope.frame_locals, guards)),
+        blobs=blobs,
+    )
+
+
+def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -> store.Draft:
+    """A note that such calls can't be cached, so that other processes don't compile in vain."""
+    arguments = kinds_of_arguments(call.scope.frame_locals)
+    conditions = outcome.conditions
+    return store.Draft(
+        key=call.fingerprint.key,
+        identity=recipe.identity,
+        kind="bypass",
+        cost_seconds=0.0,
+        factors=call.fingerprint.factors,
+        about={
+            **_about(recipe, call, arguments),
+            "reason": outcome.reason,
+            "calls": call.signature.types,
+        },
+        blobs={} if conditions is None else {CONDITIONS: conditions.pack()},
+    )
+
+
+def refuses(manifest: store.Manifest, call: Call) -> bool:
+    """Whether a bypass was noted for calls with arguments of these types, on any conditions."""
+    return manifest.about.get("calls") == call.signature.types
+
+
+def open_for(recipe: Recipe, settings: Settings) -> store.Store | store.Unusable:
+    """The store that a function's entries may come from."""
+    if recipe.backend == "inductor" and settings.trust == "group":
+        return store.Unusable(
+            "the backend 'inductor' stores machine code, which is loaded under the trust modes "
+            "private and signed only, not under group"
+        )
+    return store.open_store(settings)

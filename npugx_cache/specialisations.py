@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from npugx_cache import environment
 from npugx_cache.forks import survive_forks
+from npugx_cache.key import environment
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.guards.sources import Scope
-    from npugx_cache.restore import Specialisation
+    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.entry.restore import Specialisation
 
 
 class Specialisations:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.folder_store import FolderStore, open_folder
+    from npugx_cache.store.format.manifest import BlobRef, Draft, Factors, Manifest
+    from npugx_cache.store.format.plain import Plain
     from npugx_cache.store.interface import Store
-    from npugx_cache.store.lock import Locked, NotLocked
-    from npugx_cache.store.manifest import BlobRef, Draft, Factors, Manifest
-    from npugx_cache.store.plain import Plain
-    from npugx_cache.store.policy import PrunePolicy
-    from npugx_cache.store.prune import PruneReport
     from npugx_cache.store.results import (
         Candidates,
         Listed,
         Miss,
         NotStored,
+        PrunePolicy,
         Published,
         Refused,
         Unusable,
     )
     from npugx_cache.store.tiers import open_store
+    from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
     "BlobRef",
@@ -51,16 +51,16 @@ __all__ = [
 _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
     "interface": ("Store",),
-    "lock": ("Locked", "NotLocked"),
-    "manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
-    "plain": ("Plain",),
-    "policy": ("PrunePolicy",),
-    "prune": ("PruneReport",),
+    "content.lock": ("Locked", "NotLocked"),
+    "format.manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
+    "format.plain": ("Plain",),
+    "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",
         "Listed",
         "Miss",
         "NotStored",
+        "PrunePolicy",
         "Published",
         "Refused",
         "Unusable",
@@ -82,4 +82,5 @@ def __getattr__(name: str) -> object:
 
 def preload() -> None:
     """Import what a lookup that hits needs, so that no call waits for it."""
-    from npugx_cache.store import blobs, tiers  # noqa: F401
+    from npugx_cache.store import tiers  # noqa: F401
+    from npugx_cache.store.content import blobs  # noqa: F401

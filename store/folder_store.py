@@ -2,44 +2,57 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import os
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Protocol
 
 from npugx_cache.config import state_folder
-from npugx_cache.store import blobs, entries, flushing
-from npugx_cache.store.files import quarantine
-from npugx_cache.store.layout import stamp_shard
-from npugx_cache.store.opening import folder_of, look_again, prepare_folder, tell_who_can_mend
-from npugx_cache.store.plain import Malformed
-from npugx_cache.store.policy import PrunePolicy
+from npugx_cache.store.content import blobs, entries
+from npugx_cache.store.content.files import quarantine
+from npugx_cache.store.content.opening import (
+    folder_of,
+    look_again,
+    prepare_folder,
+    tell_who_can_mend,
+)
+from npugx_cache.store.content.verified import Verified
+from npugx_cache.store.format.layout import stamp_shard
+from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.results import (
     Candidates,
     Listed,
     Miss,
     NotStored,
+    PrunePolicy,
     Published,
     Refused,
     Unusable,
 )
-from npugx_cache.store.upkeep import Upkeep
-from npugx_cache.store.usage import Usage, Use
-from npugx_cache.store.verified import Verified
+from npugx_cache.store.upkeep.limits import Upkeep
+from npugx_cache.store.upkeep.usage import Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from npugx_cache.config import Settings
-    from npugx_cache.store.index import Overview
-    from npugx_cache.store.layout import Folder
-    from npugx_cache.store.lock import Locked, NotLocked
-    from npugx_cache.store.manifest import Draft, Manifest
-    from npugx_cache.store.plain import Plain
-    from npugx_cache.store.prune import PruneReport
-    from npugx_cache.store.publish import Prepared
+    from npugx_cache.store.content.lock import Locked, NotLocked
+    from npugx_cache.store.content.publish import Prepared
+    from npugx_cache.store.format.layout import Folder
+    from npugx_cache.store.format.manifest import Draft, Manifest
+    from npugx_cache.store.format.plain import Plain
+    from npugx_cache.store.upkeep.index import Overview
+    from npugx_cache.store.upkeep.prune import PruneReport
+
+    class Flushed(Protocol):
+        def flush(self) -> None: ...
+
 
 _TOUCH_EVERY = 3600.0
 
@@ -58,7 +71,7 @@ class FolderStore:
         self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), self._state)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
-        flushing.opened(self)
+        opened(self)
 
     @property
     def root(self) -> Path:
@@ -107,8 +120,8 @@ class FolderStore:
     def publish(self, draft: Draft) -> Published | NotStored:
         if self._folder.readonly is not None:
             return NotStored(reason=f"read-only: {self._folder.readonly}")
-        from npugx_cache.store.lock import note_cost
-        from npugx_cache.store.publish import prepare
+        from npugx_cache.store.content.lock import note_cost
+        from npugx_cache.store.content.publish import prepare
 
         try:
             entry = prepare(draft, self._folder.secret)
@@ -124,7 +137,7 @@ class FolderStore:
 
     def _put(self, entry: Prepared) -> str | None:
         """Write an entry; return why it could not be, or None."""
-        from npugx_cache.store.publish import write
+        from npugx_cache.store.content.publish import write
 
         folder = self._folder
         try:
@@ -146,7 +159,7 @@ class FolderStore:
 
     def adopt(self, other: FolderStore, manifest: Manifest) -> str | None:
         """Copy an entry from another store; return why it could not be, or None."""
-        from npugx_cache.store.transfer import take
+        from npugx_cache.store.content.publish import take
 
         if self._folder.readonly is not None:
             return self._folder.readonly
@@ -166,7 +179,7 @@ class FolderStore:
 
         Without `wait` the bound is what the work under this lock took the last time.
         """
-        from npugx_cache.store.lock import Wait, hold
+        from npugx_cache.store.content.lock import Wait, hold
 
         with hold(self._folder, name, Wait(seconds=wait, done=done)) as answer:
             yield answer
@@ -184,12 +197,12 @@ class FolderStore:
             count, key, _ = self._hits.get(manifest.entry, (0, manifest.key, now))
             self._hits[manifest.entry] = (count + 1, key, now)
         if first:
-            flushing.has_hits(self)
+            has_hits(self)
 
     def flush(self) -> None:
         """Write the counters and freshen the entries hit. Called by itself soon after a hit."""
         # First, so that a hit that comes in between asks for a flush of its own.
-        flushing.flushed(self)
+        flushed(self)
         with self._mutex:
             hits, self._hits = self._hits, {}
         if not hits or self._folder.readonly is not None:
@@ -206,12 +219,12 @@ class FolderStore:
         )
 
     def read_record(self, entry: str) -> Plain:
-        from npugx_cache.store import records
+        from npugx_cache.store.upkeep import records
 
         return records.read(self._folder, entry)
 
     def write_record(self, entry: str, data: Plain) -> str | None:
-        from npugx_cache.store import records
+        from npugx_cache.store.upkeep import records
 
         return records.write(self._folder, entry, data)
 
@@ -236,7 +249,7 @@ class FolderStore:
 
     def overview(self) -> tuple[Overview, Mapping[str, Use]]:
         """Return what `listing` would, in brief and from the index, and the counters by entry."""
-        from npugx_cache.store.index import Index
+        from npugx_cache.store.upkeep.index import Index
 
         return Index(self._folder, self._state).overview(), self._usage.load()
 
@@ -248,7 +261,7 @@ class FolderStore:
         progress: Callable[[int, int], None] | None = None,
     ) -> PruneReport:
         """Evict what the policy says; `progress(done, total)` is called per entry."""
-        from npugx_cache.store.plan import Limits
+        from npugx_cache.store.upkeep.eviction import Limits
 
         self.flush()
         return self._upkeep.prune(policy, Limits(dry_run=dry_run, progress=progress))
@@ -280,3 +293,66 @@ def open_folder(settings: Settings) -> FolderStore | Unusable:
         weigh=settings.policy,
     )
     return FolderStore(folder, caps=caps)
+
+
+# Writes the hits that stores count in memory: some seconds later, and when the process ends.
+#
+# Writing at exit alone would not do. A server lives for days and is then killed, and a cleaner
+# would take its entries for unused. Children of multiprocessing end without running atexit.
+
+
+SOON = 10.0
+_open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
+# A store that nobody holds any more still has its hits to write.
+_with_hits: set[Flushed] = set()
+_waiting: list[threading.Timer] = []
+_finalized_in: set[int] = set()
+
+
+def opened(store: FolderStore) -> None:
+    _open_stores.add(store)
+
+
+def has_hits(store: Flushed) -> None:
+    """Have a store flushed soon. Called once between two flushes of it, on the way of a hit."""
+    _with_hits.add(store)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and os.getpid() not in _finalized_in:
+        _finalized_in.add(os.getpid())
+        util.Finalize(None, _flush_all, exitpriority=0)
+    if not _waiting:
+        timer = threading.Timer(SOON, _flush_all)
+        timer.daemon = True
+        _waiting.append(timer)  # before it starts: what it does first is to clear this
+        try:
+            timer.start()
+        except RuntimeError:  # at the end of an interpreter no thread can be; atexit flushes then
+            _waiting.clear()
+
+
+def flushed(store: Flushed) -> None:
+    _with_hits.discard(store)
+
+
+def _flush_all() -> None:
+    _waiting.clear()
+    for store in list(_with_hits):
+        with contextlib.suppress(Exception):
+            store.flush()
+
+
+@atexit.register
+def _at_exit() -> None:
+    _flush_all()
+    for store in list(_open_stores):
+        store.settle()
+
+
+def _after_fork() -> None:
+    _with_hits.clear()
+    _waiting.clear()  # the thread stayed with the parent
+    for store in list(_open_stores):
+        store.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -6,10 +6,10 @@ every start, and each instance ten times as long.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from npugx_cache.store.manifest import Manifest
+    from npugx_cache.store.format.manifest import Manifest
 
 
 class Miss(NamedTuple):
@@ -57,3 +57,29 @@ class Listed(NamedTuple):
     stored_bytes: int
     hits: int
     last_used: float
+
+
+# The limits of a store, and which entries go first when a limit is exceeded.
+
+
+Weigh = Literal["lru", "cost"]
+
+
+class PrunePolicy(NamedTuple):
+    """What to keep: `max_size` in bytes, `older_than` in seconds since the last use.
+
+    `weigh` says what goes first: what was not used for longest, or, weighed by cost, what was
+    not used for long, is large and was cheap to compile. `bypasses`: the stored notes of calls that
+    can't be cached go, and nothing else does.
+    """
+
+    max_size: int | None = None
+    max_entries: int | None = None
+    older_than: float | None = None
+    weigh: Weigh = "lru"
+    everything: bool = False
+    bypasses: bool = False
+
+    @property
+    def limits_nothing(self) -> bool:
+        return self.max_size is None and self.max_entries is None and self.older_than is None

@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npugx_cache.config import Settings
+    from npugx_cache.store.content.lock import Locked, NotLocked
+    from npugx_cache.store.format.manifest import Draft, Manifest
+    from npugx_cache.store.format.plain import Plain
     from npugx_cache.store.interface import Store
-    from npugx_cache.store.lock import Locked, NotLocked
-    from npugx_cache.store.manifest import Draft, Manifest
-    from npugx_cache.store.plain import Plain
-    from npugx_cache.store.policy import PrunePolicy
-    from npugx_cache.store.prune import PruneReport
-    from npugx_cache.store.results import NotStored, Published, Refused
+    from npugx_cache.store.results import NotStored, PrunePolicy, Published, Refused
+    from npugx_cache.store.upkeep.prune import PruneReport
 
 
 class Layered:

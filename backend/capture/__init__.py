@@ -70,7 +70,7 @@ def _captured(
     streams = runtime.streams_of(program)
     if streams is None:
         return Runner(program, layout, constants, captures, device)
-    from npugx_cache.backend.capture.sides import SideStreamsRunner
+    from npugx_cache.backend.capture.multi_stream import SideStreamsRunner
 
     return SideStreamsRunner(program, layout, constants, captures, device, streams)
 

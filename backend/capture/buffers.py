@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from npugx_cache._compat import runtime
-from npugx_cache.backend.capture.spans import extent_of
+from npugx_cache.backend.capture.outputs import extent_of
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

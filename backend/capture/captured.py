@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.buffers import Buffer, fill, transfer, write_back
-from npugx_cache.backend.capture.spans import Spans, span_of
+from npugx_cache.backend.capture.outputs import Spans, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npugx_cache._compat.runtime import StorageReference
     from npugx_cache.backend.capture.device import Device, Replayable
     from npugx_cache.backend.capture.keys import Key
     from npugx_cache.backend.capture.outputs import Outputs
     from npugx_cache.backend.capture.planned import Planned
     from npugx_cache.backend.capture.tasks import Recorder
+    from npugx_cache.private.runtime import StorageReference
 
 
 @dataclass(slots=True, eq=False)

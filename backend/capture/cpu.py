@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import runtime
 from npugx_cache.backend.capture.device import Captured
 from npugx_cache.backend.capture.outputs import tensors_in
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import cuda
 from npugx_cache.backend.capture.streamed import StreamedDevice
+from npugx_cache.private import cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

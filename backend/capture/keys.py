@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache.backend.capture.layout import Role
-from npugx_cache.backend.capture.spans import Spans, span_of
+from npugx_cache.backend.capture.outputs import Spans, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import determinism
 from npugx_cache.backend.capture import deadlock
 from npugx_cache.backend.capture.npu_tasks import NpuUpdates
 from npugx_cache.backend.capture.streamed import StreamedDevice
+from npugx_cache.private import determinism
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping

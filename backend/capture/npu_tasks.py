@@ -12,9 +12,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache._compat import determinism, npu
 from npugx_cache.backend import operators
 from npugx_cache.forks import survive_forks
+from npugx_cache.private import determinism, npu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

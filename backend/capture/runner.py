@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import runtime
 from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.capture import planned
 from npugx_cache.backend.capture.buffers import Buffer, fill, transfer
@@ -23,6 +22,7 @@ from npugx_cache.backend.capture.keys import Keys
 from npugx_cache.backend.capture.outputs import Outputs
 from npugx_cache.backend.capture.tasks import Length, Recorder
 from npugx_cache.interruptions import let_through
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from npugx_cache._compat import schemas
+from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

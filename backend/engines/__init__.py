@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.backend.capture import Captures
-    from npugx_cache.backend.library import Library
+    from npugx_cache.backend.inductor.library import Library
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.passes import Pass
     from npugx_cache.backend.program import Program

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache._compat import inductor, lowering
-from npugx_cache.backend.capturable import layout_of
+from npugx_cache.backend import lowering
 from npugx_cache.backend.capture.layout import Role
+from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, NotCompiled, PassReport
 from npugx_cache.backend.graph import to_program
-from npugx_cache.backend.library import Library
+from npugx_cache.backend.inductor.library import Library
+from npugx_cache.backend.inductor.splitting import Computing, Split, split
 from npugx_cache.backend.options.inductor import InductorOptions
-from npugx_cache.backend.splitting import Computing, Split, split
 from npugx_cache.errors import OptionError
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import inductor_compile
 
 if TYPE_CHECKING:
     from torch import fx
@@ -56,9 +57,9 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         return None  # views and arithmetic on sizes
     try:
         data = _compiled(graph_module, graph, parts, settings)
-    except inductor.NotCompiled as error:
+    except inductor_compile.NotCompiled as error:
         raise NotCompiled(str(error)) from error
-    except inductor.SettingError as error:
+    except inductor_compile.SettingError as error:
         raise OptionError(str(error)) from error
     finish, _ = to_program(parts.finish)
     names = zip(operator_names(finish), finish.operators, strict=True)
@@ -118,11 +119,11 @@ def _require_plain(tensor: torch.Tensor) -> None:
 def _compiled(
     graph_module: fx.GraphModule, graph: _Inputs, parts: Split, settings: dict[str, Any]
 ) -> bytes:
-    mode = inductor.fake_mode_of(graph.values)
+    mode = inductor_compile.fake_mode_of(graph.values)
     if mode is None:
         raise NotPortable("the graph has no tensors among its arguments")
-    sizes = [inductor.fake_of_size(mode, graph.values[i]) for i in graph.sizes]
-    own = [inductor.fake_constant(mode, tensor) for tensor in graph.constants.values()]
+    sizes = [inductor_compile.fake_of_size(mode, graph.values[i]) for i in graph.sizes]
+    own = [inductor_compile.fake_constant(mode, tensor) for tensor in graph.constants.values()]
     places = (*graph.tensors, *graph.sizes)
 
     def compute(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -136,4 +137,4 @@ def _compiled(
         return made
 
     tensors = [graph.values[i] for i in graph.tensors]
-    return inductor.compile_library(compute, [*tensors, *sizes, *own], mode, settings)
+    return inductor_compile.compile_library(compute, [*tensors, *sizes, *own], mode, settings)

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.backend.engines import Engine
 from npugx_cache.backend.passes.cat import remove_cats
-from npugx_cache.backend.passes.copies import remove_copies
+from npugx_cache.backend.passes.copies import remove_copies, remove_self_copies
 from npugx_cache.backend.passes.copy_back import recover_view_inplace, reinplace_inputs
-from npugx_cache.backend.passes.custom import custom_pass
+from npugx_cache.backend.passes.custom import custom_pass, dump_results
 from npugx_cache.backend.passes.dead_code import remove_dead_code
-from npugx_cache.backend.passes.dump import dump_results
 from npugx_cache.backend.passes.functional_calls import (
     decompose_auto_functionalized,
     decompose_functional_variants,
 )
 from npugx_cache.backend.passes.noop import remove_noops
-from npugx_cache.backend.passes.npu_fusions import fuse_for_npu
+from npugx_cache.backend.passes.npu.fusions import fuse_for_npu
 from npugx_cache.backend.passes.pattern_fusion import fuse_patterns
 from npugx_cache.backend.passes.reinplace import reinplace
-from npugx_cache.backend.passes.self_copy import remove_self_copies
 from npugx_cache.backend.passes.workspaces import give_workspaces
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache._compat import native
 from npugx_cache.backend.options.table import CAPTURE, Options
 from npugx_cache.errors import OptionError
 from npugx_cache.portable import NotPortable, encode
+from npugx_cache.private import inductor_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, An
 
 def _check(name: str, value: object) -> None:
     # Types are checked at the first compile: that takes Inductor, and a restart has none.
-    if name not in native.setting_names():
+    if name not in inductor_run.setting_names():
         raise OptionError(
             f"unknown option {name!r}; options of the backend 'inductor' are the settings of "
             f"torch._inductor.config and, with {CUDAGRAPHS}=True, {', '.join(sorted(CAPTURE))}"

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx.node import map_arg
 
-from npugx_cache._compat import lowering, schemas
+from npugx_cache.backend import lowering
 from npugx_cache.backend.passes import effects, layout
 from npugx_cache.backend.passes.ordering import Ordering
+from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

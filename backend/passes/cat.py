@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
-from npugx_cache._compat import lowering, schemas
+from npugx_cache.backend import lowering
 from npugx_cache.backend.passes import layout
 from npugx_cache.backend.passes.aliasing import Aliasing, known
+from npugx_cache.backend.passes.layout import Sizes
 from npugx_cache.backend.passes.same_memory import same_memory
-from npugx_cache.backend.passes.sizes import Sizes
+from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

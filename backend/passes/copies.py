@@ -15,6 +15,8 @@ from torch import fx
 
 from npugx_cache.backend.passes import layout
 from npugx_cache.backend.passes.aliasing import Aliasing, known
+from npugx_cache.backend.passes.effects import moves_values
+from npugx_cache.backend.passes.same_memory import same_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,3 +110,22 @@ _COPIES: dict[Any, Callable[[fx.Node], Any]] = {
     aten.constant_pad_nd.default: _first_if(lambda node: _all(node.args[1], 0)),
     aten.cat.default: _only,
 }
+
+
+# Self-copy elimination: `x.copy_(x)` writes what is there already.
+
+
+COPY = torch.ops.aten.copy_.default
+
+
+def remove_self_copies(graph: fx.Graph) -> int:
+    """Drop copies of a value onto itself, also through views that are the same elements."""
+    if moves_values(graph):
+        return 0
+    removed = 0
+    for node in list(graph.nodes):
+        if node.target == COPY and same_memory(node.args[0], node.args[1]):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            removed += 1
+    return removed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npugx_cache._compat.schemas import acts
+from npugx_cache.private.schemas import acts
 
 if TYPE_CHECKING:
     from torch import fx

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from npugx_cache._compat import schemas
 from npugx_cache.backend.program import SCOPES
+from npugx_cache.private import schemas
 
 _SWITCHING = frozenset({"streams", "npugraph_ex"})
 """Namespaces of operators that change the stream of the calls after them, or order streams."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache._compat import schemas
+from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
     from torch import fx

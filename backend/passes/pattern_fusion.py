@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import lowering
-from npugx_cache.backend import patterns
+from npugx_cache.backend import lowering, patterns
 from npugx_cache.backend.passes.aliasing import Aliasing, known
 from npugx_cache.backend.passes.view_to_reshape import views_to_reshapes
 from npugx_cache.events import logger
@@ -29,7 +28,7 @@ def fuse_patterns(graph: fx.Graph) -> int:
     registered = patterns.registered()
     if not registered or known(graph) is None:
         return 0
-    from npugx_cache._compat import patterns as torchs  # loads Inductor
+    from npugx_cache.private import patterns as torchs  # loads Inductor
 
     matcher = torchs.compiled(registered, _keeps_memory)
     module: Any = graph.owning_module

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import fx
 
-from npugx_cache._compat import lowering, schemas
+from npugx_cache.backend import lowering
 from npugx_cache.backend.passes import effects, layout
+from npugx_cache.private import schemas
 
 
 def base_of(node: fx.Node) -> fx.Node:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from npugx_cache._compat import lowering, schemas
+from npugx_cache.backend import lowering
+from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable

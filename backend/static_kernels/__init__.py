@@ -15,15 +15,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache._compat import npu
 from npugx_cache.backend.capture import device as capture_device
-from npugx_cache.backend.capture.spans import extent_of
+from npugx_cache.backend.capture.outputs import extent_of
 from npugx_cache.backend.runtime import limits_cores
 from npugx_cache.backend.static_kernels import tool
 from npugx_cache.backend.static_kernels.installed import INSTALLED
 from npugx_cache.backend.static_kernels.packages import NoKernels
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
 from npugx_cache.interruptions import let_through
+from npugx_cache.private import npu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npugx_cache import config
-from npugx_cache._compat import npu
 from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.static_kernels import tool
 from npugx_cache.forks import survive_forks
+from npugx_cache.private import npu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import config
-from npugx_cache._compat import npu
 from npugx_cache.backend.static_kernels.packages import NoKernels
+from npugx_cache.private import npu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

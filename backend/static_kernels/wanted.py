@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache._compat import determinism, npu
 from npugx_cache.backend.static_kernels import custom_operators
+from npugx_cache.private import determinism, npu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,9 @@ import click
 from npugx_cache.cli import output
 from npugx_cache.cli.filters import all_pass
 from npugx_cache.cli.opening import Failure, WrongInput, load_settings, open_existing
-from npugx_cache.store import FolderStore, Unusable, bundle, open_folder
-from npugx_cache.store.usage import Use
+from npugx_cache.store import FolderStore, Unusable, open_folder
+from npugx_cache.store.tools import bundle
+from npugx_cache.store.upkeep.usage import Use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from npugx_cache.cli.opening import WrongInput, load_settings
 
 def print_doctor(directory: str | None, form: str) -> str | None:
     """Examine the folder; return what is bad about it, or None."""
-    from npugx_cache.store.doctor import examine
+    from npugx_cache.store.tools.doctor import examine
 
     settings = load_settings(directory)
     if not settings.cache_dir.is_dir():

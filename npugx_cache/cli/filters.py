@@ -15,8 +15,8 @@ from npugx_cache.cli.opening import duration, size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from npugx_cache.store.columns import Row
-    from npugx_cache.store.usage import Use
+    from npugx_cache.store.upkeep.index import Row
+    from npugx_cache.store.upkeep.usage import Use
 
 _EXPRESSION = re.compile(r"\s*([a-z]+)\s*(>=|<=|!=|=|>|<)\s*(.+?)\s*")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {

@@ -12,7 +12,7 @@ from npugx_cache.cli.opening import WrongInput
 
 def make_key(file: str) -> None:
     """Write a new signing key that only its owner can read; never over an existing file."""
-    from npugx_cache.store.signing import new_secret
+    from npugx_cache.store.format.signing import new_secret
 
     try:
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

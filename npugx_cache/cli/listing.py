@@ -9,15 +9,15 @@ import click
 from npugx_cache.cli import output
 from npugx_cache.cli.filters import all_pass, parse
 from npugx_cache.cli.opening import load_settings, open_existing
-from npugx_cache.store.index import Overview
-from npugx_cache.store.usage import Use
+from npugx_cache.store.upkeep.index import Overview
+from npugx_cache.store.upkeep.usage import Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from npugx_cache.cli.filters import Test
     from npugx_cache.store import Refused
-    from npugx_cache.store.columns import Columns, Row
+    from npugx_cache.store.upkeep.index import Columns, Row
 
 T = TypeVar("T")
 _SHOWN_DIGITS = 12

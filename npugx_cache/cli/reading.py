@@ -21,7 +21,7 @@ def print_readable(entry: str, directory: str | None, file: str | None, color: s
 
 
 def _read(entry: str, directory: str | None, file: str | None) -> str:
-    from npugx_cache.readable import readable_cache
+    from npugx_cache.entry.readable import readable_cache
 
     if "/" not in entry and open_existing(directory, "readonly") is None:
         # Asked before anything opens it for writing, which would create it.

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from npugx_cache import plan_record
 from npugx_cache.cli import output
 from npugx_cache.cli.opening import WrongInput, open_existing
+from npugx_cache.entry import capture_plan_format
 from npugx_cache.store import Miss
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
 
 def _plan(store: FolderStore, entry: str) -> list[dict[str, Any]]:
     try:
-        graphs = plan_record.graphs_of(store.read_record(entry))
+        graphs = capture_plan_format.graphs_of(store.read_record(entry))
     except ValueError:
         return []
     rows = [

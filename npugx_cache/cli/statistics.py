@@ -6,8 +6,8 @@ import click
 
 from npugx_cache.cli import output
 from npugx_cache.cli.opening import load_settings, open_existing
-from npugx_cache.store.index import Overview
-from npugx_cache.store.layout import is_quarantined, is_temporary, listdir
+from npugx_cache.store.format.layout import is_quarantined, is_temporary, listdir
+from npugx_cache.store.upkeep.index import Overview
 
 
 def print_stats(directory: str | None, form: str) -> None:

@@ -6,7 +6,7 @@ import click
 
 from npugx_cache.cli import output
 from npugx_cache.cli.opening import load_settings, open_existing
-from npugx_cache.store.verify import VerifyReport, verify
+from npugx_cache.store.tools.audit import VerifyReport, verify
 
 
 def print_verify(directory: str | None, form: str, *, repair: bool) -> str | None:

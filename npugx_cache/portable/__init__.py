@@ -6,18 +6,24 @@ address. `found` finds code by its name.
 """
 
 from npugx_cache.portable.digest import digest
-from npugx_cache.portable.found import contents, function_chain, look_up, unwrap
-from npugx_cache.portable.identity import code_hash, identity, resolve, resolve_op
 from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
     NotPortable,
     Plain,
+    code_hash,
+    contents,
     decode,
     describe,
     encode,
     encoded_keys,
     expression,
+    function_chain,
+    identity,
+    look_up,
     ordered_keys,
+    resolve,
+    resolve_op,
+    unwrap,
 )
 
 __all__ = [

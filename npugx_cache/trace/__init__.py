@@ -15,43 +15,44 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache import location, source
-from npugx_cache._compat import lstm, tracing
+from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY, NotCompiled
-from npugx_cache.guards.check import Guards
-from npugx_cache.guards.wording import Wording
+from npugx_cache.conditions import source_facts
+from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.explain import Wording
 from npugx_cache.portable import NotPortable, texts_in
-from npugx_cache.trace import capturing, reasons, same_call
+from npugx_cache.trace import compare, dynamo, refuse, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
-from npugx_cache.trace.devices import accelerator_of, placed
-from npugx_cache.trace.guards import add_guards, add_shape_conditions
-from npugx_cache.trace.placeholders import described, origins_of
-from npugx_cache.trace.refusal import conditions_of
-from npugx_cache.trace.roots import Roots
-from npugx_cache.trace.set_orders import add_orders, to_flip
-from npugx_cache.trace.source_facts import facts_of, owners_of, written_by_users
-from npugx_cache.trace.surroundings import (
+from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
+from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
+from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, written_by_users
+from npugx_cache.trace.conditions.surroundings import (
     add_answers,
     add_environment,
     add_hidden_names,
+    add_orders,
     attribute_lookups,
     refuse_names,
+    to_flip,
 )
-from npugx_cache.trace.tree_builder import TreeBuilder
-from npugx_cache.trace.unstorable import LocalOnly, Untraceable, local_only
+from npugx_cache.trace.device import accelerator_of, placed
+from npugx_cache.trace.observe import lstm
+from npugx_cache.trace.placeholders import described, origins_of
+from npugx_cache.trace.process_local import LocalOnly, Untraceable, local_only
+from npugx_cache.trace.refusal import conditions_of
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Mapping
 
-    from npugx_cache.artifact import Conditions
     from npugx_cache.backend.engines import PassReport
-    from npugx_cache.frame import Frame
-    from npugx_cache.guards import GuardTree
-    from npugx_cache.guards.sources import Scope
-    from npugx_cache.sizes import Known
-    from npugx_cache.trace.capturing import Capture
-    from npugx_cache.trace.source_facts import Owners
+    from npugx_cache.conditions import GuardTree
+    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.entry.artifact import Conditions
+    from npugx_cache.entry.frame import Frame
+    from npugx_cache.entry.size_history import Known
+    from npugx_cache.trace.conditions.source_facts import Owners
+    from npugx_cache.trace.dynamo import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +70,9 @@ class Traced:
     static: tuple[int, ...]
     guards: GuardTree
     frame: Frame
-    facts: tuple[source.SourceFact, ...]
+    facts: tuple[source_facts.SourceFact, ...]
     sizes: tuple[list[Any], list[Any]] = field(default=([], []))
-    """What Dynamo knew of sizes before and after (`_compat.size_memory`)."""
+    """What Dynamo knew of sizes before and after (`trace.observe.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
 
@@ -96,12 +97,12 @@ def trace(
     the user code behind decompositions and passes. Call it under `torch.no_grad()`.
     """
     before = frozenset(function.__globals__)
-    capture = partial(capturing.capture, function, args, kwargs, dynamic=dynamic, known=known)
+    capture = partial(dynamo.capture, function, args, kwargs, dynamic=dynamic, known=known)
     depends_on = partial(
         conditions_of, function=function, scope=scope, state=state, names_before=before
     )
     captured = capture()
-    if isinstance(captured, capturing.NotCaptured):
+    if isinstance(captured, dynamo.NotCaptured):
         conditions = depends_on(captured.met) if captured.lasting else None
         return Untraceable(reason=captured.reason, lasting=captured.lasting, conditions=conditions)
     roots = Roots(function.__globals__, before)
@@ -110,7 +111,7 @@ def trace(
         graph = lower(captured.output)
         if (key := to_flip(captured.walks)) is not None:
             again = capture(flipped=key)
-            captured, graph = same_call.either(key, captured, graph, again, lower)
+            captured, graph = compare.either(key, captured, graph, again, lower)
             roots = Roots(function.__globals__, before)
         traced = _portable(captured, graph, function, scope, roots, state, optimise, shaping)
         local = partial(_local_only, captured, function, scope, roots, depends_on)
@@ -119,13 +120,13 @@ def trace(
         return local_only(captured, function, scope, roots, str(error))
     except NotPortable as error:
         return _local_only(captured, function, scope, roots, depends_on, str(error))
-    except reasons.NotHere as error:
+    except refuse.NotHere as error:
         return Untraceable(reason=str(error))
-    except reasons.NotEager as error:
+    except refuse.NotEager as error:
         met = tracing.met_by(captured.output)
         return Untraceable(reason=str(error), conditions=depends_on(met))
     except tracing.ConstraintViolationError as error:
-        reason = reasons.of_violation(error)
+        reason = refuse.of_violation(error)
         return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(captured.output)))
 
 
@@ -185,13 +186,15 @@ def _portable(
     )
 
 
-def _asked(capture: Capture, builder: TreeBuilder) -> tuple[source.SourceFact, ...]:
+def _asked(capture: Capture, builder: TreeBuilder) -> tuple[source_facts.SourceFact, ...]:
     """Facts about what the traced code asked of classes, objects and tensors."""
     looked_up = attribute_lookups(builder, capture.output.graph_capture_output.traced_code)
     return (
-        *source.lookup_facts([*looked_up, *capture.asked.attributes]),
-        *source.class_facts_of(capture.asked.subclasses, builder.enums(), capture.asked.classes),
-        *source.tensor_method_facts(tracing.tensor_methods(capture.output)),
+        *source_facts.lookup_facts([*looked_up, *capture.asked.attributes]),
+        *source_facts.class_facts_of(
+            capture.asked.subclasses, builder.enums(), capture.asked.classes
+        ),
+        *source_facts.tensor_method_facts(tracing.tensor_methods(capture.output)),
     )
 
 
@@ -224,7 +227,7 @@ def _lowered(
     except tracing.NotKept as error:
         change = "do this outside the cached function"
         where = location.of_text(error.stack)
-        raise reasons.NotEager(location.reason(error.what, where, change)) from None
+        raise refuse.NotEager(location.reason(error.what, where, change)) from None
     called = tracing.custom_operators(output)
     if inlined := called.keys() - tracing.operators_in(graph).keys():
         what = f"the Python body of operator {min(inlined)} was traced through"
@@ -236,10 +239,10 @@ def _lowered(
         target, stack = graph.meta[tracing.RESHAPED]
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
-        raise reasons.NotEager(location.reason(what, location.of_text(stack), change))
+        raise refuse.NotEager(location.reason(what, location.of_text(stack), change))
     if call := lstm.otherwise(output.backend_input.graph_module):
         what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
-        raise reasons.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
+        raise refuse.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
     return graph
 
 

@@ -10,15 +10,16 @@ import marshal
 import types
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import frame, location
-from npugx_cache._compat.frame_shims import DRAWS, FRAME_SHIMS
-from npugx_cache.guards import Step
+from npugx_cache import location
+from npugx_cache.backend.frame_shims import DRAWS, FRAME_SHIMS
+from npugx_cache.conditions import Step
+from npugx_cache.entry import frame
 from npugx_cache.portable import NotPortable, Plain, encode, identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npugx_cache.trace.roots import Roots
+    from npugx_cache.trace.conditions.builder import Roots
 
 _READING = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _GLOBAL_INSTRUCTIONS = _READING | {"STORE_GLOBAL", "DELETE_GLOBAL"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npugx_cache._compat import tracing
 from npugx_cache.portable import NotPortable
+from npugx_cache.trace import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.guards.wording import Wording
-    from npugx_cache.trace.tree_builder import TreeBuilder
+    from npugx_cache.conditions.explain import Wording
+    from npugx_cache.trace.conditions.builder import TreeBuilder
 
 
 def origins_of(

@@ -10,23 +10,22 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache._compat import tracing
-from npugx_cache.artifact import Conditions
-from npugx_cache.guards.check import Guards
+from npugx_cache.conditions.check import Guards
+from npugx_cache.entry.artifact import Conditions
 from npugx_cache.portable import NotPortable, texts_in
-from npugx_cache.trace.guards import STATE_KINDS, add_guards
-from npugx_cache.trace.reasons import NotEager
-from npugx_cache.trace.roots import Roots
-from npugx_cache.trace.source_facts import facts_of, owners_of
-from npugx_cache.trace.surroundings import add_answers, add_environment
-from npugx_cache.trace.tree_builder import TreeBuilder
+from npugx_cache.trace import tracing
+from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
+from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards
+from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.conditions.surroundings import add_answers, add_environment
+from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Collection, Iterator, Mapping
 
-    from npugx_cache.guards.sources import Scope
-    from npugx_cache.source import SourceFact
+    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.conditions.source_facts import SourceFact
 
 _ABOUT_TENSORS = STATE_KINDS | {"TENSOR_MATCH", "DUPLICATE_INPUT"}
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache._compat import opaque, streams, vendor_scopes
 from npugx_cache.backend import operators
+from npugx_cache.private import streams, vendor_scopes
+from npugx_cache.trace.observe import opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable

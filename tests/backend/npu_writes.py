@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import npu_lookalikes  # noqa: F401
 
-from npugx_cache._compat.lowering import lower
 from npugx_cache.backend import engines, options
+from npugx_cache.backend.lowering import lower
 
 ops = torch.ops.npu
 

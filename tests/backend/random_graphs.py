@@ -13,7 +13,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npugx_cache._compat import lowering
+from npugx_cache.backend import lowering
 
 aten = torch.ops.aten
 

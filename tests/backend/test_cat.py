@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npugx_cache._compat.lowering import lower
+from npugx_cache.backend.lowering import lower
 from npugx_cache.backend.passes.cat import remove_cats
 
 aten = torch.ops.aten

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from npugx_cache._compat.lowering import lower
+from npugx_cache.backend.lowering import lower
 from npugx_cache.backend.passes.copies import remove_copies
 
 aten = torch.ops.aten

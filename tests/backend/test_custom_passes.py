@@ -10,7 +10,7 @@ import torch
 from npugx_cache import cache_compile
 from npugx_cache.backend import compile_fx
 from npugx_cache.errors import OptionError, PassError
-from npugx_cache.user_functions import function_digest
+from npugx_cache.key.recipe import function_digest
 
 aten = torch.ops.aten
 

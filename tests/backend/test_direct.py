@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npugx_cache._compat.direct import DIRECT, call_of
+from npugx_cache.private.direct import DIRECT, call_of
 
 A, B, C = torch.rand(2, 3), torch.rand(2, 3), torch.rand(3, 2)
 BATCH, INDEX = torch.rand(2, 3, 3), torch.tensor([0, 1])

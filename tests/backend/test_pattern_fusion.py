@@ -12,7 +12,7 @@ from npugx_cache import cache_compile, readable_cache
 from npugx_cache.backend import register_replacement
 from npugx_cache.backend.options import Options
 from npugx_cache.backend.engines import load
-from npugx_cache._compat.lowering import lower
+from npugx_cache.backend.lowering import lower
 aten = torch.ops.aten
 def search(x, y):
     return torch.relu(x + y)

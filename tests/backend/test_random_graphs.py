@@ -16,12 +16,11 @@ from random_graphs import FUNCTIONALISED, OVERLAPS, PROGRAMS, check, traced
 
 from npugx_cache.backend import engines, options
 from npugx_cache.backend.passes.cat import remove_cats
-from npugx_cache.backend.passes.copies import remove_copies
+from npugx_cache.backend.passes.copies import remove_copies, remove_self_copies
 from npugx_cache.backend.passes.copy_back import recover_view_inplace, reinplace_inputs
 from npugx_cache.backend.passes.dead_code import remove_dead_code
 from npugx_cache.backend.passes.noop import remove_noops
 from npugx_cache.backend.passes.reinplace import reinplace
-from npugx_cache.backend.passes.self_copy import remove_self_copies
 from npugx_cache.backend.passes.view_to_reshape import views_to_reshapes
 
 pytestmark = pytest.mark.thorough

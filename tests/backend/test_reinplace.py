@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from npugx_cache._compat.lowering import lower
+from npugx_cache.backend.lowering import lower
+from npugx_cache.backend.passes.copies import remove_self_copies
 from npugx_cache.backend.passes.copy_back import recover_view_inplace, reinplace_inputs
 from npugx_cache.backend.passes.reinplace import reinplace
-from npugx_cache.backend.passes.self_copy import remove_self_copies
 
 aten = torch.ops.aten
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch._dynamo  # registers the operators of the namespace "streams"
 
-from npugx_cache._compat.lowering import lower
 from npugx_cache.backend import operators, register_replacement, scope
 from npugx_cache.backend.codegen import source_text
 from npugx_cache.backend.engines import load
 from npugx_cache.backend.graph import to_program
+from npugx_cache.backend.lowering import lower
 from npugx_cache.backend.options import Options
 from npugx_cache.backend.passes.copies import remove_copies
 from npugx_cache.backend.passes.copy_back import reinplace_inputs

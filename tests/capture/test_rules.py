@@ -132,7 +132,7 @@ def test_the_graph_of_a_freed_cache_is_dropped(compiled, device):
 
 
 def test_no_input_is_kept_alive(compiled, device):
-    from npugx_cache._compat.runtime import StorageReference
+    from npugx_cache.private.runtime import StorageReference
 
     run = decode(compiled, device)
     kv = torch.zeros(4, 2, device=device)

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from npugx_cache.artifact import READABLE
 from npugx_cache.cli.output import harmless
 from npugx_cache.cli.reading import highlight
+from npugx_cache.entry.artifact import READABLE
 from npugx_cache.store import Draft
 
 CODE = 'def f(x):\n    """A long line. """ + "' + "y" * 300 + '"\n    return x  # [bold]ä[/bold]\n'

@@ -10,7 +10,7 @@ import msgpack
 import torch
 
 from npugx_cache import cache_compile, config, store
-from npugx_cache.artifact import CONDITIONS
+from npugx_cache.entry.artifact import CONDITIONS
 
 CALLS = 20
 

@@ -10,9 +10,10 @@ import msgpack
 import pytest
 import torch
 
-from npugx_cache import artifact, cache_compile, config, restore, store
+from npugx_cache import cache_compile, config, store
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.entry import artifact, restore
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.guards.sources import Scope
 from npugx_cache.portable import NotPortable
 
 SCRIPT = Path(__file__).with_name("odd_entry.py")

@@ -85,7 +85,7 @@ class SystemCalls:
     """The store's system calls from here on, but those on the way to its folder, by name."""
 
     def __init__(self):
-        from npugx_cache.store import syscalls, tree
+        from npugx_cache.store.io import syscalls, tree
 
         self.counts = collections.Counter()
         self._on_the_way = False
@@ -123,12 +123,11 @@ def same(value):
 
 def spoil(how):
     """Do what the limits are there to find."""
-    from npugx_cache import source
-    from npugx_cache.guards import check
+    from npugx_cache.conditions import check, source_facts
 
-    hold, evaluate = source.hold, check.evaluate
+    hold, evaluate = source_facts.hold, check.evaluate
     if how == "a compiler on the way of a hit":
-        source.hold = lambda facts: __import__("torch._dynamo") and hold(facts)
+        source_facts.hold = lambda facts: __import__("torch._dynamo") and hold(facts)
     if how == "a call for each node of the tree":
         check.evaluate = lambda plan, scope: [same(x) for x in evaluate(plan, scope)]
 
@@ -138,7 +137,7 @@ def main(layers, how=""):
     root = os.environ["NPUGX_CACHE_DIR"]
     model, x = Decoder(int(layers)).eval(), torch.randn(1, 4, 16)
     from npugx_cache import backend, cache_compile, store
-    from npugx_cache.store import verified
+    from npugx_cache.store.content import verified
 
     # Of young files less is remembered, by fewer calls: counts must not depend on the time.
     verified._RACY_NS = 0

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from states import STATES
 from test_oracle import LOCALS, Traced, toy
 
-from npugx_cache.guards.check import Guards
-from npugx_cache.guards.native import NativeCheck
-from npugx_cache.guards.sources import Scope
+from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.cpp_check import NativeCheck
+from npugx_cache.conditions.evaluate import Scope
 
 RANDOM_STATES = 10_000
 
@@ -141,7 +141,7 @@ def test_an_import_of_dynamo_in_another_thread_is_kept_apart(tmp_path):
     run(calls)
     threads = """
 import threading
-from npugx_cache._compat import guard_managers
+from npugx_cache.private import guard_managers
 with guard_managers.building() as kind:
     def load():
         import torch._dynamo

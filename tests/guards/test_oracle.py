@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from npugx_cache import trace
-from npugx_cache.guards import GuardTree
-from npugx_cache.guards.check import Guards, live_state
-from npugx_cache.guards.sources import Scope
-from npugx_cache.sizes import Known
+from npugx_cache.conditions import GuardTree
+from npugx_cache.conditions.check import Guards, live_state
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.entry.size_history import Known
 
 
 def load_toy():
@@ -175,7 +175,7 @@ def test_new_weights_of_the_same_kind_are_accepted_by_both(traced):
 def test_guards_print_as_python():
     import ast
 
-    from npugx_cache.guards.wording import Wording
+    from npugx_cache.conditions.explain import Wording
 
     lines = list(Wording(Traced().ours.tree).lines())
     assert any("SCALE" in line for line in lines)

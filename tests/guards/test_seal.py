@@ -5,8 +5,7 @@ import types
 import pytest
 import torch
 
-from npugx_cache.guards.names import ABSENT
-from npugx_cache.guards.seal import SealedNames
+from npugx_cache.conditions.code_watch import ABSENT, SealedNames
 
 
 class Base:

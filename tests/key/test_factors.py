@@ -14,13 +14,14 @@ import torch
 import torch._dynamo
 import torch._inductor.config
 
-from npugx_cache import cache_compile, environment, store
-from npugx_cache._compat import cuda
+from npugx_cache import cache_compile, store
 from npugx_cache.backend import patterns, register_replacement
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
 from npugx_cache.config import load
-from npugx_cache.fingerprint import FACTORS, Fingerprint, differences, shortened
-from npugx_cache.kernel_packages import _fingerprint as key_of_kernels
+from npugx_cache.entry.kernel_packages import _fingerprint as key_of_kernels
+from npugx_cache.key import environment
+from npugx_cache.key.fingerprint import FACTORS, Fingerprint, differences, shortened
+from npugx_cache.private import cuda
 
 
 def scale(x, factor=2):

@@ -8,8 +8,8 @@ import npu_sim
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from npugx_cache.backend.capture.updatable import UPDATABLE
 from npugx_cache.backend.compile import compile_graph
-from npugx_cache.backend.updatable import UPDATABLE
 
 npu_sim.install()
 calls: Counter[str] = Counter()

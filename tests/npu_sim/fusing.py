@@ -6,8 +6,8 @@ import fused_kernels  # noqa: F401 - registers kernels
 import npu_sim
 import torch
 
-from npugx_cache._compat.lowering import lower
 from npugx_cache.backend import engines, options
+from npugx_cache.backend.lowering import lower
 
 npu_sim.install()
 

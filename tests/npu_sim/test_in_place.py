@@ -10,9 +10,9 @@ if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
 import npu_sim
 import torch
 
-from npugx_cache._compat import schemas
-from npugx_cache._compat.lowering import lower
 from npugx_cache.backend import engines, options
+from npugx_cache.backend.lowering import lower
+from npugx_cache.private import schemas
 
 npu_sim.install()
 npu = torch.ops.npu

@@ -10,8 +10,8 @@ if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
 import torch
 from fusing import dynamic, fused, half, norm_inputs
 
-from npugx_cache._compat.lowering import lower
 from npugx_cache.backend import engines, options
+from npugx_cache.backend.lowering import lower
 
 aten, npu = torch.ops.aten, torch.ops.npu
 

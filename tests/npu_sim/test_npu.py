@@ -157,7 +157,7 @@ def test_the_vendors_backend_gives_the_same(options):
 
 
 def test_the_device_and_its_software_are_part_of_the_key():
-    from npugx_cache import environment
+    from npugx_cache.key import environment
 
     factors = {factor[0]: factor[1] for factor in environment.factors(frozenset({"npu"}))}
     assert factors["npu.cann"] == "9.0.0"

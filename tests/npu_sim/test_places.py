@@ -14,8 +14,8 @@ import places
 import torch
 
 from npugx_cache import cache_compile
-from npugx_cache.guards.check import Guards
-from npugx_cache.guards.sources import Scope
+from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.evaluate import Scope
 
 SCRIPT = Path(places.__file__)
 KEPT = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")

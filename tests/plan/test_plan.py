@@ -151,9 +151,9 @@ def test_a_plan_that_fits_nothing_captures_nothing(filled, surroundings):
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_is_no_plan(garbage, tmp_path):
-    from npugx_cache import plans
+    from npugx_cache import capture_plan
 
     store, entry = open_store(Settings(cache_dir=tmp_path / "cache")), "ab" * 32
     assert store.write_record(entry, garbage) is None
-    for row in plans.read(store, entry):
+    for row in capture_plan.read(store, entry):
         assert row.planned.inputs  # whether they can be made is for the program to say

@@ -28,7 +28,8 @@ PROGRAM = """
 """
 
 BLIND = """
-    from npugx_cache import restore, recipe
+    from npugx_cache.entry import restore
+    from npugx_cache.key import recipe
     restore.Candidate.accepts = lambda self, scope: self.guards.accept(scope)
     recipe.code_hash = lambda code: "edited or not"
 """

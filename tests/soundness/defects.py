@@ -67,7 +67,7 @@ PROTECTIONS = {
     "values of arguments (D3)": ("other_int", lambda: _unchecked("EQUALS")),
     "layout of tensors (D9)": (
         "empty",
-        lambda: patch("npugx_cache.guards.tensors.LiveTensorFact.layout_matches", _always),
+        lambda: patch("npugx_cache.conditions.check.LiveTensorFact.layout_matches", _always),
     ),
     "all of a tensor (D10)": (
         "memory_format_asked_for",
@@ -75,7 +75,7 @@ PROTECTIONS = {
     ),
     "which tensors are one (D3)": (
         "same_tensor_twice",
-        lambda: patch("npugx_cache.guards.check.Guards._relations_hold", _always),
+        lambda: patch("npugx_cache.conditions.check.Guards._relations_hold", _always),
     ),
     "answers of the process (D16)": ("rank_used", lambda: _unchecked("EQUALS")),
 }
@@ -83,7 +83,7 @@ PROTECTIONS = {
 
 
 def _unchecked(kind):
-    from npugx_cache.guards import Kind, check
+    from npugx_cache.conditions import Kind, check
 
     kind = getattr(Kind, kind)
     return patch.dict(check._SIMPLE if kind in check._SIMPLE else check._WITH_MEMO, {kind: _always})
@@ -93,8 +93,8 @@ def _unchecked(kind):
 def _unchecked_code():
     """Code counts twice: as a fact, and in the identity of a function that a guard is about."""
     with (
-        patch("npugx_cache.source.failures", lambda facts: iter(())),
-        patch("npugx_cache.guards.check.Guards._is", _always),
+        patch("npugx_cache.conditions.source_facts.failures", lambda facts: iter(())),
+        patch("npugx_cache.conditions.check.Guards._is", _always),
         _unchecked("IDENTITY"),
     ):
         yield

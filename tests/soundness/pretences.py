@@ -15,9 +15,9 @@ PRETENCES = {
         "cpu was",
     ),
     "another npugx_cache": (
-        lambda: patch("npugx_cache.environment.VERSION", "0.0.0"),
+        lambda: patch("npugx_cache.key.environment.VERSION", "0.0.0"),
         "npugx_cache was",
     ),
-    "another format": (lambda: patch("npugx_cache.environment.FORMAT", "0"), "format was"),
+    "another format": (lambda: patch("npugx_cache.key.environment.FORMAT", "0"), "format was"),
 }
 """A context in which the process is in other surroundings, and what a miss says of it."""

@@ -60,8 +60,8 @@ SEEN = set()
 
 def watch_guards():
     """See every guard and source on their way into a guard tree; changes nothing."""
-    from npugx_cache._compat import tracing
-    from npugx_cache.trace.tree_builder import TreeBuilder
+    from npugx_cache.trace import tracing
+    from npugx_cache.trace.conditions.builder import TreeBuilder
 
     guard_row, node = tracing.guard_row, TreeBuilder.node
 
@@ -158,7 +158,7 @@ def run_pretended(pretence):
     """An unchanged row, as if this process were another one."""
     from pretences import PRETENCES
 
-    from npugx_cache import environment
+    from npugx_cache.key import environment
 
     with PRETENCES[pretence][0]():
         environment._process_factors.cache_clear()

@@ -25,7 +25,7 @@ from torch._dynamo.guards import GuardBuilder
 from torch._guards import ChainedSource, Source
 
 from npugx_cache.portable import NotPortable
-from npugx_cache.trace import guards, tree_builder
+from npugx_cache.trace.conditions import builder, guards
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
 
@@ -86,18 +86,16 @@ def test_a_refused_kind_refuses_the_trace(kind):
 @pytest.mark.parametrize("name", decided(SOURCES, REFUSED, NEVER, STATE))
 def test_a_source_without_a_portable_form_refuses_the_trace(name):
     source = object.__new__(getattr(torchs, name))
-    builder = tree_builder.TreeBuilder(None, lambda _: None)
+    tree = builder.TreeBuilder(None, lambda _: None)
     # Whether it has a base or not, it is refused by its class, before any field is read.
-    refuse = (
-        tree_builder._step_of if issubclass(type(source), ChainedSource) else builder._add_source
-    )
+    refuse = builder._step_of if issubclass(type(source), ChainedSource) else tree._add_source
     with pytest.raises(NotPortable, match=f"a guard on a {name}"):
         refuse(source)
 
 
 @pytest.mark.parametrize("name", decided(SOURCES, TRANSPARENT))
 def test_a_transparent_source_is_where_its_base_is(name):
-    assert issubclass(getattr(torchs, name), tree_builder.TRANSPARENT_SOURCES)
+    assert issubclass(getattr(torchs, name), builder.TRANSPARENT_SOURCES)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from hypothesis import given as given_by
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from npugx_cache.store import Listed, bundle
-from npugx_cache.store.signing import new_secret
+from npugx_cache.store import Listed
+from npugx_cache.store.format.signing import new_secret
+from npugx_cache.store.tools import bundle
 
 
 def packed(store, manifests=None):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npugx_cache.store import Miss, Published
-from npugx_cache.store import manifest as manifest_module
-from npugx_cache.store.manifest import FORMAT, decode, encode
-from npugx_cache.store.plain import Malformed
+from npugx_cache.store.format import manifest as manifest_module
+from npugx_cache.store.format.manifest import FORMAT, decode, encode
+from npugx_cache.store.format.plain import Malformed
 
 
 def manifest_path(store, manifest):
@@ -269,7 +269,7 @@ def test_the_quarantine_does_not_grow_without_end(store, draft):
 
 
 def test_quarantine_spares_a_good_file_that_has_replaced_the_bad_one(store, publish):
-    from npugx_cache.store.files import quarantine
+    from npugx_cache.store.content.files import quarantine
 
     manifest = publish(store)
     path = manifest_path(store, manifest)

@@ -8,7 +8,8 @@ import shutil
 
 import pytest
 
-from npugx_cache.store import NotStored, PrunePolicy, Published, syscalls
+from npugx_cache.store import NotStored, PrunePolicy, Published
+from npugx_cache.store.io import syscalls
 
 pytestmark = pytest.mark.thorough
 

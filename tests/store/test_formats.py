@@ -7,13 +7,14 @@ import time
 
 import pytest
 
-from npugx_cache.store import PrunePolicy, layout
+from npugx_cache.store import PrunePolicy
+from npugx_cache.store.format import layout
 
 # The next release: the same code, whose folder is v2. What it does is printed.
 NEXT = """if True:
     import sys
     from pathlib import Path
-    from npugx_cache.store import layout
+    from npugx_cache.store.format import layout
     layout.VERSION = "v2"
     from npugx_cache.config import Settings
     from npugx_cache.store import Draft, PrunePolicy, open_store

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from npugx_cache.store import growth
-from npugx_cache.store.growth import Total, grown, looked, total
+from npugx_cache.store.upkeep import limits
+from npugx_cache.store.upkeep.limits import Total, grown, looked, total
 
 
 def test_what_nobody_has_looked_at_is_unknown(store):
@@ -40,7 +40,7 @@ def test_an_odd_or_old_file_means_that_somebody_has_to_look(store, garbage):
 
 def test_an_old_look_counts_no_more(store, monkeypatch):
     looked(store.folder, Total(1000, 5), None)
-    monkeypatch.setattr(growth, "_OLD", 0.0)
+    monkeypatch.setattr(limits, "_OLD", 0.0)
     assert total(store.folder) is None
 
 

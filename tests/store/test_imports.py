@@ -35,7 +35,8 @@ def test_only_the_syscalls_module_touches_the_stores_files(path):
 def test_importing_the_store_loads_nothing_heavy(python):
     code = """if True:
         import sys
-        import npugx_cache.store.folder_store, npugx_cache.store.tiers, npugx_cache.store.blobs
+        import npugx_cache.store.folder_store, npugx_cache.store.tiers
+        import npugx_cache.store.content.blobs
         heavy = {'torch', 'filelock', 'diskcache', 'sqlite3', 'click', 'platformdirs', 'rich',
                  'pickle', 'logging', 'numpy'}
         print(sorted(heavy & set(sys.modules)))

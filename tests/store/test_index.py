@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from npugx_cache.store import Listed, PrunePolicy, index
-from npugx_cache.store.columns import Columns, pack_rows
+from npugx_cache.store import Listed, PrunePolicy
+from npugx_cache.store.upkeep import index
+from npugx_cache.store.upkeep.index import Columns, pack_rows
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def listed(store):
 @pytest.fixture
 def reads(monkeypatch):
     """Counts the manifests that the index reads."""
-    from npugx_cache.store import index
+    from npugx_cache.store.upkeep import index
 
     read = []
     real = index.load

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from npugx_cache.store import Locked, NotLocked, lock
+from npugx_cache.store import Locked, NotLocked
+from npugx_cache.store.content import lock
 
 NAME = "ab" * 32
 
@@ -183,7 +184,7 @@ def test_of_six_processes_started_together_one_compiles(store, python):
 
 def bound(store, name=NAME):
     """How long somebody waits for a lock who says nothing about that."""
-    from npugx_cache.store import lock
+    from npugx_cache.store.content import lock
 
     path = store.root / f"v1/locks/{name}.lock"
     return lock._bound(lock._cost(path.read_text() if path.exists() else ""))

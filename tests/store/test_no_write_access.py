@@ -58,7 +58,8 @@ UNPRIVILEGED = """if True:
     import os, sys
     from pathlib import Path
     from npugx_cache.config import Settings
-    from npugx_cache.store import Draft, Locked, PrunePolicy, blobs, open_store, publish
+    from npugx_cache.store import Draft, Locked, PrunePolicy, open_store
+    from npugx_cache.store.content import blobs, publish
     import diskcache, filelock, platformdirs  # the interpreter may be closed to the other user
     if os.geteuid() == 0:
         os.setgid(65534); os.setuid(65534)

@@ -230,7 +230,7 @@ def test_ids_that_a_user_namespace_lacks_are_nobodys(among_people):
     told = among_people("""
 overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
 eves = folder("eves", "eve"); mine = folder("mine", "ann")
-from npugx_cache.store import trust
+from npugx_cache.store.io import trust
 def look():
     fault = enter_user_namespace(overflow, overflow)
     if fault:

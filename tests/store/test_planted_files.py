@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from npugx_cache.config import Settings
-from npugx_cache.store import Store, entries, open_store, syscalls, verified
-from npugx_cache.store.signing import FORMAT
+from npugx_cache.store import Store, open_store
+from npugx_cache.store.content import entries, verified
+from npugx_cache.store.format.signing import FORMAT
+from npugx_cache.store.io import syscalls
 
 REPOSITORY = Path(__file__).parents[2]
 KEY = f"{0:064x}"
@@ -22,8 +24,9 @@ EVERYTHING = """if True:
     import os, sys, io
     from pathlib import Path
     from npugx_cache.config import Settings
-    from npugx_cache.store import Draft, PrunePolicy, bundle, open_store
-    from npugx_cache.store.verify import verify
+    from npugx_cache.store import Draft, PrunePolicy, open_store
+    from npugx_cache.store.tools import bundle
+    from npugx_cache.store.tools.audit import verify
     root, key_file = map(Path, sys.argv[1:3])
     store = open_store(Settings(
         cache_dir=root, trust="signed", key_file=key_file, max_size=1 << 30))

@@ -332,7 +332,7 @@ def test_publishing_drops_what_was_not_used_for_long(open_at, publish):
 
 
 def test_a_publisher_does_not_wait_for_the_cleaning_of_a_large_store(open_at, publish, monkeypatch):
-    from npugx_cache.store import upkeep
+    from npugx_cache.store.upkeep import limits
 
     store = open_at(max_entries=2)
     release = threading.Event()
@@ -341,7 +341,7 @@ def test_a_publisher_does_not_wait_for_the_cleaning_of_a_large_store(open_at, pu
         release.wait()
         raise OSError("a fault in the background is nobody's")
 
-    monkeypatch.setattr(upkeep.Upkeep, "prune", slow)
+    monkeypatch.setattr(limits.Upkeep, "prune", slow)
     for number in range(5):
         publish(store, number)  # would wait for ever for a cleaning that it waits for
     release.set()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from npugx_cache.store import Manifest, Miss, NotStored, PrunePolicy, Published
-from npugx_cache.store.layout import CACHEDIR_TAG
+from npugx_cache.store.format.layout import CACHEDIR_TAG
 
 
 def test_what_was_published_is_read_back(store, draft):

@@ -69,7 +69,7 @@ def test_what_others_can_write_is_not_read(store, root):
 
 
 def test_a_signed_folder_takes_signed_records_only(open_at, root, tmp_path):
-    from npugx_cache.store.signing import new_secret
+    from npugx_cache.store.format.signing import new_secret
 
     keys = [tmp_path / "one", tmp_path / "two"]
     for key in keys:

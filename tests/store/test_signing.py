@@ -6,10 +6,11 @@ import shutil
 import pytest
 
 from npugx_cache.config import Settings, load
-from npugx_cache.store import Store, Unusable, manifest, open_store
-from npugx_cache.store.manifest import decode, encode
-from npugx_cache.store.plain import Malformed
-from npugx_cache.store.signing import Unsigned, new_secret
+from npugx_cache.store import Store, Unusable, open_store
+from npugx_cache.store.format import manifest
+from npugx_cache.store.format.manifest import decode, encode
+from npugx_cache.store.format.plain import Malformed
+from npugx_cache.store.format.signing import Unsigned, new_secret
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changing owners needs root")
 STRANGER = 65534
@@ -102,7 +103,7 @@ def test_a_manifest_bound_to_other_blobs_by_a_stranger_is_refused(signed, publis
     # An attacker recomputes the plain digests; the signature is what is out of reach.
     import hashlib
 
-    from npugx_cache.store.signing import SIGNED
+    from npugx_cache.store.format.signing import SIGNED
 
     content = forged[:-32]
     path_of(signed, entry).write_bytes(content + hashlib.sha256(SIGNED + content).digest())

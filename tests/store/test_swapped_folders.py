@@ -14,17 +14,11 @@ from pathlib import Path
 import pytest
 
 from npugx_cache.config import Settings
-from npugx_cache.store import (
-    NotStored,
-    PrunePolicy,
-    Published,
-    Store,
-    bundle,
-    open_store,
-    syscalls,
-    verified,
-)
-from npugx_cache.store.verify import verify
+from npugx_cache.store import NotStored, PrunePolicy, Published, Store, open_store
+from npugx_cache.store.content import verified
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.tools import bundle
+from npugx_cache.store.tools.audit import verify
 
 KEY = f"{0:064x}"
 STRANGER = 65534

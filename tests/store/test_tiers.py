@@ -19,7 +19,7 @@ from npugx_cache.store import (
     open_folder,
     open_store,
 )
-from npugx_cache.store.signing import new_secret
+from npugx_cache.store.format.signing import new_secret
 from npugx_cache.store.tiers import Layered
 
 
@@ -102,7 +102,8 @@ def test_what_the_local_folder_has_is_not_read_from_the_shared_one(
 ):
     store = layered("local")
     store.publish(given := draft())
-    from npugx_cache.store import files, syscalls
+    from npugx_cache.store.content import files
+    from npugx_cache.store.io import syscalls
 
     opened = []
     real = syscalls.open_read

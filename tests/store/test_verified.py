@@ -8,7 +8,9 @@ import tempfile
 
 import pytest
 
-from npugx_cache.store import Miss, syscalls, verified
+from npugx_cache.store import Miss
+from npugx_cache.store.content import verified
+from npugx_cache.store.io import syscalls
 
 
 @pytest.fixture

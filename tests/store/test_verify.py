@@ -5,7 +5,7 @@ import os
 import pytest
 
 from npugx_cache.store import Published
-from npugx_cache.store.verify import verify
+from npugx_cache.store.tools.audit import verify
 
 
 def paths(store, manifest):

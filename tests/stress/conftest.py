@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from npugx_cache.config import Settings
-from npugx_cache.store import Draft, FolderStore, open_folder, syscalls
+from npugx_cache.store import Draft, FolderStore, open_folder
+from npugx_cache.store.io import syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -59,10 +59,20 @@ STRANGER = """if True:
     from npugx_cache.config import Settings
     from npugx_cache.store import *
     from npugx_cache.store import Draft, PrunePolicy
-    import diskcache, filelock, platformdirs, npugx_cache.store.lock, npugx_cache.store.prune
-    import npugx_cache.store.publish, npugx_cache.store.blobs, npugx_cache.store.sweep
-    import npugx_cache.store.upkeep, npugx_cache.store.usage, npugx_cache.store.entries
-    import npugx_cache.store.index, npugx_cache.store.growth, npugx_cache.store.filesystem
+    import diskcache
+    import filelock
+    import platformdirs
+    import npugx_cache.store.content.lock
+    import npugx_cache.store.upkeep.prune
+    import npugx_cache.store.content.publish
+    import npugx_cache.store.content.blobs
+    import npugx_cache.store.upkeep.sweep
+    import npugx_cache.store.upkeep.limits
+    import npugx_cache.store.upkeep.usage
+    import npugx_cache.store.content.entries
+    import npugx_cache.store.upkeep.index
+    import npugx_cache.store.upkeep.limits
+    import npugx_cache.store.io.syscalls
     import shlex
     import ctypes, sqlite3  # the interpreter may be closed to the other user
     uid, gid = int(sys.argv[2]), int(sys.argv[3])

@@ -9,15 +9,9 @@ import shutil
 
 import pytest
 
-from npugx_cache.store import (
-    Miss,
-    NotStored,
-    PrunePolicy,
-    PruneReport,
-    Published,
-    bundle,
-    syscalls,
-)
+from npugx_cache.store import Miss, NotStored, PrunePolicy, PruneReport, Published
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.tools import bundle
 
 pytestmark = pytest.mark.thorough
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from npugx_cache.store import PrunePolicy, Published, syscalls
+from npugx_cache.store import PrunePolicy, Published
+from npugx_cache.store.io import syscalls
 
 pytestmark = pytest.mark.thorough
 

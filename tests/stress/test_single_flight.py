@@ -14,8 +14,8 @@ FLEET = """if True:
     from pathlib import Path
     from npugx_cache.config import Settings
     from npugx_cache.store import Draft, Locked, NotStored, open_store
-    from npugx_cache.store.layout import Folder
-    import filelock, npugx_cache.store.lock, npugx_cache.store.publish
+    from npugx_cache.store.format.layout import Folder
+    import filelock, npugx_cache.store.content.lock, npugx_cache.store.content.publish
 
     root, processes, rounds, locks = Path(sys.argv[1]), *map(int, sys.argv[2:4]), sys.argv[4]
     if locks == "missing":

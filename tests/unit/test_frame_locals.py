@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npugx_cache.targets import FrameLocals, name_of, split
+from npugx_cache.arguments import FrameLocals, name_of, split
 
 
 def nothing():

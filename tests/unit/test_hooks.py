@@ -108,7 +108,7 @@ def test_a_refusal_for_this_processes_dynamo_is_not_stored_for_others(runs):
 
 @pytest.fixture(scope="module")
 def tables():
-    from npugx_cache._compat import hook_table
+    from npugx_cache.trace.observe import hook_table
 
     return hook_table
 
@@ -121,7 +121,8 @@ def test_every_target_of_this_torch_is_the_code_that_was_checked(tables):
 
 
 def test_the_table_of_this_torch_holds_the_targets_of_the_hooks_and_nothing_else(tables):
-    from npugx_cache._compat import hook_hashes, runtime
+    from npugx_cache.private import runtime
+    from npugx_cache.trace.observe import hook_hashes
 
     checked = hook_hashes.checked_for(runtime.torch_version())
     rows = (*tables.ON_DYNAMO.found(), *tables.ON_DEVICES.found())
@@ -130,7 +131,8 @@ def test_the_table_of_this_torch_holds_the_targets_of_the_hooks_and_nothing_else
 
 
 def test_every_served_torch_has_a_table():
-    from npugx_cache._compat import hook_hashes, runtime
+    from npugx_cache.private import runtime
+    from npugx_cache.trace.observe import hook_hashes
 
     assert set(runtime.TESTED_TORCH) <= hook_hashes.tables().keys()
 
@@ -143,7 +145,7 @@ def test_every_hook_says_what_it_watches(tables):
 
 def test_a_command_prints_the_worklist_for_the_torch_that_is_installed():
     done = subprocess.run(
-        [sys.executable, "-m", "npugx_cache._compat.hook_table"],
+        [sys.executable, "-m", "npugx_cache.trace.observe.hook_table"],
         capture_output=True,
         text=True,
         check=True,
@@ -203,7 +205,7 @@ def test_a_wrapper_around_a_function_is_not_the_function(tmp_path):
 
 def known(folder, original):
     """Ask a table that was written for a function that one class overrides."""
-    from npugx_cache._compat import hook_hashes
+    from npugx_cache.trace.observe import hook_hashes
 
     path = folder / "hooks_2_99.txt"
     path.write_text(hook_hashes.written({"module:f": (original, ["Derived"])}, ()))

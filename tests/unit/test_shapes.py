@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npugx_cache.guards import shapes
+from npugx_cache.conditions import shapes
 from npugx_cache.portable import NotPortable
 
 NAMES = {"a": 0, "b": 1, "c": 2}

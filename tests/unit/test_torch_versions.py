@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from npugx_cache import cache_compile, environment
-from npugx_cache._compat import runtime
+from npugx_cache import cache_compile
+from npugx_cache.key import environment
+from npugx_cache.private import runtime
 
 
 def doubled(x):

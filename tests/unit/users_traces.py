@@ -147,7 +147,7 @@ def beside():
 
     rows, before = {"before": traced()}, names_of_dynamo()
     from npugx_cache import cache_compile
-    from npugx_cache.trace import capturing  # noqa: F401 - to have all hooks known
+    from npugx_cache.trace import dynamo  # noqa: F401 - to have all hooks known
 
     rows["imported"] = changed(before, names_of_dynamo())
 

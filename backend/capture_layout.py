@@ -1,0 +1,229 @@
+"""Computes the layout of an optimised aten graph: what capturing its program needs to know."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from npugx_cache.backend import lowering
+from npugx_cache.backend.capture.layout import Layout, Role
+from npugx_cache.backend.host_lengths import lengths_of
+from npugx_cache.backend.passes import effects
+from npugx_cache.backend.program import COLLECTIVES, STREAMS
+from npugx_cache.private import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+_READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the name of an operator
+
+_TRANSFER = torch.ops.aten._to_copy.default  # noqa: SLF001 - the name of an operator
+
+_LOOKS_AT_PLACE = frozenset(
+    {
+        "aten::as_strided",
+        "aten::as_strided_",
+        "aten::as_strided_copy",
+        "aten::as_strided_scatter",
+        "aten::storage_offset",
+        "aten::sym_storage_offset",
+    }
+)
+"""Operators that count from the start of the storage, or reach beyond the tensor they are given."""
+
+
+def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Layout:
+    """The layout of a graph that has a Program. `static`: positions of inputs that seldom move."""
+    graph = graph_module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    unknown = [node.name for node in graph.nodes if _has_no_value(node)]
+    if unknown:
+        roles = tuple(Role.UNUSED for _ in inputs)
+        return Layout(device="", roles=roles, refusal=f"nothing is known of {unknown[0]}'s value")
+    lengths = lengths_of(graph)
+    devices = sorted(set(_devices(graph_module, lengths)))
+    written = _inputs_of(graph, _writes)
+    placed = _inputs_of(graph, _looks_at_place)
+    values = [node.meta["val"] for node in inputs]
+    return Layout(
+        device=devices[0] if len(devices) == 1 else "",
+        roles=tuple(
+            _length_role(node) if node in lengths else _role(node, i in static, written, placed)
+            for i, node in enumerate(inputs)
+        ),
+        shaped=tuple(i for i, value in enumerate(values) if _is_shaped(value)),
+        refusal=_refusal(graph_module, devices),
+    )
+
+
+def _length_role(node: fx.Node) -> Role:
+    return Role.LENGTHS if isinstance(node.meta["val"], torch.Tensor) else Role.LENGTH
+
+
+def _role(node: fx.Node, parameter: bool, written: set[fx.Node], placed: set[fx.Node]) -> Role:
+    if node in written:
+        return Role.WRITTEN
+    if not node.users:
+        return Role.UNUSED
+    if not isinstance(node.meta["val"], torch.Tensor):
+        return Role.NUMBER
+    if _is_value(node):
+        return Role.VALUE
+    if _is_transferred(node):
+        return Role.HOST
+    if parameter:
+        return Role.PARAMETER
+    return Role.PLACED if node in placed else Role.TENSOR
+
+
+def _is_value(node: fx.Node) -> bool:
+    """Whether an input is a tensor on the CPU of which nothing but its one number is used."""
+    if node.op != "placeholder":
+        return False
+    value: Any = node.meta.get("val")
+    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 0
+    return on_cpu and all(user.target == _READ for user in node.users)
+
+
+def _is_transferred(node: fx.Node) -> bool:
+    """Whether an input is a tensor on the CPU that is copied to another device, and no more."""
+    value: Any = node.meta.get("val")
+    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return (
+        node.op == "placeholder"
+        and on_cpu
+        and bool(node.users)
+        and all(
+            user.target == _TRANSFER and user.meta["val"].device.type != "cpu"
+            for user in node.users
+        )
+    )
+
+
+def _is_shaped(value: object) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
+
+
+def _has_no_value(node: fx.Node) -> bool:
+    return node.op == "placeholder" and "val" not in node.meta
+
+
+def _devices(graph_module: fx.GraphModule, lengths: Collection[fx.Node]) -> Iterator[str]:
+    for node in graph_module.graph.nodes:
+        value = node.meta.get("val")
+        if node in lengths or _is_value(node) or _is_transferred(node):
+            continue
+        if node.op == "get_attr":
+            value = operator.attrgetter(str(node.target))(graph_module)
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(part, torch.Tensor):
+                yield str(part.device)
+
+
+# --- which inputs a call reaches, through any number of views
+
+
+def _inputs_of(graph: fx.Graph, reached: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+    """The inputs and constants whose memory some of a call's arguments may be.
+
+    Unlike for a pass, which must assume that inputs overlap, each input counts by itself here:
+    which of them overlap is looked at when a call is made.
+    """
+    roots: dict[fx.Node, frozenset[fx.Node]] = {}
+    by_storage: defaultdict[int, set[fx.Node]] = defaultdict(set)
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        own = {node} if node.op in ("placeholder", "get_attr") else set()
+        storages = lowering.storages(node.meta.get("val"))
+        shared = (by_storage[storage] for storage in storages)
+        aliased = (roots[other] for other in effects.of(node).aliased)
+        roots[node] = frozenset(own).union(*shared, *aliased)
+        for storage in storages:
+            by_storage[storage] |= roots[node]
+        found.update(*(roots[other] for other in reached(node)))
+    return found
+
+
+def _writes(node: fx.Node) -> Iterable[fx.Node]:
+    return effects.of(node).written
+
+
+def _reshapes(node: fx.Node) -> Iterable[fx.Node]:
+    return _writes(node) if torch.Tag.inplace_view in getattr(node.target, "tags", ()) else ()
+
+
+def _marks_stream(node: fx.Node) -> Iterable[fx.Node]:
+    schema = schemas.schema_of(node.target)
+    return node.all_input_nodes if schema and schema.name == f"{STREAMS}::record_stream" else ()
+
+
+def _looks_at_place(node: fx.Node) -> Iterable[fx.Node]:
+    schema = schemas.schema_of(node.target)
+    return node.all_input_nodes if schema and schema.name in _LOOKS_AT_PLACE else ()
+
+
+# --- what can't be captured
+
+
+def _is_on_cpu(value: object) -> bool:
+    return any(
+        isinstance(part, torch.Tensor) and part.device.type == "cpu"
+        for part in (value if isinstance(value, (list, tuple)) else (value,))
+    )
+
+
+def _reads_data(node: fx.Node) -> bool:
+    """Whether the host waits for a number: a replay would go on with that of the capture.
+
+    The number of an input that nothing else is read of is part of the key instead.
+    """
+    if node.target == _READ and _is_value(node.all_input_nodes[0]):
+        return False
+    schema = schemas.schema_of(node.target)
+    if schema is None or not schema.returns or schema.name.startswith("aten::sym_"):
+        return False
+    from_tensors = any(each.holds_tensors for each in schema.arguments)
+    return from_tensors and not any(each.holds_tensors for each in schema.returns)
+
+
+def _refusal(graph_module: fx.GraphModule, devices: list[str]) -> str:
+    graph = graph_module.graph
+    if len(devices) > 1:
+        return f"it works on more than one device: {', '.join(devices)}"
+    for node in graph.nodes:
+        if reason := _reason(node):
+            return reason
+    if reshaped := _inputs_of(graph, _reshapes):
+        return f"it changes the sizes of {min(n.name for n in reshaped)} in place"
+    if freed := _inputs_of(graph, _marks_stream):
+        return f"it calls record_stream on {min(n.name for n in freed)}, which it does not own"
+    if constants := {n.name for n in _inputs_of(graph, _writes) if n.op == "get_attr"}:
+        return f"it writes to {min(constants)}, a tensor of its own"
+    return ""
+
+
+def _reason(node: fx.Node) -> str:
+    value: Any = node.meta.get("val")
+    if node.op == "placeholder" and isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_quantized:
+            return f"its input {node.name} is a {value.layout} tensor"
+        if value.is_conj() or value.is_neg():
+            return f"its input {node.name} is lazily conjugated or negated"
+    if getattr(node.target, "namespace", "") == COLLECTIVES and _is_on_cpu(value):
+        return f"it calls {node.target}, which a CPU would run once more while it captures"
+    schema = schemas.schema_of(node.target) if node.op == "call_function" else None
+    if schema is not None and schema.name.startswith(f"{STREAMS}::synchronize_"):
+        return f"{node.target} makes the host wait"
+    if schema is not None and schemas.acts(node.target) and schemas.is_custom(node.target):
+        return f"{node.target} is called for what it does, which a replay would not repeat"
+    if _reads_data(node):
+        return f"{node.target} reads a number from a tensor"
+    if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:
+        return f"it calls {node.target}, of which nothing is known"
+    return ""

@@ -1,0 +1,287 @@
+"""Which calls may stand in a graph of Dynamo's: those of which lowering loses nothing.
+
+Dynamo puts any function of torch's into its graph, and those that change a state of torch's or do
+something else than compute have nothing that a lowered graph could hold. So what may stand there is
+listed: operators and arithmetic, which are lowered; modes, which the lowering follows; and a few
+calls of which nothing has to be kept, each with the reason. Everything else is refused before
+Dynamo has run it. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import _ops, fx
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+from torch.nn import attention
+
+from npugx_cache.private import streams, vendor_scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_OPERATORS = (_ops.OpOverload, _ops.OpOverloadPacket, _ops.HigherOrderOperator)
+
+_C: Any = torch._C
+_GENERATED = tuple(
+    getattr(_C, name)
+    for name in (
+        *("_VariableFunctions", "TensorBase", "_nn", "_linalg", "_fft", "_special", "_sparse"),
+        "_nested",
+    )
+)
+"""Where torch keeps the functions that it generates from its operators."""
+
+_COMPUTING = frozenset(
+    {
+        *("_operator", "math", "torch.functional", "torch.nn.functional", "torch._lowrank"),
+        *("torch._linalg_utils", "torch.masked._ops", "torch.signal.windows.windows"),
+        *("torch.nn.grad", "torch.autograd.functional", "torch.nested"),
+    }
+)
+"""Modules of which every function computes something of its arguments."""
+
+_DYNAMOS = ("torch._dynamo.", "torch._functorch.")
+"""Functions of Dynamo's own that it puts into a graph, and those of functorch, whose transforms are
+lowered away."""
+
+_BUILTINS = frozenset(
+    {
+        *(abs, all, any, bool, complex, divmod, float, getattr, int, len, list, max, min, pow),
+        *(range, round, slice, sum, tuple),
+    }
+)
+
+_FOLLOWED = (
+    "torch._C._set_grad_enabled",
+    "torch._C._set_fwd_grad_enabled",
+    "torch.autograd.grad_mode._enter_inference_mode",
+    "torch.autograd.grad_mode._exit_inference_mode",
+    "torch.amp.autocast_mode._enter_autocast",
+    "torch.amp.autocast_mode._exit_autocast",
+    "torch.nn.attention._sdpa_kernel",
+    "torch._C._autograd._saved_tensors_hooks_disable",
+    "torch._C._autograd._saved_tensors_hooks_enable",
+)
+"""Modes: the lowering enters them, and operators are traced as they run in them. What is left of
+them at the end is looked at then (`modes`)."""
+
+_ENTERED: dict[Any, Any] = {
+    _enter_autocast: _exit_autocast,
+    _enter_inference_mode: _exit_inference_mode,
+}
+"""What ends a mode, given what its beginning gave."""
+
+_COMPUTED = (
+    "torch.Size",
+    "torch.nn.attention._backend_from_string",
+    "torch.autograd.grad",
+    "torch.sparse.sum",
+    "torch._C._autograd._get_data_attr",
+    "torch._utils._element_size",
+    "torch._utils._flatten_dense_tensors",
+    "torch._utils._unflatten_dense_tensors",
+)
+"""Functions without a place among the others that give a tensor or a number of their arguments."""
+
+_FUNCTORCHS = (
+    *("_add_batch_dim", "_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad"),
+    *("_unwrap_batched", "_grad_increment_nesting", "_grad_decrement_nesting"),
+    *("_jvp_increment_nesting", "_jvp_decrement_nesting", "_vmap_increment_nesting"),
+    *("_vmap_decrement_nesting", "set_inplace_requires_grad_allowed", "is_batchedtensor"),
+    *("pop_dynamic_layer_stack", "push_dynamic_layer_stack", "unwrap_if_dead"),
+)
+
+_ANSWERED = (
+    "torch._C._are_functorch_transforms_active",
+    "torch._C._get_cudnn_sdp_enabled",
+    "torch._C._get_flash_sdp_enabled",
+    "torch._C._get_math_sdp_enabled",
+    "torch._C._get_mem_efficient_sdp_enabled",
+    "torch._C._get_overrideable_sdp_enabled",
+    "torch._C._is_autocast_available",
+    "torch._C._SDPAParams",
+    "torch.backends.cuda.can_use_cudnn_attention",
+    "torch.backends.cuda.can_use_efficient_attention",
+    "torch.backends.cuda.can_use_flash_attention",
+    "torch.backends.cuda.is_flash_attention_available",
+)
+"""Questions. What they are about is part of the key or compared at each call."""
+
+_CHECKED = (
+    "torch._assert",
+    "torch._check",
+    "torch._check_index",
+    "torch._check_is_size",
+    "torch._check_not_implemented",
+    "torch._check_tensor_all",
+    "torch._check_type",
+    "torch._check_value",
+    "torch._constrain_as_size",
+)
+"""Checks: of sizes they become guards, of tensors operators."""
+
+_NOTHING_TO_KEEP = {
+    "torch._C._log_api_usage_once": "counts the use of an API, at most once in a process",
+    "torch.clear_autocast_cache": "drops copies, which are made again where they are needed",
+    "torch.autograd.forward_ad._maybe_load_decompositions": "loads what the lowering then uses",
+}
+
+
+def refused(kind: str, target: Any) -> str | None:
+    """What calls the target, if it may not stand in a graph; None if it may."""
+    if kind != "call_function" or _may_stand(target):
+        return None  # methods are those of tensors, of which lowering sees what becomes of them
+    return not_held(_name(target))
+
+
+def not_held(name: str) -> str:
+    return f"{name} has an effect or an answer that a graph does not hold"
+
+
+def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
+    """The first such call of a graph or of the graphs inside it, and what is wrong with it."""
+    for node in _calls(graph_module):
+        what = refused(node.op, node.target)
+        if what is not None:
+            return node, what
+    return None
+
+
+def is_followed(target: Any) -> bool:
+    """Whether it sets a mode that the lowering follows."""
+    return _is_any(target, _FOLLOWED)
+
+
+def may_leave_nothing(node: fx.Node) -> bool:
+    """Whether a call that gives nothing may leave no operator in the lowered graph either."""
+    if node.op != "call_function":
+        return node.op != "call_method"
+    if isinstance(node.target, _OPERATORS):
+        return isinstance(node.target, _ops.HigherOrderOperator)
+    return _is_any(node.target, (*_FOLLOWED, *_CHECKED, *_NOTHING_TO_KEEP)) or _is_a_mode(node)
+
+
+class Modes(NamedTuple):
+    """The modes that calls in a graph can change."""
+
+    grad: bool
+    inference: bool
+    forward_grad: bool
+    attention: tuple[Any, ...]
+    transforms: int
+
+    def set(self) -> None:
+        """Make them so again, as far as `end` has not done it."""
+        _C._set_grad_enabled(self.grad)
+        _C._set_fwd_grad_enabled(self.forward_grad)
+        attention._sdpa_kernel(self.attention, set_priority=True)
+        while _C._functorch.get_dynamic_layer_stack_depth() > self.transforms:
+            _C._functorch.pop_dynamic_layer_stack()
+
+
+def modes() -> Modes:
+    return Modes(
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        _C._is_fwd_grad_enabled(),
+        tuple(attention._cur_sdpa_kernel_backends(with_priority=True)),
+        _C._functorch.get_dynamic_layer_stack_depth(),
+    )
+
+
+def end(values: Mapping[fx.Node, Any]) -> None:
+    """End the modes that are begun, in a graph that was left halfway with these values."""
+    for node in reversed(list(values)):
+        if node.op == "call_function" and _in(node.target, frozenset(_ENTERED)):
+            _ENTERED[node.target](values[node])
+
+
+def last_that_sets_a_mode(graph: fx.Graph) -> fx.Node | None:
+    found = (node for node in reversed(graph.nodes) if _is_any(node.target, _FOLLOWED))
+    return next(found, None)
+
+
+def _calls(graph_module: fx.GraphModule) -> Iterator[fx.Node]:
+    for module in graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _may_stand(target: Any) -> bool:
+    if isinstance(target, _OPERATORS) or _is_any(target, _listed()):
+        return True
+    name, module = getattr(target, "__name__", ""), _module(target)
+    if any(getattr(place, name, None) is target for place in _GENERATED):
+        return True
+    if module in _COMPUTING or module.startswith(_DYNAMOS) or _in(target, _BUILTINS):
+        return True
+    if _in(target, _overridable()) or streams.is_known(target) or vendor_scopes.is_marker(target):
+        return True
+    # What users let Dynamo record as a whole is refused by `opaque`, with a reason of its own.
+    return module.partition(".")[0] not in ("torch", "torch_npu", "builtins")
+
+
+def _module(target: Any) -> str:
+    return getattr(target, "__module__", None) or type(target).__module__
+
+
+def _name(target: Any) -> str:
+    names = (getattr(target, "__qualname__", ""), getattr(target, "__name__", ""))
+    name = next((name for name in names if name and "pybind11" not in name), repr(target))
+    module = "torch._C" if "pybind11" in names[0] else _module(target)
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def _in(target: Any, known: frozenset[Any]) -> bool:
+    try:
+        return target in known
+    except TypeError:  # not hashable
+        return False
+
+
+def _is_any(target: Any, paths: tuple[str, ...]) -> bool:
+    return any(_found(path) is target for path in paths)
+
+
+@functools.cache
+def _found(path: str) -> Any:
+    """What a path leads to; something that nothing else is where this torch has no such thing."""
+    names = path.split(".")[1:]
+    try:
+        return functools.reduce(getattr, names, torch)
+    except AttributeError:
+        return object()
+
+
+@functools.cache
+def _listed() -> tuple[str, ...]:
+    functorchs = tuple(f"torch._C._functorch.{name}" for name in _FUNCTORCHS)
+    return (
+        *_FOLLOWED,
+        *_COMPUTED,
+        *functorchs,
+        *_ANSWERED,
+        *_CHECKED,
+        *_NOTHING_TO_KEEP,
+    )
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    """Functions that torch lets subclasses of tensors replace: they compute on tensors."""
+    found: dict[Any, list[Any]] = torch.overrides.get_overridable_functions()
+    return frozenset(function for functions in found.values() for function in functions)
+
+
+def _is_a_mode(node: fx.Node) -> bool:
+    """Of functorch, of streams, or of a scope."""
+    return (
+        _module(node.target).startswith(_DYNAMOS)
+        or _is_any(node.target, tuple(f"torch._C._functorch.{name}" for name in _FUNCTORCHS))
+        or streams.is_known(node.target)
+        or vendor_scopes.is_marker(node.target)
+    )

@@ -1,0 +1,1 @@
+"""Inductor's kernels as a library that an entry holds."""

@@ -1,0 +1,150 @@
+"""Loads a compiled library and calls it in the place of its program. Imports torch, no compiler.
+
+Loading a library runs code of the library. `bind` is called only on bytes of an entry that passed
+the store's trust check, after their digest was verified (P6).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.backend.capture.outputs import span_of
+from npugx_cache.backend.runtime import without_autocast
+from npugx_cache.forks import survive_forks
+from npugx_cache.portable import NotPortable
+from npugx_cache.private import inductor_run as compat
+from npugx_cache.private import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npugx_cache.backend.inductor.library import Library
+
+    Native = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+
+logger = logging.getLogger("npugx_cache")
+
+_ACCEPTED = 16
+_lock = threading.Lock()
+survive_forks(sys.modules[__name__], "_lock")
+_loaded: dict[str, Native] = {}
+_serial = itertools.count(1)
+
+
+def load(data: bytes) -> Native:
+    """The entry point of a library, loaded once per process; raises `NotPortable`."""
+    digest = hashlib.sha256(data).hexdigest()
+    with _lock:
+        if digest not in _loaded:
+            _loaded[digest] = _load(data)
+        return _loaded[digest]
+
+
+def _load(data: bytes) -> Native:
+    """From memory: there is no file that others could change, and no folder that forbids it."""
+    if not hasattr(os, "memfd_create"):
+        raise NotPortable("compiled libraries are loaded from memory, which takes Linux")
+    descriptor = os.memfd_create("npugx_cache library", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        return compat.open_library(_path_of(descriptor, next(_serial)))
+    except (OSError, RuntimeError) as error:
+        first = str(error).partition("\n")[0]
+        raise NotPortable(f"the compiled library can't be loaded here: {first}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _path_of(descriptor: int, serial: int) -> str:
+    """A path of the descriptor's file that differs from every earlier one.
+
+    The loader takes what has the path of a loaded library for that library, and numbers of
+    descriptors come again. Between two slashes a dot says nothing, so it can spell the serial.
+    """
+    spelled = "".join("/." if bit == "1" else "/" for bit in f"{serial:b}")
+    return f"/proc/self/fd{spelled}/{descriptor}"
+
+
+def bind(
+    library: Library,
+    run: Native,
+    finish: Callable[..., Any],
+    constants: Sequence[torch.Tensor],
+    program: Callable[..., Any],
+    *,
+    disable_autocast: bool,
+) -> Callable[..., Any]:
+    """The library as a callable that takes the program's inputs and returns its outputs.
+
+    `program` does the same call by call: it takes over where inputs that are written to overlap
+    others, which a library has no defined result for.
+    """
+    own = tuple(constants[i] for i in library.constants)
+    distinct = _Distinct(library)
+    tensors, sizes, written = library.tensors, library.sizes, library.written
+    after = library.finish_inputs
+
+    def call(*inputs: Any) -> Any:
+        if written and not distinct(inputs):
+            return program(*inputs)
+        given = [inputs[i] for i in tensors]
+        if sizes:
+            given += [_of_size(inputs[i]) for i in sizes]
+        results = run([*given, *own])
+        if written:
+            runtime.count_writes([inputs[i] for i in written])
+        return finish(*[inputs[i] for i in after], *results)
+
+    return without_autocast(call) if disable_autocast else call
+
+
+def _of_size(number: int) -> torch.Tensor:
+    return torch.empty(1, device="cpu").expand(number)
+
+
+class _Distinct:
+    """Whether inputs that are written to overlap no others. Remembers what it has accepted."""
+
+    def __init__(self, library: Library) -> None:
+        self._tensors = library.tensors
+        self._written = frozenset(library.written)
+        self._accepted: set[tuple[Any, ...]] = set()
+        self._warned = False
+
+    def __call__(self, inputs: Sequence[Any]) -> bool:
+        places = tuple([(inputs[i].data_ptr(), inputs[i].shape) for i in self._tensors])
+        if places in self._accepted:
+            return True
+        if self._overlap(inputs):
+            if not self._warned:
+                logger.warning(
+                    "inputs that a compiled graph writes to overlap others: it runs call by call"
+                )
+                self._warned = True
+            return False
+        if len(self._accepted) >= _ACCEPTED:
+            self._accepted = set()
+        self._accepted.add(places)
+        return True
+
+    def _overlap(self, inputs: Sequence[Any]) -> bool:
+        spans = sorted((*span_of(inputs[i]), i in self._written) for i in self._tensors)
+        end, end_of_written = 0, 0
+        for first, last, is_written in spans:
+            if first == last:
+                continue
+            if first < end_of_written or (is_written and first < end):
+                return True
+            end = max(end, last)
+            if is_written:
+                end_of_written = max(end_of_written, last)
+        return False

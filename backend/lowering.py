@@ -1,0 +1,337 @@
+"""Private torch names for lowering: fake tensors and make_fx. Checked on torch 2.11 and 2.13.
+
+Importing this module loads sympy; the hit path must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _prims_common, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_aggregate, map_arg
+from torch.fx.traceback import preserve_node_meta
+
+from npugx_cache.backend import graph_calls
+from npugx_cache.private import determinism, streams
+from npugx_cache.private.runtime import operator_name
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+TORCHS_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional", "streams")
+
+
+def lower(
+    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Any] | None
+) -> fx.GraphModule:
+    """Trace a function on fake copies of its inputs to a graph of aten operators.
+
+    Not functionalised: the graph writes to its inputs where the function does. Inside a trace of
+    Dynamo's the fake inputs are made as AOTAutograd makes them, under the backend's fake mode and
+    with the symbolic contexts that Dynamo chose, so that both see one set of symbols.
+    Raises `NotKept` for a graph with a call of which nothing would be left.
+    """
+    if isinstance(function, fx.GraphModule):
+        _refuse_what_is_lost(function)
+    context = TracingContext.try_get()
+    mode = detect_fake_mode(inputs) or (context and context.fake_mode)
+    mode = mode or FakeTensorMode(shape_env=ShapeEnv())
+    known = context.tensor_to_context if context else {}
+    with torch.no_grad(), mode, enable_python_dispatcher():
+        fakes = [_fake(mode, value, known) for value in inputs]
+        allowed = mode.allow_non_fake_inputs
+        mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
+        steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
+        try:
+            # Each operator keeps the stack of the step it comes from, and its stream.
+            with preserve_node_meta(), streams.current_kept(), determinism.kept():
+                lowered = make_fx(
+                    _flat(steps.run if steps else function),
+                    decomposition_table=dict(decompositions or {}),
+                )(*fakes)
+        finally:
+            mode.allow_non_fake_inputs = allowed
+    streams.make_switches_explicit(lowered.graph)
+    lowered.meta[RESHAPED] = steps.reshaped if steps else None
+    lowered.meta[CODE_RUN] = tuple(steps.code) if steps else ()
+    return lowered
+
+
+RESHAPED = "npugx_reshaped"
+"""Key in the `meta` of a lowered graph: target and stack of the step that changed the shape or the
+strides of a tensor which another step made, or None."""
+
+
+CODE_RUN = "npugx_code_run"
+"""Key in the `meta` of a lowered graph: the code objects that ran for custom operators.
+
+That is their fake implementation, with all that it calls: the layout of results follows from it."""
+
+
+class NotKept(Exception):
+    """A call does something that the lowered graph would not do: what it is, and its stack."""
+
+    def __init__(self, what: str, stack: str | None) -> None:
+        super().__init__(what)
+        self.what, self.stack = what, stack
+
+
+def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
+    found = graph_calls.first_refused(graph_module)
+    if found is not None:
+        node, what = found
+        raise NotKept(what, node.stack_trace)
+
+
+class _Steps(fx.Interpreter):
+    """Runs a graph node by node, and sees which of them change the layout of what they are given.
+
+    Operators within one step may do so to tensors of their own: `adaptive_avg_pool2d` does.
+    """
+
+    reshaped: tuple[str, str | None] | None = None
+
+    def __init__(self, graph_module: fx.GraphModule) -> None:
+        super().__init__(graph_module)
+        self.code: dict[types.CodeType, None] = {}
+        self._modes = graph_calls.modes()
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().run(*args, **kwargs)
+        finally:  # of a graph that was left halfway, some modes are begun
+            graph_calls.end(self.env)
+            if graph_calls.modes() != self._modes:
+                self._modes.set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        given = [self.env[node] for node in n.all_input_nodes]
+        before, traced = [_layout(value) for value in given], _traced_so_far()
+        with _seen(self.code) if _is_custom(n.target) else contextlib.nullcontext():
+            result = super().run_node(n)
+        left_nothing = result is None and _traced_so_far() == traced
+        if left_nothing and n.op.startswith("call_") and not graph_calls.may_leave_nothing(n):
+            raise NotKept(graph_calls.not_held(str(n.target)), n.stack_trace)
+        if n.op == "output" and graph_calls.modes() != self._modes:
+            last = graph_calls.last_that_sets_a_mode(n.graph)
+            what = "a mode of torch's (grad, inference) is left changed"
+            raise NotKept(what, last.stack_trace if last is not None else None)
+        if self.reshaped is None and before != [_layout(value) for value in given]:
+            self.reshaped = str(n.target), n.stack_trace
+        return result
+
+
+def _traced_so_far() -> int:
+    """How many nodes the trace that runs has made."""
+    mode: Any = get_proxy_mode()
+    return len(mode.tracer.graph.nodes)
+
+
+def _is_custom(target: object) -> bool:
+    name = operator_name(target)
+    if name is None or name[0] == "hop":
+        return False
+    namespace = name[1] if name[0] == "op" else name[1].removeprefix("torch.ops.").split(".")[0]
+    return namespace not in TORCHS_NAMESPACES
+
+
+_IMPORT = vars(importlib)["_bootstrap"]._find_and_load.__code__
+"""What every import statement runs that finds its module not loaded yet."""
+
+
+@contextlib.contextmanager
+def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
+    """Collect the code of all Python functions that this thread calls inside.
+
+    Not what an import runs: it happens once in a process, and what of the module is called counts.
+    """
+    before, importing = sys.getprofile(), 0
+
+    def note(frame: types.FrameType, event: str, _: object) -> None:
+        nonlocal importing
+        if frame.f_code is _IMPORT:
+            importing += (event == "call") - (event == "return")
+        elif event == "call" and not importing:
+            code.setdefault(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _layout(value: Any) -> list[Any]:
+    """Sizes and strides as they were written down.
+
+    Comparing symbols would add guards on them, and `expr` may change when a symbol gets a value.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return []
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    return [n.node._expr if isinstance(n, torch.SymInt) else n for n in numbers]
+
+
+def traced_alike(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of an aten graph whose traced values can be compared with one another.
+
+    That takes one fake mode for the whole graph; where each value has a mode of its own, as make_fx
+    leaves it for real tensors, views don't share a storage and offsets are lost. Such a graph is
+    traced again, or, with sizes that can't be known, left without values.
+    """
+    nodes = list(graph_module.graph.nodes)
+    values = [node.meta["val"] for node in nodes if "val" in node.meta]
+    inputs = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    try:
+        consistent = detect_fake_mode(values) is not None
+    except AssertionError:
+        consistent = False
+    if consistent or not any(isinstance(value, torch.Tensor) for value in values):
+        return copy.deepcopy(graph_module)
+    if all(map(_is_static, inputs)):
+        mode = FakeTensorMode()
+        with mode:
+            fresh = [_blank(value) for value in inputs]
+        return lower(graph_module, fresh, None)
+    stripped = copy.deepcopy(graph_module)
+    for node in stripped.graph.nodes:
+        node.meta.pop("val", None)
+    return stripped
+
+
+def _is_static(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, (int, float))
+    return all(isinstance(size, int) for size in (*value.shape, *value.stride()))
+
+
+def _blank(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
+    def flat(*inputs: Any) -> Any:  # make_fx reads the signature of what it is given
+        return function(*inputs)
+
+    return flat
+
+
+def _fake(mode: FakeTensorMode, value: Any, known: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        return value
+    symbolic = known.get(value)
+    if symbolic is None:
+        return mode.from_tensor(value, static_shapes=True)
+    return mode.from_tensor(value, symbolic_context=symbolic, source=symbolic.tensor_source)
+
+
+def storages(value: Any) -> list[int]:
+    """Which storage each tensor of a traced value is in; views of one tensor give the same."""
+    if isinstance(value, (list, tuple)):
+        return [storage for item in value for storage in storages(item)]
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return []
+    return [value.untyped_storage()._cdata]
+
+
+def trace_value(node: fx.Node) -> None:
+    """Give a node that a pass added the fake value that a trace would have given it.
+
+    Left without one where an argument has none: passes take such a node for unknown.
+    """
+    arguments: list[fx.Node] = node.all_input_nodes
+    if any("val" not in argument.meta for argument in arguments):
+        return
+    mode = detect_fake_mode([argument.meta["val"] for argument in arguments])
+    if mode is None or not callable(node.target):
+        return
+    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    with torch.no_grad(), mode, enable_python_dispatcher():
+        node.meta["val"] = node.target(*args, **kwargs)
+
+
+def inline(node: fx.Node, function: Callable[..., Any]) -> Any:
+    """Replace a call by what `function` does when given the call's arguments.
+
+    Traced on the fake values of the arguments and inserted before the node, which stays. Returns
+    what `function` returns, as nodes; None where an argument was never traced.
+    """
+    inputs: list[fx.Node] = node.all_input_nodes
+    if any("val" not in each.meta for each in inputs):
+        return None
+
+    def flat(*values: Any) -> Any:
+        known = dict(zip(inputs, values, strict=True))
+        args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
+        return function(*args, **kwargs)
+
+    traced = lower(flat, [each.meta["val"] for each in inputs], None)
+    copies: dict[fx.Node, Any] = {}
+    placeholders = iter(inputs)
+    with node.graph.inserting_before(node):
+        for each in traced.graph.nodes:
+            if each.op == "placeholder":
+                copies[each] = next(placeholders)
+            elif each.op == "output":
+                return map_arg(each.args[0], copies.__getitem__)
+            else:
+                copies[each] = node.graph.node_copy(each, copies.__getitem__)
+    return None
+
+
+def without_functionalisation(target: Any, copy: Callable[[Any], Any]) -> Callable[..., Any]:
+    """What a call of auto_functionalized does, with `copy` for its copies of what is written to.
+
+    The function takes the call's arguments and returns the results and then the copies.
+    """
+    from torch._higher_order_ops import auto_functionalize as torchs
+
+    def first(operator: Any, **kwargs: Any) -> Any:
+        names, _ = torchs.get_mutable_args(operator)
+        kwargs |= {name: map_aggregate(kwargs[name], copy) for name in names}
+        return torchs.auto_functionalized_dense(operator, (), **kwargs)
+
+    def second(operator: Any, **kwargs: Any) -> Any:
+        kwargs["_all_bases"] = [copy(base) for base in kwargs.get("_all_bases", ())]
+        return torchs.auto_functionalized_v2_dense(operator, (), **kwargs)
+
+    return first if target is torch.ops.higher_order.auto_functionalized else second
+
+
+clone_preserve_strides: Callable[[torch.Tensor], torch.Tensor]
+clone_preserve_strides = _prims_common.clone_preserve_strides
+"""A copy with the same strides and offset, also of a tensor with gaps or overlaps."""
+
+
+def static_inputs(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None = None
+) -> tuple[int, ...]:
+    """Positions of placeholders that hold parameters or what Dynamo takes to stay in its place."""
+    inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    examples = example_inputs or [None] * len(inputs)
+    return tuple(
+        position
+        for position, (node, example) in enumerate(zip(inputs, examples, strict=False))
+        if isinstance(example, torch.nn.Parameter)
+        or "_dynamo_static_input_type" in (node.meta.get("tensor_dict") or {})
+    )
+
+
+def debug_folder() -> str:
+    """The folder of this process that torch writes debug output to."""
+    from torch._dynamo.utils import get_debug_dir
+
+    return str(get_debug_dir())

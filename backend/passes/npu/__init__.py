@@ -1,0 +1,1 @@
+"""The NPU's fused operators in the place of several calls."""

@@ -1,0 +1,81 @@
+"""One binding of a function: the object it is bound to, its graphs, counters, last refusals."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from npugx_cache import arguments
+from npugx_cache.backend import engines
+from npugx_cache.events import Counters
+from npugx_cache.forks import survive_forks
+from npugx_cache.lookup import Lookup
+from npugx_cache.specialisations import Specialisations
+
+if TYPE_CHECKING:
+    from npugx_cache.capture_plan import Recorder, Warmed
+    from npugx_cache.config import Settings
+    from npugx_cache.events import CacheInfo
+    from npugx_cache.key.recipe import Recipe
+
+
+class State:
+    """One binding: of a function, or of one object that it is bound to.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, recipe: Recipe, settings: Settings, owner: object, warm: str | None) -> None:
+        self.counters = Counters()
+        self.specialisations = Specialisations(recipe.function)
+        self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
+        self.lookup = Lookup(recipe, settings, self.counters, self.captures, self.specialisations)
+        self._warming = threading.RLock()
+        survive_forks(self, "_warming")
+        self.plan_wanted = warm == "plan" and self.captures is not None
+        self._recorder: Recorder | None = None
+        if self.captures is not None:
+            self.captures.owner = arguments.reference(owner)
+            if recipe.options.static_kernel_compile:
+                from npugx_cache.entry.kernel_packages import StoredPackages
+
+                self.captures.packages = StoredPackages(settings)
+            state = weakref.ref(self)  # or graphs would stay until somebody collects garbage
+
+            def changed() -> None:
+                alive = state()
+                if alive is not None:
+                    alive.record_captures()
+
+            self.captures.changed = changed
+
+    def record_captures(self) -> None:
+        """Have what is captured recorded soon, so that another process can do it ahead."""
+        if self._recorder is None:
+            from npugx_cache.capture_plan import Recorder
+
+            self._recorder = Recorder(self)
+        self._recorder.changed()
+
+    def warm(self) -> Warmed:
+        """Bind the entries that have capture plans, and capture what those say."""
+        from npugx_cache import capture_plan
+
+        if self.captures is None:
+            return capture_plan.Warmed()
+        with self._warming:
+            self.plan_wanted = False
+            bound, warmed = capture_plan.warm(self.lookup, tuple(self.specialisations))
+            self.specialisations.add(bound)
+            if warmed.graphs:
+                self.record_captures()
+        return warmed
+
+    def info(self) -> CacheInfo:
+        info = self.counters.info(len(self.specialisations))
+        if self.captures is None or not len(self.captures.graphs):
+            return info
+        from npugx_cache.capture_plan import graphs_of
+
+        return info._replace(graphs=graphs_of(self.specialisations))

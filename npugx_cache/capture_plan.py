@@ -1,0 +1,292 @@
+"""Capture plans: a worker records which device graphs it captured, and the next one does so ahead.
+
+A plan never decides whether a graph may run. A graph that was captured ahead runs for the calls
+that its entry accepts and that have its key, like a graph that was captured during a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from npugx_cache import events, store
+from npugx_cache.backend.capture import planned
+from npugx_cache.backend.program import COLLECTIVES
+from npugx_cache.entry import capture_plan_format, restore
+from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, Bindings
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.interruptions import let_through
+from npugx_cache.key import environment
+from npugx_cache.key.fingerprint import Fingerprint
+from npugx_cache.portable import NotPortable
+from npugx_cache.store import folder_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.backend.capture.captured import Tally
+    from npugx_cache.backend.capture.runner import Runner
+    from npugx_cache.entry.restore import Specialisation
+    from npugx_cache.key.recipe import Recipe
+    from npugx_cache.lookup import Lookup
+
+_MAX_ROWS = 256
+
+
+class Row(NamedTuple):
+    """One captured graph. `uses`: replays in all processes together; `shape`: for people."""
+
+    planned: planned.Planned
+    shape: str
+    uses: int
+    nbytes: int
+    seconds: float
+
+
+class Warmed(NamedTuple):
+    """What was ready before the first call, and why the rest was not."""
+
+    entries: int = 0
+    graphs: int = 0
+    refused: tuple[str, ...] = ()
+
+
+class GraphInfo(NamedTuple):
+    """One graph that is captured now. `entry` is empty for one that is not stored."""
+
+    entry: str
+    shape: str
+    replays: int
+    nbytes: int
+    seconds: float
+
+
+def graphs_of(specialisations: Iterable[Specialisation]) -> tuple[GraphInfo, ...]:
+    """The captured graphs of a function, the most used first."""
+    found = [
+        GraphInfo(known.entry or "", g.tally.planned.shape, g.replays, g.nbytes, g.seconds)
+        for known in specialisations
+        if (runner := runner_of(known)) is not None
+        for g in runner.graphs()
+    ]
+    return tuple(sorted(found, key=lambda graph: -graph.replays))
+
+
+def runner_of(known: Specialisation) -> Runner | None:
+    """What captures the graphs of a specialisation, if anything does."""
+    graph: Any = known.graph
+    return graph if hasattr(graph, "prepare") else None
+
+
+# --- recording
+
+
+class Recorded(Protocol):
+    """What a recorder needs of a function."""
+
+    @property
+    def specialisations(self) -> Iterable[Specialisation]: ...
+    @property
+    def lookup(self) -> Lookup: ...
+
+
+class Recorder:
+    """Writes the plans of one function soon after a capture, and when the function is gone.
+
+    Holds what is known of graphs, not the graphs: their memory is free when the function is.
+    """
+
+    def __init__(self, function: Recorded) -> None:
+        self._function = weakref.ref(function)
+        self._store: store.Store | None = None
+        self._entries: dict[str, tuple[Tally, ...]] = {}
+        self._counted: dict[Tally, int] = {}
+        weakref.finalize(function, self._finish)
+
+    def changed(self) -> None:
+        """Take note of the graphs that there are now."""
+        function = self._function()
+        if function is None:
+            return
+        self._store = function.lookup.opened()
+        for known in function.specialisations:
+            runner = runner_of(known)
+            if known.entry is not None and runner is not None:
+                tallies = (*self._entries.get(known.entry, ()), *(g.tally for g in runner.graphs()))
+                self._entries[known.entry] = tuple(dict.fromkeys(tallies))
+        folder_store.has_hits(self)
+
+    def _finish(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of a process modules may be gone
+            self.flush()
+
+    def flush(self) -> None:
+        """Merge what was captured here into what is recorded. Best effort."""
+        folder_store.flushed(self)
+        opened = self._store
+        if opened is None or opened.readonly is not None:
+            return
+        for entry, tallies in list(self._entries.items()):
+            self._record(opened, entry, tallies)
+
+    def _record(self, opened: store.Store, entry: str, tallies: tuple[Tally, ...]) -> None:
+        rows = {row.planned.identity: row for row in read(opened, entry)}
+        for tally in tallies:
+            what, new = tally.planned, tally.replays - self._counted.get(tally, 0)
+            self._counted[tally] = tally.replays
+            before = rows[what.identity].uses if what.identity in rows else 0
+            row = Row(what, what.shape, before + new, tally.nbytes, tally.seconds)
+            rows[what.identity] = row
+        kept = sorted(rows, key=lambda identity: -rows[identity].uses)[:_MAX_ROWS]
+        # In the order of their capture.
+        ordered = [row for identity, row in rows.items() if identity in kept]
+        fault = opened.write_record(entry, to_plain(ordered)) if tallies else None
+        if fault is not None:
+            events.logger.debug("capture plan of %s not written: %s", entry[:12], fault)
+
+
+def to_plain(rows: list[Row]) -> Any:
+    """Inputs that several graphs share, as most parameters are, are written once."""
+    table: dict[Any, int] = {}
+    plain = []
+    for row in rows:
+        specs = (*row.planned.inputs, *row.planned.labels)
+        inputs = [table.setdefault(spec, len(table)) for spec in specs]
+        about = [row.planned.inference, row.planned.obstacle, row.shape]
+        plain.append([inputs, *about, row.uses, row.nbytes, row.seconds])
+    return {"inputs": [planned.plain_spec(spec) for spec in table], "graphs": plain}
+
+
+def read(opened: store.Store, entry: str) -> list[Row]:
+    """The recorded plan of an entry in the order of capture; empty where there is none."""
+    record = opened.read_record(entry)
+    if record is None:
+        return []
+    try:
+        return _rows(record)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        events.logger.debug("capture plan of %s not read: %r", entry[:12], error)
+        return []
+
+
+def _rows(record: Any) -> list[Row]:
+    graphs = capture_plan_format.graphs_of(record)
+    table = [planned.checked(spec) for spec in record["inputs"]]
+    return [
+        Row(
+            planned.of_specs(
+                (table[i] for i in graph.inputs), inference=graph.inference, obstacle=graph.obstacle
+            ),
+            graph.shape,
+            graph.uses,
+            graph.nbytes,
+            graph.seconds,
+        )
+        for graph in graphs
+    ]
+
+
+# --- capturing ahead
+
+
+def warm(lookup: Lookup, bound: tuple[Specialisation, ...]) -> tuple[list[Specialisation], Warmed]:
+    """Bind the entries of a function that have plans, and capture what those say.
+
+    Raises only under `strict`: a worker can start without.
+    """
+    made: list[Specialisation] = []
+    try:
+        opened, reason = lookup.opened(), _unfit(lookup)
+        if opened is None or reason:
+            return [], Warmed(refused=(reason,) if reason else ())
+        refused: list[str] = []
+        wanted = [(known, read(opened, known.entry)) for known in bound if known.entry]
+        here = {known.entry for known in bound}
+        for manifest in _manifests(lookup.recipe, opened):
+            rows = read(opened, manifest.entry) if manifest.entry not in here else []
+            if rows:
+                answer = _bound(lookup, opened, manifest)
+                if isinstance(answer, str):
+                    refused.append(f"{manifest.entry[:12]}: {answer}")
+                    continue
+                made.append(answer)
+                wanted.append((answer, rows))
+        captured, more = _capture(wanted)
+        return made, Warmed(len(made), captured, (*refused, *more))
+    except Exception as error:
+        if lookup.settings.strict:
+            raise
+        let_through(error)
+        events.logger.exception("%s: capture plan not used", lookup.recipe.title)
+        return made, Warmed(len(made), 0, (f"a fault of the cache: {error!r}",))
+
+
+def _unfit(lookup: Lookup) -> str:
+    if lookup.recipe.guards != "full":
+        return f"guards={lookup.recipe.guards!r} binds an entry to the first call that it accepts"
+    if lookup.settings.verify:
+        return "NPUGX_CACHE_VERIFY compiles every entry again, at its first call"
+    return environment.unsupported(untested_torch=lookup.settings.untested_torch) or ""
+
+
+def _manifests(recipe: Recipe, opened: store.Store) -> Iterator[store.Manifest]:
+    """Entries that a call could use, as far as that is known without its arguments."""
+    keys: dict[frozenset[str], str] = {}
+    for manifest in opened.siblings(recipe.identity):
+        kinds = frozenset(_device_types(name for name, *_ in manifest.factors))
+        if kinds not in keys:
+            factors = (*recipe.factors(), *environment.factors(kinds))
+            keys[kinds] = Fingerprint.of(factors).key
+        if manifest.kind == "graph" and manifest.key == keys[kinds]:
+            yield manifest
+
+
+def _device_types(factors: Iterable[str]) -> Iterator[str]:
+    for name in factors:
+        if name in ("cuda", "npu") or name.startswith("device."):
+            yield name.removeprefix("device.")
+
+
+def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Specialisation | str:
+    """An entry, bound before any call: its conditions are checked when a call asks for it."""
+    present = {ref.name for ref in manifest.blobs}
+    blobs = opened.read(manifest, present & {CONDITIONS, BINDINGS, CONSTANTS, LIBRARY})
+    if isinstance(blobs, store.Miss):
+        return blobs.reason
+    try:
+        candidate = restore.Candidate.of(blobs)
+        if any(op.namespace == COLLECTIVES for _, op in Bindings.unpack(blobs[BINDINGS]).operators):
+            return "its ranks communicate, so they capture together, at a call"
+        known = restore.bind(
+            blobs,
+            lookup.recipe.function,
+            entry=manifest.entry,
+            accepts=restore.Conditional(candidate.facts, candidate.guards),
+            call_state=environment.call_state(),
+            captures=lookup.captures,
+            device=candidate.device,
+        )
+    except (CorruptEntry, NotPortable) as error:
+        return str(error)
+    opened.record_hit(manifest)
+    lookup.counters.add("hits")
+    return known
+
+
+def _capture(wanted: list[tuple[Specialisation, list[Row]]]) -> tuple[int, list[str]]:
+    pairs = [(known, row) for known, rows in wanted for row in rows]
+    captured: int = 0
+    refused: list[str] = []
+    for known, row in sorted(pairs, key=lambda pair: -pair[1].uses):
+        entry = (known.entry or "")[:12]
+        runner = runner_of(known)
+        if runner is None:
+            refused.append(f"{entry}: {row.shape}: this process does not capture it")
+            continue
+        reason = runner.prepare(row.planned)
+        if reason:
+            refused.append(f"{entry}: {row.shape}: {reason}")
+        else:
+            captured += 1
+    return captured, refused

@@ -1,0 +1,251 @@
+"""Builds a C++ guard manager for each path of a guard tree.
+
+A manager must read exactly what `sources.py` reads. Where torch's accessor reads something else
+for some type, a guard pins the type, or the path is left to Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.conditions.code_watch import ABSENT, Row
+from npugx_cache.conditions.data import GuardTree, Step
+from npugx_cache.portable import decode
+from npugx_cache.private import guard_managers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npugx_cache.conditions.evaluate import Scope
+
+    Manager = Any
+
+DICTS = (dict, OrderedDict)
+SEQUENCES = (list, tuple)
+REASON = ["npugx_cache"]
+"""torch wants words for each guard; ours are in wording.py, for the full check."""
+
+_CHILDREN = ("_parameters", "_buffers", "_modules")
+"""Where `nn.Module.__getattr__` looks, in its order."""
+
+
+class LeftToPython(Exception):
+    """C++ has no manager or guard with exactly this meaning, so Python makes the check."""
+
+
+class Managers:
+    """Makes the manager of a node when it is first asked for, and those of its ancestors.
+
+    `shadows` are rows for `PinnedNames`: children of modules are read from the module's dicts,
+    which is right for as long as no class gives their names another meaning. `keep` holds what
+    guards compare by address; `kind` is what torch wants to know of a manager it makes.
+    """
+
+    def __init__(
+        self, tree: GuardTree, values: Sequence[Any], scope: Scope, manager_type: object
+    ) -> None:
+        self.root = guard_managers.RootGuardManager()
+        self.values = values
+        self.shadows: list[Row] = []
+        roots = {"modules": sys.modules, "globals": scope.frame_globals}
+        self.keep: list[object] = [roots]
+        self.kind = manager_type
+        self._tree, self._frame_globals = tree, scope.frame_globals
+        self._locals = {name: (name, place) for place, name in enumerate(scope.frame_locals)}
+        above = self.root.globals_dict_manager(roots, "roots", roots, manager_type)
+        self._modules = self.item(above, "modules", sys.modules, "sys.modules")
+        self._globals = self.item(above, "globals", scope.frame_globals, "globals")
+        self._made: dict[int, Manager] = {}
+        self._dicts: dict[int, Manager] = {}
+        self._tables: dict[tuple[int, str], Manager] = {}
+        self._pinned: set[int] = set()
+        self._plain: dict[tuple[type, str], bool] = {}
+
+    def of(self, node: int) -> Manager:
+        """The manager of a node; raises `LeftToPython`."""
+        made = self._made.get(node)
+        if made is None:
+            make = _MAKERS.get(self._tree.steps[node])
+            if make is None:
+                raise LeftToPython("step")
+            made = self._made[node] = make(self, node, self._tree.args[node])
+        return made
+
+    def parent(self, node: int) -> int:
+        return self._tree.parents[node]
+
+    def pin_type(self, node: int) -> None:
+        """Guard that the object has its live type, so that later accessors are right."""
+        if node not in self._pinned:
+            self._pinned.add(node)
+            self.guard_type(self.of(node), type(self.values[node]))
+
+    def guard_type(self, manager: Manager, kind: type) -> None:
+        self.keep.append(kind)
+        manager.add_type_match_guard(id(kind), REASON, None)
+
+    def guard_identity(self, manager: Manager, value: object) -> None:
+        self.keep.append(value)
+        manager.add_id_match_guard(id(value), REASON, None)
+
+    def instance_dict(self, node: int) -> Manager:
+        """The manager of an object's `__dict__`; raises `LeftToPython` where that is no dict."""
+        made = self._dicts.get(node)
+        if made is None:
+            value = self.values[node]
+            live = getattr(value, "__dict__", None)
+            if type(live) is not dict or isinstance(value, (type, torch.Tensor)):
+                raise LeftToPython("__dict__")
+            made = self.of(node).get_generic_dict_manager(f"{node}.__dict__", live, self.kind)
+            self._dicts[node] = made
+        return made
+
+    def attribute(self, manager: Manager, name: str, value: object, source: str) -> Manager:
+        return manager.getattr_manager(name, source, value, self.kind)
+
+    def item(self, manager: Manager, key: object, value: object, source: str) -> Manager:
+        """The value under a key of a dict, past overrides of `__getitem__`."""
+        return manager.dict_getitem_manager(key, source, value, self.kind)
+
+    def element(self, manager: Manager, index: object, value: object, source: str) -> Manager:
+        return manager.getitem_manager(index, source, value, self.kind)
+
+    # --- roots
+
+    def _local(self, node: int, name: Any) -> Manager:
+        place = self._locals[name]
+        return self.root.framelocals_manager(place, str(node), self.values[node], self.kind)
+
+    def _global(self, node: int, name: Any) -> Manager:
+        return self.item(self._globals, name, self.values[node], str(node))
+
+    def _module(self, node: int, name: Any) -> Manager:
+        return self.item(self._modules, name, self.values[node], str(node))
+
+    def _namespace(self, node: int, name: Any) -> Manager:
+        module = self.item(self._modules, name, sys.modules[name], f"{node}.module")
+        return self.attribute(module, "__dict__", self.values[node], str(node))
+
+    def _builtins(self, node: int, _: Any) -> Manager:
+        value, live = self.values[node], self._frame_globals["__builtins__"]
+        if live is value:
+            return self.item(self._globals, "__builtins__", value, str(node))
+        module = self.item(self._globals, "__builtins__", live, f"{node}.module")
+        return self.attribute(module, "__dict__", value, str(node))
+
+    # --- attributes
+
+    def _attr(self, node: int, name: Any) -> Manager:
+        found = self._of_module(node, name)
+        if found is not None:
+            return found
+        parent = self.of(self.parent(node))
+        return self.attribute(parent, name, self.values[node], str(node))
+
+    def _of_module(self, node: int, name: str) -> Manager | None:
+        """An attribute of an `nn.Module`, from the dict that holds it; None for any other."""
+        parent, value = self.parent(node), self.values[node]
+        module = self.values[parent]
+        if not isinstance(module, torch.nn.Module):
+            return None
+        if not self._read_past_getattr(type(module), name):
+            return None
+        self.pin_type(parent)
+        if name in vars(module):
+            return self.item(self.instance_dict(parent), name, value, str(node))
+        return self._child(parent, name, value, str(node))
+
+    def _read_past_getattr(self, cls: type, name: str) -> bool:
+        """Whether a name of a module can be read from the module's dicts.
+
+        If so, `shadows` gets rows that watch that this stays true.
+        """
+        known = self._plain.get((cls, name))
+        if known is None:
+            plain: Any = cls
+            known = (
+                plain.__getattribute__ is object.__getattribute__
+                and plain.__getattr__ is torch.nn.Module.__getattr__
+                and not any(name in vars(base) for base in cls.__mro__)
+            )
+            self._plain[cls, name] = known
+            names = ("__getattr__", "__getattribute__", name) if known else ()
+            for base in cls.__mro__:
+                self.shadows += [(base, n, vars(base).get(n, ABSENT)) for n in names]
+        return known
+
+    def _child(self, parent: int, name: str, value: object, source: str) -> Manager | None:
+        space = vars(self.values[parent])
+        place = next((t for t in _CHILDREN if name in space.get(t, ())), None)
+        if place is None or any(type(space.get(table)) not in DICTS for table in _CHILDREN):
+            return None
+        self.instance_dict(parent).add_dict_contains_guard(False, name, REASON, None)
+        for table in _CHILDREN[: _CHILDREN.index(place)]:
+            self._table(parent, table).add_dict_contains_guard(False, name, REASON, None)
+        return self.item(self._table(parent, place), name, value, source)
+
+    def _table(self, parent: int, name: str) -> Manager:
+        made = self._tables.get((parent, name))
+        if made is None:
+            live = vars(self.values[parent])[name]
+            made = self.item(self.instance_dict(parent), name, live, f"{parent}.{name}")
+            self.guard_type(made, type(live))
+            self._tables[parent, name] = made
+        return made
+
+    def _generic(self, node: int, name: Any) -> Manager:
+        parent = self.of(self.parent(node))
+        return parent.generic_getattr_manager(name, str(node), self.values[node], self.kind)
+
+    # --- items
+
+    def _item(self, node: int, arg: Any) -> Manager:
+        parent, key = self.parent(node), decode(arg)
+        manager = self.of(parent)
+        if isinstance(self.values[parent], dict):
+            self.pin_type(parent)
+            return self.item(manager, key, self.values[node], str(node))
+        return self.element(manager, key, self.values[node], str(node))
+
+    def _index(self, node: int, arg: Any) -> Manager:
+        index = decode(arg)
+        if type(index) is not int:  # a slice makes a new object at each call
+            raise LeftToPython("slice")
+        return self.element(self.of(self.parent(node)), index, self.values[node], str(node))
+
+    def _type_of(self, node: int, _: Any) -> Manager:
+        parent = self.of(self.parent(node))
+        return parent.type_manager(str(node), self.values[node], self.kind)
+
+    def _special(self, name: str, node: int, key: object | None = None) -> Manager:
+        parent, value = self.of(self.parent(node)), self.values[node]
+        if key is None:
+            return self.attribute(parent, name, value, str(node))
+        table = getattr(self.values[self.parent(node)], name)
+        manager = self.attribute(parent, name, table, f"{node}.{name}")
+        return self.element(manager, key, value, str(node))
+
+
+_MAKERS: dict[int, Callable[[Managers, int, Any], Manager]] = {
+    Step.LOCAL: Managers._local,  # noqa: SLF001
+    Step.GLOBAL: Managers._global,  # noqa: SLF001
+    Step.MODULE: Managers._module,  # noqa: SLF001
+    Step.NAMESPACE: Managers._namespace,  # noqa: SLF001
+    Step.BUILTINS: Managers._builtins,  # noqa: SLF001
+    Step.ATTR: Managers._attr,  # noqa: SLF001
+    Step.GENERIC_ATTR: Managers._generic,  # noqa: SLF001
+    Step.ITEM: Managers._item,  # noqa: SLF001
+    Step.INDEX: Managers._index,  # noqa: SLF001
+    Step.TYPE: Managers._type_of,  # noqa: SLF001
+    Step.TYPE_DICT: lambda made, node, _: made._special("__dict__", node),  # noqa: SLF001
+    Step.MRO: lambda made, node, _: made._special("__mro__", node),  # noqa: SLF001
+    Step.CODE: lambda made, node, _: made._special("__code__", node),  # noqa: SLF001
+    Step.CLOSURE: lambda made, node, _: made._special("__closure__", node),  # noqa: SLF001
+    Step.DEFAULT: lambda made, node, i: made._special("__defaults__", node, decode(i)),  # noqa: SLF001
+    Step.KWDEFAULT: lambda made, node, k: made._special("__kwdefaults__", node, decode(k)),  # noqa: SLF001
+}
+"""The other steps are left to Python: keys by position, roots found by name, sizes."""

@@ -1,0 +1,258 @@
+"""GuardTree: a trie of accessors with checks at its nodes. Plain data; knows nothing of torch.
+
+A node is reached from its parent by one `Step`, so a path that many guards share is walked once. A
+check compares the live value at a node with what the trace saw. The vocabulary is closed: data that
+names an unknown step or kind is refused when it is decoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache.conditions import set_order
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.portable.devices import Accelerator, renamed
+from npugx_cache.portable.texts import seal
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping
+
+    from npugx_cache.portable import Plain
+    from npugx_cache.portable.devices import Rename
+
+
+class Step(IntEnum):
+    """How a value is reached: from the call (parent -1) or from its parent's value.
+
+    The numbers are part of the format of stored entries.
+    """
+
+    LOCAL = 0  # an argument or a free variable of the traced function, by name
+    GLOBAL = 1  # a global of the module that defines the traced function
+    MODULE = 2  # an imported module, by its name in sys.modules
+    NAMESPACE = 3  # the global dict of an imported module
+    BUILTINS = 4  # the dict of builtins the function sees
+    OBJECT = 5  # an object found by its identity (portable.resolve)
+    FUNCTION_GLOBALS = 6  # the global dict of a function found by module and qualname
+    ENVIRONMENT = 7  # the value of an environment variable, or None
+    ANSWER = 8  # what the process answers: its rank, whether it has an accelerator (answers.py)
+    ATTR = 10
+    GENERIC_ATTR = 11  # object.__getattribute__, past a user's __getattr__
+    ITEM = 12  # mapping[key]; dict.__getitem__ on dicts, past overrides
+    INDEX = 13  # sequence[i] or sequence[slice]
+    KEY_AT = 14  # the i-th key of a dict
+    VALUE_AT = 15  # the value under the i-th key of a dict, past overrides of __getitem__
+    TYPE = 16
+    TYPE_DICT = 17
+    MRO = 18
+    DEFAULT = 19
+    KWDEFAULT = 20
+    CLOSURE = 21
+    CODE = 22
+    REFERENT = 23  # of a weak reference
+    REMAINING = 24  # the i-th item that a tuple's iterator has left
+    SIZE = 30  # of a tensor; only under shape conditions
+    STRIDE = 31
+    STORAGE_OFFSET = 32
+    NUMBER = 33  # the value of a tensor with one element
+
+
+class Kind(IntEnum):
+    """What a check demands of the value at its node. The numbers are part of the format."""
+
+    TYPE = 0  # idents[arg] names its exact type
+    IDENTITY = 1  # idents[arg] names it
+    EQUALS = 2  # its portable encoding equals arg
+    TENSOR = 3  # it matches tensors[arg]
+    LENGTH = 4
+    ABSENT_ATTR = 5  # arg is not a key of its __dict__
+    HAS_ATTR = 6
+    LACKS_ATTR = 7
+    CONTAINS = 8
+    NOT_CONTAINS = 9
+    KEYS = 10  # its keys, in order, encode to arg
+    KEY_SET = 11  # its keys, in any order
+    NOT_NONE = 12
+    ITERATOR = 13  # a tuple, range or count iterator whose remainder reduces to arg
+
+
+class Node(NamedTuple):
+    parent: int
+    step: Step
+    arg: Plain
+
+
+class Check(NamedTuple):
+    node: int
+    kind: Kind
+    arg: Plain
+
+
+class TensorFact(NamedTuple):
+    """What a graph was specialised on for one tensor input.
+
+    `type` indexes `GuardTree.idents`; `size` and `stride` hold None where the graph is symbolic;
+    `marks` are the dimension marks (`mark_dynamic`) present when it was traced.
+    """
+
+    type: int
+    dtype: str
+    device: str
+    requires_grad: bool
+    dispatch_keys: int
+    size: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    marks: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+Rows = tuple[tuple[int, ...], tuple[Any, ...]]
+"""The checks of one kind: the nodes, and for each of them the argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardTree:
+    """All conditions on live objects under which one traced graph may run.
+
+    Nodes and checks are kept as columns, which decode several times faster than rows. `aliases` are
+    pairs of nodes that must be one object; `distinct` are nodes of tensors that must be different
+    objects from each other, `separate` the same for lists, dicts and other mutable objects.
+    `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET nodes and number nodes (see
+    `shapes.py`), `orders` are sets with the order they must be walked in (`orders.py`). `state` is
+    the global torch state at the trace.
+    """
+
+    parents: tuple[int, ...]
+    steps: tuple[int, ...]
+    args: tuple[Plain, ...]
+    checks: Mapping[Kind, Rows]
+    idents: tuple[Plain, ...]
+    tensors: tuple[TensorFact, ...]
+    aliases: tuple[tuple[int, int], ...]
+    distinct: tuple[int, ...]
+    separate: tuple[int, ...]
+    shapes: tuple[Plain, ...]
+    orders: tuple[Plain, ...]
+    state: Mapping[str, Plain]
+    threads: int | None
+    """Number of intra-op threads if the traced code asked for it, else None."""
+    device: Accelerator | None = None
+    """None for a graph that touches no accelerator."""
+
+    def node(self, index: int) -> Node:
+        return Node(self.parents[index], _STEPS[self.steps[index]], self.args[index])
+
+    def all_checks(self) -> Iterator[Check]:
+        for kind, rows in self.checks.items():
+            for node, arg in zip(*rows, strict=True):
+                yield Check(node, kind, arg)
+
+    def with_ancestors(self, nodes: Iterable[int]) -> list[int]:
+        """These nodes and all above them, parents first."""
+        found: set[int] = set()
+        for node in nodes:
+            while node >= 0 and node not in found:
+                found.add(node)
+                node = self.parents[node]  # noqa: PLW2901 - walks up
+        return sorted(found)
+
+    def placed(self, device: Accelerator | None, rename: Rename) -> GuardTree:
+        """The same conditions, with `device` as the current device and its name filled in."""
+        nodes, args = self.checks.get(Kind.EQUALS, ((), ()))
+        equals = {Kind.EQUALS: (nodes, tuple(renamed(arg, rename) for arg in args))}
+        default = self.state.get("default_device")
+        return replace(
+            self,
+            checks={**self.checks, **(equals if nodes else {})},
+            tensors=tuple(fact._replace(device=rename(fact.device)) for fact in self.tensors),
+            state={**self.state, **({"default_device": rename(default)} if default else {})},
+            device=device,
+        )
+
+    def sealed(self, known: Container[object]) -> GuardTree:
+        """These conditions as they are stored: without the texts that are only compared.
+
+        `known` texts stay. So do names, keys that lead to a value, and members that are looked for.
+        """
+        checks = {
+            kind: (nodes, tuple(seal(arg, known) for arg in args) if kind in _COMPARED else args)
+            for kind, (nodes, args) in self.checks.items()
+        }
+        sets = tuple(set_order.sealed(condition, known) for condition in self.orders)
+        return replace(self, checks=checks, orders=sets)
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {
+            "parents": list(self.parents),
+            "steps": bytes(self.steps),
+            "args": list(self.args),
+            "checks": [[int(kind), *map(list, rows)] for kind, rows in self.checks.items()],
+            "idents": list(self.idents),
+            "tensors": [list(t) for t in self.tensors],
+            "aliases": [list(pair) for pair in self.aliases],
+            "distinct": list(self.distinct),
+            "separate": list(self.separate),
+            "shapes": list(self.shapes),
+            "orders": list(self.orders),
+            "state": dict(self.state),
+            "threads": self.threads,
+            "device": self.device and [self.device.kind, self.device.index, self.device.why],
+        }
+
+    @classmethod
+    def from_plain(cls, data: Any) -> GuardTree:
+        """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
+        try:
+            tree = cls(
+                parents=tuple(data["parents"]),
+                steps=tuple(data["steps"]),
+                args=tuple(data["args"]),
+                checks={
+                    _KINDS[k]: (tuple(nodes), tuple(args)) for k, nodes, args in data["checks"]
+                },
+                idents=tuple(data["idents"]),
+                tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
+                aliases=tuple((int(a), int(b)) for a, b in data["aliases"]),
+                distinct=tuple(map(int, data["distinct"])),
+                separate=tuple(map(int, data["separate"])),
+                shapes=tuple(data["shapes"]),
+                orders=tuple(data["orders"]),
+                state=dict(data["state"]),
+                threads=data["threads"],
+                device=None if data["device"] is None else Accelerator(*data["device"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"guard tree: {error!r}") from error
+        _validate(tree)
+        return tree
+
+
+_COMPARED = frozenset({Kind.EQUALS, Kind.KEYS, Kind.KEY_SET})
+_STEPS = {int(step): step for step in Step}
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def _validate(tree: GuardTree) -> None:
+    count = len(tree.parents)
+    if not len(tree.steps) == len(tree.args) == count or not set(tree.steps) <= _STEPS.keys():
+        raise CorruptEntry("guard tree: malformed nodes")
+    if any(not -1 <= parent < index for index, parent in enumerate(tree.parents)):
+        raise CorruptEntry("guard tree: a node before its parent")
+    for nodes, args in tree.checks.values():
+        if len(nodes) != len(args) or (nodes and not 0 <= min(nodes) <= max(nodes) < count):
+            raise CorruptEntry("guard tree: malformed checks")
+
+
+def _tensor_fact(row: list[Any]) -> TensorFact:
+    type_, dtype, device, requires_grad, keys, size, stride, marks = row
+    return TensorFact(
+        int(type_),
+        str(dtype),
+        str(device),
+        bool(requires_grad),
+        int(keys),
+        tuple(size),
+        tuple(stride),
+        tuple((str(name), tuple(dims)) for name, dims in marks),
+    )

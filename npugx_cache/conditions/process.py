@@ -1,0 +1,81 @@
+"""Questions about the process whose answers are constants in a graph: rank, accelerator, ...
+
+Dynamo asks such a question once during a trace and installs no guard for the answer. We record the
+answer and ask again before the graph runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+
+from npugx_cache.portable import Plain, encode
+from npugx_cache.private import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def answer(name: str) -> object:
+    """The answer now; KeyError for a question that this version does not know."""
+    return ANSWERS[name]()
+
+
+def _initialised() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _rank() -> int | None:
+    return torch.distributed.get_rank() if _initialised() else None
+
+
+def _world_size() -> int | None:
+    return torch.distributed.get_world_size() if _initialised() else None
+
+
+def _available() -> tuple[bool, ...]:
+    return torch.accelerator.is_available(), torch.cuda.is_available(), torch.xpu.is_available()
+
+
+def _current_device() -> tuple[str, int | None]:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return "none", None
+    return accelerator.type, torch.accelerator.current_device_index()
+
+
+def _started() -> tuple[bool, ...]:
+    extensions = (torch.cuda, vars(torch)["xpu"])
+    return _initialised(), *(bool(each.is_initialized()) for each in extensions)
+
+
+def _device_properties() -> str:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    return repr([torch.cuda.get_device_properties(index) for index in devices])
+
+
+ANSWERS: dict[str, Callable[[], object]] = {
+    "get_rank": _rank,
+    "get_world_size": _world_size,
+    "is_initialized": _started,
+    "is_available": _available,
+    "current_accelerator": _current_device,
+    "current_device": _current_device,
+    "current_device_index": _current_device,
+    "get_device_properties": _device_properties,
+    "getrecursionlimit": sys.getrecursionlimit,
+    "get_overwrite_module_params_on_conversion": (
+        torch.__future__.get_overwrite_module_params_on_conversion
+    ),
+    **runtime.ONEDNN_RUNS,
+}
+"""The questions by the name under which traced code asks them.
+
+`ONEDNN_RUNS` holds questions that no code asks: operators in the graph depend on their answers.
+"""
+
+
+def recorded(name: str) -> Plain:
+    return encode(answer(name))

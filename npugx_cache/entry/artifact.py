@@ -1,0 +1,196 @@
+"""Artifact: what one entry holds <-> named blobs. Bytes in, data out; nothing is executed here.
+
+| blob       | content                                                              | read by |
+|------------|----------------------------------------------------------------------|---------|
+| conditions | guard tree and source facts, msgpack                                 | restore |
+| bindings   | caller frame, compiled program text, names of operators, msgpack     | restore |
+| constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
+| sizes      | what Dynamo knew of sizes after the trace, msgpack                   | a miss  |
+| program    | the graph as data, msgpack                                           | tools   |
+| library    | the graph as machine code, a shared library; backend inductor only   | restore |
+| readable   | the text that `npugx-cache readable` shows                           | people  |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from npugx_cache.backend.capture.layout import Layout
+from npugx_cache.backend.program import Constant, Operator, Program
+from npugx_cache.conditions import GuardTree, source_facts
+from npugx_cache.entry.frame import Frame, as_bytes
+from npugx_cache.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npugx_cache.backend.inductor.library import Library
+    from npugx_cache.portable.devices import Rename
+
+CONDITIONS = "conditions"
+BINDINGS = "bindings"
+CONSTANTS = "constants"
+SIZES = "sizes"
+PROGRAM = "program"
+LIBRARY = "library"
+READABLE = "readable"
+
+_MAX_BYTES = 1 << 30
+_MAX_ITEMS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """When the entry may run."""
+
+    guards: GuardTree
+    facts: tuple[source_facts.SourceFact, ...]
+
+    def pack(self) -> bytes:
+        data = {"guards": self.guards.to_plain(), "facts": source_facts.to_plain(self.facts)}
+        return _pack(data)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Conditions:
+        """Raises `CorruptEntry`."""
+        plain = _unpack(data)
+        try:
+            facts = source_facts.from_plain(plain["facts"])
+            return cls(guards=GuardTree.from_plain(plain["guards"]), facts=facts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"conditions: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bindings:
+    """What runs. `program_code` is empty and `layout` None where there are no tensor operations.
+
+    `library` says how the entry's library, if there is one, takes the place of the program.
+    """
+
+    frame: Frame
+    program_code: bytes
+    operators: tuple[tuple[str, Operator], ...]
+    constants: tuple[Constant, ...]
+    disable_autocast: bool
+    layout: Layout | None
+    library: Library | None = None
+
+    def placed(self, rename: Rename) -> Bindings:
+        """The same with other names for its devices, but for those in the program's code."""
+        layout = self.layout and replace(self.layout, device=rename(self.layout.device))
+        constants = tuple(c._replace(device=rename(c.device)) for c in self.constants)
+        frame = self.frame.placed(rename)
+        return replace(self, frame=frame, layout=layout, constants=constants)
+
+    def pack(self) -> bytes:
+        return _pack(
+            {
+                "frame": self.frame.to_plain(),
+                "program_code": self.program_code,
+                "operators": [[name, *operator] for name, operator in self.operators],
+                "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
+                "disable_autocast": self.disable_autocast,
+                "layout": self.layout.to_plain() if self.layout else None,
+                "library": self.library.to_plain() if self.library else None,
+            }
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Bindings:
+        """Raises `CorruptEntry`."""
+        plain = _unpack(data)
+        try:
+            return cls(
+                frame=Frame.from_plain(plain["frame"]),
+                program_code=as_bytes(plain["program_code"]),
+                operators=tuple((str(n), Operator(*map(str, op))) for n, *op in plain["operators"]),
+                constants=tuple(
+                    Constant(str(n), str(t), str(d), tuple(size), tuple(stride))
+                    for n, t, d, size, stride in plain["constants"]
+                ),
+                disable_autocast=bool(plain["disable_autocast"]),
+                layout=Layout.from_plain(plain["layout"]) if plain["layout"] else None,
+                library=_library(plain["library"]) if plain["library"] else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"bindings: {error!r}") from error
+
+
+def _library(data: Any) -> Library:
+    from npugx_cache.backend.inductor.library import Library
+
+    return Library.from_plain(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """All parts of one entry. `constants` are safetensors bytes, or None; so is `library`, an ELF.
+
+    `sizes` are rows of `trace.observe.size_memory` from before and from after the trace.
+    """
+
+    conditions: Conditions
+    bindings: Bindings
+    constants: bytes | None
+    sizes: tuple[list[Any], list[Any]]
+    program: Program | None
+    library: bytes | None
+    readable: str
+
+    def to_blobs(self) -> dict[str, bytes]:
+        blobs = {
+            CONDITIONS: self.conditions.pack(),
+            BINDINGS: self.bindings.pack(),
+            READABLE: self.readable.encode(),
+        }
+        if any(self.sizes):
+            blobs[SIZES] = _pack(self.sizes)
+        if self.program is not None:
+            blobs[PROGRAM] = _pack(self.program.to_plain())
+        if self.library is not None:
+            blobs[LIBRARY] = self.library
+        if self.constants is not None:
+            blobs[CONSTANTS] = self.constants
+        return blobs
+
+
+def sizes_of(blobs: Mapping[str, bytes]) -> tuple[list[Any], list[Any]]:
+    """What was known of sizes before and after a trace; raises `CorruptEntry`."""
+    known = _unpack(blobs[SIZES])
+    try:
+        before, after = (
+            [[str(n), s, size, stride] for n, s, size, stride in rows] for rows in known
+        )
+    except (TypeError, ValueError) as error:
+        raise CorruptEntry(f"sizes: {error!r}") from error
+    return before, after
+
+
+def program_of(blobs: Mapping[str, bytes]) -> Program:
+    """The graph of an entry as data; raises `CorruptEntry`."""
+    return Program.from_plain(_unpack(blobs[PROGRAM]))
+
+
+def _pack(data: Any) -> bytes:
+    packed: bytes = msgpack.packb(data, use_bin_type=True)
+    return packed
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=_MAX_BYTES,
+            max_bin_len=_MAX_BYTES,
+            max_array_len=_MAX_ITEMS,
+            max_map_len=_MAX_ITEMS,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise CorruptEntry(f"msgpack: {error!r}") from error

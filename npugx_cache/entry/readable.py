@@ -1,0 +1,198 @@
+"""Writes an entry as one readable Python file, and reads it from a store. Imports no torch."""
+
+from __future__ import annotations
+
+import dis
+import io
+import os
+import re
+import sys
+import types
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npugx_cache import config
+from npugx_cache.backend.codegen import operator_names, source_text
+from npugx_cache.conditions import Step
+from npugx_cache.conditions.explain import Wording
+from npugx_cache.entry.artifact import READABLE
+from npugx_cache.entry.frame import GRAPH, SHIM, load
+from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
+from npugx_cache.portable import describe
+from npugx_cache.terminal import harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.backend.program import Program
+    from npugx_cache.entry.artifact import Conditions
+    from npugx_cache.entry.frame import Frame
+    from npugx_cache.portable import Plain
+
+
+_LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
+_DEPTH = 4  # folders between a store's root and the file of an entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readable:
+    """What the text of an entry is made of. `inputs` are a name and a description each."""
+
+    title: str
+    factors: Iterable[tuple[str, str, str]]
+    conditions: Conditions
+    inputs: tuple[tuple[str, str], ...]
+    passes: Iterable[tuple[str, int, int]]
+    program: Program | None
+    frame: Frame
+    has_library: bool = False
+
+
+def render(parts: Readable) -> str:
+    """The text of an entry. It is Python, so that editors colour it; it is not meant to be run."""
+    facts = [f"{f.kind} {f.module}.{f.name}  {f.hash}" for f in parts.conditions.facts]
+    sections = [
+        f"# {parts.title}",
+        _heading("What the entry was made for (a change of any of these is a miss)"),
+        _comment([f"{name} = {value}" for name, value, _ in sorted(parts.factors)]),
+        _heading("Source that the trace went through"),
+        _comment(facts),
+        _heading("Guards: what must hold for the graph to be valid"),
+        *_guards(parts.conditions),
+        _heading("Passes, in the order they ran"),
+        _comment(map(_pass_words, parts.passes)),
+        _heading("Inputs and parameters of the graph"),
+        _comment([f"{name}: {described}" for name, described in parts.inputs]),
+        _heading("Graph, as the Python that runs"),
+        *(_program(parts.program) if parts.program else ["# no tensor operations"]),
+        *([_comment([_LIBRARY])] if parts.has_library else []),
+        _heading(
+            "Caller frame: reads the inputs, calls forward, rebuilds outputs, replays effects"
+        ),
+        _comment(_frame(parts.frame)),
+    ]
+    return "\n".join(sections) + "\n"
+
+
+def readable_cache(
+    entry: str | os.PathLike[str],
+    print_output: bool = True,
+    file: str | os.PathLike[str] | None = None,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> str:
+    """The readable text of an entry, given by id, by a unique prefix of it, or by its path.
+
+    Prints it unless `print_output` is false and writes it to `file` if one is given. Raises
+    EntryNotFound, CorruptEntry, or StoreError when the folder can't be used. Control characters
+    are replaced: the text may come from a stranger and goes to a terminal.
+    """
+    text = _text_of(entry, cache_dir)
+    if file is not None:
+        Path(file).write_text(text, encoding="utf-8")
+    if print_output:
+        sys.stdout.write(text)
+    return text
+
+
+def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None) -> str:
+    from npugx_cache import store
+
+    name, root = _name_and_root(entry, cache_dir)
+    # Reading must neither create a store where none is nor fail because the cache is switched off.
+    settings = replace(config.load(cache_dir=root), mode="readonly")
+    opened = store.open_store(settings)
+    if isinstance(opened, store.Unusable):
+        raise StoreError(opened.reason)
+    manifest = opened.find(name)
+    if isinstance(manifest, store.Miss):
+        raise EntryNotFound(f"{name!r} in {opened.root}: {manifest.reason}")
+    if manifest.kind == "bypass":
+        function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
+        return _comment([f"{function} runs uncached:", reason]) + "\n"
+    blobs = opened.read(manifest, [READABLE])
+    if isinstance(blobs, store.Miss):
+        raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
+    return harmless(blobs[READABLE].decode(errors="replace"))
+
+
+def _name_and_root(
+    entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None
+) -> tuple[str, str | os.PathLike[str] | None]:
+    """An entry's path is <root>/v1/ac/<aa>/<key>/<entry>."""
+    text = os.fspath(entry)
+    if os.sep not in text:
+        return text, cache_dir
+    path = Path(text).absolute()
+    if len(path.parents) <= _DEPTH:
+        raise EntryNotFound(f"{text} is not the path of an entry: <root>/v1/ac/<aa>/<key>/<entry>")
+    return path.name, path.parents[_DEPTH]
+
+
+def _pass_words(report: tuple[str, int, int]) -> str:
+    name, rewrites, removed = report
+    change = f"{removed} nodes removed" if removed >= 0 else f"{-removed} nodes added"
+    return f"{name}: {rewrites} rewrites, {change}"
+
+
+def _guards(conditions: Conditions) -> Iterator[str]:
+    first, *others = Wording(conditions.guards).lines()
+    yield "def guards_hold() -> bool:"
+    yield "    return ("
+    yield f"        {first}"
+    yield from (f"        and {line}" for line in others)
+    yield "    )"
+
+
+def _program(program: Program) -> Iterator[str]:
+    names = zip(operator_names(program), program.operators, strict=True)
+    for name, operator in names:
+        if operator.namespace:
+            target = (
+                f"torch.ops.{operator.namespace}.{operator.name}.{operator.overload or 'default'}"
+            )
+        else:
+            target = operator.name
+        yield f"{name} = {target}"
+    for constant in program.constants:
+        yield (
+            f"{constant.name}: torch.Tensor  # {constant.dtype}{list(constant.size)}, "
+            f"stride {list(constant.stride)}, on {constant.device}"
+        )
+    yield ""
+    yield source_text(program).rstrip()
+
+
+def _frame(caller: Frame) -> Iterator[str]:
+    for name, data in caller.names.items():
+        yield f"{name} is {_name_words(data)}"
+    out = io.StringIO()
+    dis.dis(_without_lines(load(caller.code)), file=out, depth=3)
+    yield from re.sub(r" at 0x[0-9a-f]+", "", out.getvalue()).splitlines()
+
+
+def _without_lines(code: types.CodeType) -> types.CodeType:
+    """The code as it is when a comment above it is edited: equal traces make equal texts."""
+    constants = (
+        _without_lines(constant) if isinstance(constant, types.CodeType) else constant
+        for constant in code.co_consts
+    )
+    return code.replace(co_consts=tuple(constants), co_firstlineno=1, co_linetable=b"")
+
+
+def _name_words(data: Plain) -> str:
+    if data == GRAPH:
+        return "forward"
+    kind, arg = data
+    if kind == SHIM:
+        return f"a stand-in for {arg}"
+    return f"{Step(kind).name.lower().replace('_', ' ')} {describe(arg) if arg else ''}".rstrip()
+
+
+def _heading(text: str) -> str:
+    return f"\n\n# ---- {text}"
+
+
+def _comment(lines: Iterable[str]) -> str:
+    return "\n".join(f"# {line}".rstrip() for line in lines) or "# none"

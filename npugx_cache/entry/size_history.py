@@ -1,0 +1,109 @@
+"""Remembers the sizes that earlier processes met, so that a restarted worker goes on with them.
+
+With `dynamic=None` torch makes a size symbolic when it meets a second value. A restarted worker has
+met no value yet, so each further size would give one more static entry. Therefore an entry keeps
+what Dynamo knew of sizes before and after its trace. A new trace begins with what is stored in the
+entries that refuse the call for nothing but sizes. Which sizes are symbolic never decides whether a
+graph may run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from npugx_cache import store
+from npugx_cache.conditions.check import Guards, live_state
+from npugx_cache.conditions.data import Check, GuardTree, Kind
+from npugx_cache.conditions.evaluate import Unreachable, evaluate, plan
+from npugx_cache.entry.artifact import CONDITIONS, SIZES, Conditions, sizes_of
+from npugx_cache.errors import CorruptEntry
+from npugx_cache.portable import NotPortable
+
+if TYPE_CHECKING:
+    from npugx_cache.conditions.evaluate import Scope
+
+_MAX_ENTRIES = 32
+
+
+class Known(NamedTuple):
+    """Rows of `trace.observe.size_memory` to begin a trace with; `alone`: forget all else."""
+
+    rows: list[Any]
+    alone: bool = False
+
+
+def seen(opened: store.Store | None, key: str, scope: Scope) -> Known:
+    """What the entries know that refuse a call for its sizes alone."""
+    rows: list[Any] = []
+    manifests = opened.candidates(key).manifests[:_MAX_ENTRIES] if opened is not None else ()
+    for manifest in manifests:
+        rows += _after(opened, manifest, scope)
+    return Known(rows)
+
+
+def before(opened: store.Store | None, key: str, entry: str | None) -> Known:
+    """What was known when an entry was traced: tracing it again gives the same sizes."""
+    for manifest in opened.candidates(key).manifests if opened is not None else ():
+        if manifest.entry == entry and opened is not None:
+            blobs = opened.read(manifest, [SIZES] if _has_sizes(manifest) else [])
+            if not isinstance(blobs, store.Miss) and SIZES in blobs:
+                return Known(sizes_of(blobs)[0], alone=True)
+    return Known([], alone=True)
+
+
+def _has_sizes(manifest: store.Manifest) -> bool:
+    return any(ref.name == SIZES for ref in manifest.blobs)
+
+
+def _after(opened: store.Store | None, manifest: store.Manifest, scope: Scope) -> list[Any]:
+    if opened is None or not _has_sizes(manifest):
+        return []
+    blobs = opened.read(manifest, [CONDITIONS, SIZES])
+    if isinstance(blobs, store.Miss):
+        return []
+    try:
+        guards = Guards(Conditions.unpack(blobs[CONDITIONS]).guards)
+        return sizes_of(blobs)[1] if only_sizes_differ(guards, scope) else []
+    except (CorruptEntry, NotPortable):  # the lookup before this one has dealt with the entry
+        return []
+    except Exception:  # noqa: BLE001 - a check raises anything on a value of another kind
+        return []
+
+
+# Tells whether a guard tree refuses a call for nothing but the sizes of tensors and ints.
+#
+# Such an entry hands on what it knows of sizes, so that the next trace makes the size symbolic.
+
+
+def only_sizes_differ(guards: Guards, scope: Scope) -> bool:
+    """Whether every condition holds, but for conditions on sizes.
+
+    The shape of a parameter does not count as a size: that is another model.
+    """
+    tree = guards.tree
+    if live_state() != tree.state:
+        return False
+    try:
+        values = evaluate(plan(tree), scope)
+    except Unreachable:
+        return False
+    return all(
+        guards.holds(check, values[check.node]) or _is_size(tree, check, values[check.node])
+        for check in tree.all_checks()
+    ) and all(values[a] is values[b] for a, b in tree.aliases)
+
+
+def _is_size(tree: GuardTree, check: Check, value: object) -> bool:
+    if check.kind is Kind.EQUALS:
+        return type(value) is int and type(check.arg) is int
+    if check.kind is not Kind.TENSOR or type(value) is not torch.Tensor:
+        return False
+    fact = tree.tensors[check.arg]
+    return (
+        str(value.dtype) == f"torch.{fact.dtype}"
+        and str(value.device) == fact.device
+        and value.requires_grad == fact.requires_grad
+        and value.dim() == len(fact.size)
+    )

@@ -1,0 +1,69 @@
+"""Remembers which calls could not be traced, and when another try is worth it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npugx_cache.key.signature import Signature
+
+_MAX_TRIES = 3
+
+Shape = tuple[tuple[int, int, int], ...]
+"""For each module its address, how many attributes it has, and how much is in their dicts."""
+
+
+class _Failure(NamedTuple):
+    reason: str
+    tries: int
+    modules: Shape | None
+
+
+class Untraced:
+    """Reasons by kind of call (`Signature.kind`).
+
+    A failing trace takes as long as a good one, so it is not repeated for each new size. But an
+    eager run may prepare lazily what the trace stumbled over (transformers installs hooks under a
+    lock when hidden states are first asked for): if it changed a module, the next call tries again.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, _Failure] = {}
+
+    def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
+        """Call it before the eager run."""
+        known = self._failures.get(kind)
+        tries = 1 + (known.tries if known else 0)
+        modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
+        self._failures[kind] = _Failure(reason, tries, modules)
+
+    def reason(self, call: Signature, frame_locals: Mapping[str, Any]) -> str | None:
+        """Why a call of this kind is not worth tracing, or None."""
+        known = self._failures.get(call.kind) if self._failures else None
+        if known is None:
+            return None
+        if known.modules is not None:
+            if _shape_of_modules(frame_locals) != known.modules:
+                return None
+            # Looked at once, not at every call.
+            self._failures[call.kind] = known._replace(modules=None)
+        return known.reason
+
+
+def _shape_of_modules(frame_locals: Mapping[str, Any]) -> Shape:
+    """Of all modules in the arguments; `Module.modules()` takes three times as long."""
+    left = [value for value in frame_locals.values() if isinstance(value, torch.nn.Module)]
+    met, shape = set[int](), []
+    while left:
+        module = left.pop()
+        if id(module) not in met:
+            met.add(id(module))
+            attributes = vars(module)
+            held = sum([len(each) for each in attributes.values() if isinstance(each, dict)])
+            shape.append((id(module), len(attributes), held))
+            left += [child for child in attributes["_modules"].values() if child is not None]
+    return tuple(shape)

@@ -1,0 +1,202 @@
+"""The factors of a key that describe the process: Python, torch, devices, torch's switches."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache import config
+from npugx_cache.portable import digest
+from npugx_cache.private import runtime
+from npugx_cache.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npugx_cache.key.fingerprint import Named
+
+FORMAT = "13"
+"""Version of what an entry holds; raised whenever older entries must not be read any more."""
+
+
+def unsupported(*, untested_torch: bool) -> str | None:
+    """Why no call can be cached in this process or in its present state, or None.
+
+    `untested_torch`: whether the user wants the cache tried on a torch that it was not tested on.
+    """
+    if reason := _unserved_torch(untested_torch=untested_torch):
+        return reason
+    if sys.implementation.name != "cpython":
+        return f"{sys.implementation.name} is not supported: caller frames are CPython bytecode"
+    return _unstorable_state()
+
+
+def _unserved_torch(*, untested_torch: bool) -> str | None:
+    version = runtime.torch_version()
+    if version in runtime.TESTED_TORCH:
+        return None
+    if untested_torch and version >= runtime.OLDEST_TORCH:
+        return None
+    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_TORCH)
+    oldest = ".".join(map(str, runtime.OLDEST_TORCH))
+    return (
+        f"torch {torch.__version__} is not served: the cache works with torch {served} "
+        f"(NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from {oldest} on)"
+    )
+
+
+def _unstorable_state() -> str | None:
+    """Why a call can't be traced under the global torch state it is made in, or None."""
+    state: dict[str, Any] = runtime.global_state()
+    if set(state["torch_function_modes"]) - {"DeviceContext"}:
+        return "a TorchFunctionMode is active"
+    for name, (inactive, reason) in _PLAIN_STATE.items():
+        if state[name] != inactive:
+            return reason
+    return None
+
+
+_PLAIN_STATE = {
+    "torch_dispatch_modes": (0, "a TorchDispatchMode is active"),
+    "dual_level": (-1, "forward-mode automatic differentiation is active"),
+    "saved_tensor_hooks": (False, "saved-tensor hooks are active"),
+    "functorch_levels": (False, "a functorch transform (vmap, grad, ...) is active"),
+    "global_module_hooks": (0, "hooks for all modules are registered"),
+}
+
+
+def factors(
+    device_types: frozenset[str], switches: tuple[object, ...] | None = None
+) -> tuple[Named, ...]:
+    """All factors of the surroundings, for a call whose tensors are on these kinds of device.
+
+    `switches` is the `call_state` that the call is made in.
+    """
+    live = zip(_SWITCHES, switches or call_state(), strict=True)
+    rows = ((f"torch.{name}", str(value)) for name, value in live)
+    devices = (factor for kind in sorted(device_types) for factor in _device(kind))
+    return (*_process_factors(), *rows, *devices, *_compiler_config())
+
+
+def library_factors() -> Iterator[Named]:
+    """What a library of machine code depends on besides, and Inductor's settings.
+
+    Compiled for the very processor: the name of its widest vectors would not be enough.
+    """
+    from npugx_cache.private import inductor_run
+
+    yield "cpu.instructions", _instructions()
+    for name, value in config.inductor_environment():
+        yield f"env.{name}", value
+    for name, value in inductor_run.changed_inductor_settings():
+        yield f"inductor.{name}", value
+
+
+@functools.cache
+def _instructions() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            text = file.read(
+                1 << 13
+            )  # the first processor: the kernel makes the text as it is read
+    except OSError:
+        text = ""
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    names = sorted(line[1].split()) if line else [platform.processor(), platform.platform()]
+    return f"{len(names)} names {digest(names)[:16]}"
+
+
+def summary() -> str:
+    """One short text for people."""
+    return f"py{platform.python_version()} torch{torch.__version__} {platform.machine()}"
+
+
+_MHA: Any = torch.backends.mha
+_SWITCHES = {
+    "float32_matmul_precision": runtime.float32_matmul_precision,
+    "sdp.flash": runtime.flash_sdp_enabled,
+    "sdp.mem_efficient": runtime.mem_efficient_sdp_enabled,
+    "sdp.math": runtime.math_sdp_enabled,
+    "sdp.cudnn": runtime.cudnn_sdp_enabled,
+    "mha.fastpath": _MHA.get_fastpath_enabled,
+    "mkldnn": runtime.mkldnn_enabled,
+    "cudnn": runtime.cudnn_enabled,
+}
+
+
+def call_state() -> tuple[object, ...]:
+    """Switches that steer which operators torch picks and that guards don't cover.
+
+    Read at every call: the values alone, in the order of `_SWITCHES`.
+    """
+    values = tuple([read() for read in _READERS])
+    return values if values == _seen else _settled(values)
+
+
+def _settled(values: tuple[object, ...]) -> tuple[object, ...]:
+    """The switches as this thread's user set them, remembered for the next call.
+
+    A `torch.export` in another thread turns two of them off for the whole process, for as long as
+    it takes. Taken for a change, that would refuse every graph that is bound here.
+    """
+    global _seen  # noqa: PLW0603 - a fact about the process
+    same = values[:_EXPORTS_LEAVE] == _seen[:_EXPORTS_LEAVE]
+    turned_on = any(now and not was for now, was in zip(values, _seen, strict=True))
+    if same and not turned_on and runtime.exports_elsewhere():
+        return _seen
+    _seen = values
+    return values
+
+
+_READERS = tuple(_SWITCHES.values())
+_EXPORTS_LEAVE = list(_SWITCHES).index("mkldnn")
+"""How many of the switches, from the first, an export leaves alone: oneDNN and cuDNN are last."""
+_seen = tuple([read() for read in _READERS])
+
+
+@functools.cache
+def _process_factors() -> tuple[Named, ...]:
+    return (
+        ("format", FORMAT),
+        ("npugx_cache", VERSION),
+        # Not sys.version: two builds of one version share bytecode, and it holds the build date.
+        ("python", f"{platform.python_version()} {sys.implementation.cache_tag}"),
+        ("platform", f"{platform.system()} {platform.machine()}"),
+        ("torch", f"{torch.__version__} {torch.version.git_version}"),
+        ("cpu", torch.backends.cpu.get_cpu_capability()),
+        # Assertions and docstrings are compiled away under -O and -OO.
+        ("optimize", str(sys.flags.optimize)),
+    )
+
+
+def _device(kind: str) -> Iterator[Named]:
+    if kind == "cuda":
+        from npugx_cache.private import cuda
+
+        name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+        yield "cuda", f"{torch.version.cuda} {cuda.driver_version()}"
+        yield "cuda.device", f"{name} {capability}"
+    elif kind == "npu":
+        torch_npu = sys.modules.get("torch_npu")
+        yield "npu", str(getattr(torch_npu, "__version__", "unknown"))
+        yield "npu.cann", runtime.cann_version()
+        yield "npu.device", str(vars(torch)["npu"].get_device_name())
+    else:
+        yield f"device.{kind}", "used"
+
+
+def _compiler_config() -> Iterator[Named]:
+    """Dynamo's settings, by their difference from the defaults and by environment variables.
+
+    Dynamo is not imported for this (P3): while it is not loaded, nobody has changed its settings.
+    """
+    for name, value in config.compiler_environment():
+        yield f"env.{name}", value
+    for name, value in runtime.dynamo_settings():
+        yield f"dynamo.{name}", value

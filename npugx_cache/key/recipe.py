@@ -1,0 +1,158 @@
+"""Recipe: what is compiled and how, and the factors of the fingerprint that follow from it."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.backend import patterns
+from npugx_cache.conditions.source_facts import names_in, reachable_functions, reachable_hash
+from npugx_cache.errors import OptionError
+from npugx_cache.key import environment
+from npugx_cache.portable import NotPortable, code_hash, digest, encode, unwrap
+from npugx_cache.private import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from npugx_cache.backend.options import Options
+    from npugx_cache.key.fingerprint import Named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a function is to be compiled and checked.
+
+    `decompositions` pairs operators with functions. `guards` says what later calls check
+    (`restore.GUARDS`); entries are the same for both, so it is no factor.
+    """
+
+    function: types.FunctionType
+    title: str
+    backend: str
+    options: Options
+    dynamic: bool | None
+    guards: str
+    decompositions: tuple[tuple[Any, Any], ...]
+
+    def factors(self) -> Iterator[Named]:
+        """Names and values; `fingerprint.FACTORS` says what each is for."""
+        yield "function", self.title
+        yield "function.code", code_hash(self.function.__code__)
+        yield "backend", self.backend
+        yield "dynamic", repr(self.dynamic)
+        for name, value in self.options.as_factors():
+            yield f"option.{name}", value
+        for name, function in self.options.functions():
+            yield f"option.{name}", function_digest(function)
+        for index, pattern in enumerate(self._patterns()):
+            functions = map(function_digest, pattern.functions())
+            yield f"pattern.{index}", digest([*functions, pattern.facts()])
+        if self._fuses:
+            yield "npu_fusions", patterns.NPU_FUSIONS
+        for operator, function in self.decompositions:
+            yield f"decomposition.{operator}", function_digest(function)
+        if self.backend == "inductor":
+            yield from environment.library_factors()
+
+    def shaping_code(self) -> Iterator[types.CodeType]:
+        """User code that runs while a graph is made, and is not traced itself."""
+        every = [function for _, function in (*self.options.functions(), *self.decompositions)]
+        every += [function for pattern in self._patterns() for function in pattern.functions()]
+        for function in map(unwrap, every):
+            plain = isinstance(function, types.FunctionType)
+            called = function if plain else vars(type(function)).get("__call__")
+            if isinstance(called, types.FunctionType):
+                yield from (each.__code__ for each in reachable_functions(called))
+
+    def _patterns(self) -> tuple[patterns.Pattern, ...]:
+        return patterns.registered() if self._fuses else ()
+
+    @property
+    def _fuses(self) -> bool:
+        return self.backend == "npugraph_ex" and self.options.pattern_fusion_pass
+
+    @property
+    def identity(self) -> str:
+        """What stays the same when the function is edited: its name."""
+        return digest([self.title])
+
+
+def check_options(options: Options) -> Options:
+    """Raises OptionError for a custom pass that has no fingerprint."""
+    for name, function in options.functions():
+        check_function(f"option {name!r}", function)
+    return options
+
+
+def check_decompositions(given: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
+    """Custom decompositions in a fixed order; raises OptionError for what has no fingerprint."""
+    for operator, function in (given or {}).items():
+        if runtime.operator_name(operator) is None or not callable(function):
+            raise OptionError(
+                "custom_decompositions maps operators (torch.ops.aten.silu.default) to functions, "
+                f"not {operator!r} to {function!r}"
+            )
+        check_function(f"the decomposition of {operator}", function)
+    return tuple(sorted((given or {}).items(), key=lambda item: str(item[0])))
+
+
+# The digest of a custom pass or a decomposition: a user function that shapes a graph.
+#
+# The digest covers the code of the function, what the function captures, the user functions that it
+# reaches, and the plain values of the globals that these read. It uses neither `repr` nor `id`: two
+# closures with different values are two functions, and one function has the same digest in every
+# process. A callable object names itself by a method `uuid()`, as torch's CustomGraphPass does.
+
+
+def function_digest(function: Callable[..., Any]) -> str:
+    """Raises NotPortable for a function with something in it that has no form elsewhere."""
+    named = getattr(function, "uuid", None)
+    if callable(named):
+        return digest([repr(encode(named()))])
+    inner = unwrap(function)
+    if (
+        isinstance(function, types.BuiltinFunctionType)
+        or runtime.operator_name(function) is not None
+    ):
+        return digest([repr(encode(function))])
+    if not isinstance(function, (types.FunctionType, partial)):
+        kind = type(function).__qualname__
+        raise NotPortable(f"a {kind} has state: give it a method uuid() that names it")
+    if not isinstance(inner, types.FunctionType):
+        return digest([repr(encode(function))])
+    return digest([repr(encode(function)), reachable_hash(inner), *_values(inner)])
+
+
+def check_function(what: str, function: Callable[..., Any]) -> None:
+    """Raises OptionError for a function that has no digest."""
+    try:
+        function_digest(function)
+    except NotPortable as error:
+        raise OptionError(f"{what} can't be part of a key: {error}") from None
+
+
+def _values(function: types.FunctionType) -> Iterator[str]:
+    """Captured values, those of the function itself must have a form, and globals that it reads.
+
+    What libraries that it calls capture counts by its type where it has no form.
+    """
+    for each in reachable_functions(function):
+        text = encode if each is function else _plain
+        for name, cell in zip(each.__code__.co_freevars, each.__closure__ or (), strict=True):
+            try:
+                yield f"{name}={text(cell.cell_contents)!r}"
+            except ValueError:  # not filled yet
+                continue
+        for name in sorted(set(names_in(each.__code__))):
+            if name in each.__globals__:
+                yield f"{name}={_plain(each.__globals__[name])}"
+
+
+def _plain(value: object) -> str:
+    try:
+        return repr(encode(value))
+    except NotPortable:  # a logger, a namespace of operators
+        return type(value).__qualname__

@@ -1,0 +1,200 @@
+"""The arguments of a call in short. Orders candidates, names locks, and is what `ls` shows.
+
+A signature never decides whether an entry is valid; guards do. An argument may be a password or a
+token, so the store holds no text of an argument, and nothing of an argument that the code never
+reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.conditions import Kind, Step
+from npugx_cache.portable import describe, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from npugx_cache.conditions import GuardTree
+
+_MAX_LEAVES = 256
+_MAX_TEXT = 400
+_MAX_VALUE = 80
+_SHORTEST_REMOVED = 4
+_NUMBERS = (bool, int, float, torch.dtype, torch.device)
+
+
+class Signature:
+    """Describes the arguments of one call and keeps them alive. Texts are made when asked for."""
+
+    def __init__(self, frame_locals: Mapping[str, Any]) -> None:
+        self._frame_locals = frame_locals
+        self._leaves = [("".join(steps), value) for steps, value in _leaves(frame_locals)]
+
+    @functools.cached_property
+    def leaves(self) -> tuple[tuple[str, str], ...]:
+        """The paths of all values, with their sizes and numbers and without their texts."""
+        return tuple((path, _exact(value)) for path, value in self._leaves)
+
+    @functools.cached_property
+    def exact(self) -> str:
+        """A digest in which sizes and numbers count and texts don't. Stored with an entry."""
+        return digest(f"{path}={text}" for path, text in self.leaves)
+
+    @functools.cached_property
+    def kind(self) -> str:
+        """A digest in which numbers and texts count and sizes don't. Never stored."""
+        return digest(f"{path}={_kind(value)}" for path, value in self._leaves)
+
+    @functools.cached_property
+    def types(self) -> str:
+        """A digest in which only types count. Names refused calls in a store."""
+        return digest(f"{path}={_type(value)}" for path, value in self._leaves)
+
+    @functools.cached_property
+    def device_types(self) -> frozenset[str]:
+        return frozenset(_device_types(self._frame_locals, self._leaves))
+
+
+def read_arguments(frame_locals: Mapping[str, Any], tree: GuardTree) -> str:
+    """The arguments that the conditions of a graph are about, for people."""
+    nodes = _paths(tree)
+    equal = dict(zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True))
+    walked = {
+        path for path, node in nodes.items() if node in equal or _has_walked_children(tree, node)
+    }
+    shown = []
+    for steps, value in _leaves(frame_locals):
+        path = "".join(steps)
+        above = ("".join(steps[:count]) for count in range(1, len(steps)))
+        if path in nodes or not walked.isdisjoint(above):
+            shown.append(f"{path}: {_shown(value, equal.get(nodes.get(path, -1)))}")
+    return ", ".join(shown)[:_MAX_TEXT]
+
+
+def kinds_of_arguments(frame_locals: Mapping[str, Any]) -> str:
+    """All arguments by type, and tensors by shape: nobody knows which of them the code reads."""
+    shown = []
+    for steps, value in _leaves(frame_locals):
+        path = "".join("[?]" if step.startswith(("['", '["')) else step for step in steps)
+        number = isinstance(value, _NUMBERS)
+        shown.append(f"{path}: {type(value).__qualname__ if number else _exact(value)}")
+    return ", ".join(shown)[:_MAX_TEXT]
+
+
+def without_texts(reason: str, frame_locals: Mapping[str, Any]) -> str:
+    """A reason without the texts among the arguments: messages of errors quote them."""
+    texts = {value for _, value in _leaves(frame_locals) if type(value) is str}
+    for text in sorted(texts, key=len, reverse=True):
+        words = f"<a text of {len(text)} characters>"
+        if len(text) >= _SHORTEST_REMOVED:
+            for form in (repr(text), text):
+                reason = reason.replace(form, words)
+    return reason
+
+
+def _paths(tree: GuardTree) -> dict[str, int]:
+    """The nodes of a tree that are arguments or inside of one, by the path to them."""
+    found: dict[int, str] = {-1: ""}
+    for node, parent in enumerate(tree.parents):
+        step = _step(tree.node(node).step, tree.args[node])
+        if step is not None and parent in found and (parent >= 0) != (step[0] not in ".["):
+            found[node] = found[parent] + step
+    del found[-1]
+    return {path: node for node, path in found.items()}
+
+
+def _step(step: Step, arg: Any) -> str | None:
+    if step == Step.LOCAL:
+        return str(arg)
+    if step in (Step.ATTR, Step.GENERIC_ATTR):
+        return f".{arg}"
+    if step in (Step.ITEM, Step.INDEX):
+        return f"[{arg!r}]" if isinstance(arg, (str, int)) else "[?]"
+    return None
+
+
+def _has_walked_children(tree: GuardTree, node: int) -> bool:
+    return any(
+        parent == node and step in (Step.KEY_AT, Step.VALUE_AT, Step.REMAINING)
+        for parent, step in zip(tree.parents, tree.steps, strict=True)
+    )
+
+
+def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Paths and values of the arguments, through the usual containers, without modules."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [
+        ((name,), value) for name, value in reversed(list(frame_locals.items()))
+    ]
+    count = 0
+    while waiting and count < _MAX_LEAVES:
+        path, value = waiting.pop()
+        inner = _children(value) if len(path) <= 6 else None
+        if inner is None:
+            count += 1
+            yield path, value
+        else:
+            waiting += [((*path, step), child) for step, child in reversed(inner)]
+
+
+def _children(value: object) -> list[tuple[str, Any]] | None:
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return [(f"[{i}]", item) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        keys = (f"[{key!r}]" if isinstance(key, (str, int)) else "[?]" for key in value)
+        return list(zip(keys, value.values(), strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f".{f.name}", getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    return None
+
+
+def _exact(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{_dtype(value)}[{', '.join(map(str, value.shape))}]"
+    return type(value).__qualname__ if isinstance(value, str) else _kind(value)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{_dtype(value)} of {value.dim()} dimensions"
+    if isinstance(value, torch.nn.Module):
+        first = next(value.parameters(), None)
+        weights = f", {_dtype(first)}" if first is not None else ""
+        return f"{type(value).__qualname__} ({'train' if value.training else 'eval'}{weights})"
+    if isinstance(value, str):
+        return f"{type(value).__qualname__} {digest([str.__str__(value)])}"
+    if value is None or isinstance(value, _NUMBERS):
+        return repr(value)[:_MAX_VALUE]
+    return type(value).__qualname__
+
+
+def _type(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind in (str, int, float) else _kind(value)
+
+
+def _shown(value: object, expected: Any) -> str:
+    """`expected` is what a guard compares with, without the texts that may not be stored."""
+    if type(value) is str and expected is not None:
+        return describe(expected)[:_MAX_VALUE]
+    return _exact(value)
+
+
+def _dtype(value: torch.Tensor) -> str:
+    device = "" if value.device.type == "cpu" else f" {value.device.type}"
+    return f"{str(value.dtype).removeprefix('torch.')}{device}"
+
+
+def _device_types(frame_locals: Mapping[str, Any], leaves: list[tuple[str, Any]]) -> Iterator[str]:
+    for _, value in leaves:
+        if isinstance(value, torch.Tensor):
+            yield value.device.type
+    for value in frame_locals.values():
+        if isinstance(value, torch.nn.Module):
+            first = next(value.parameters(), None)
+            if first is not None:
+                yield first.device.type

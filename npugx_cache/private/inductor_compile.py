@@ -1,0 +1,174 @@
+"""Private torch names for compiling a graph with Inductor ahead of time. Checked on torch 2.13.
+
+Importing this module loads the compiler; a restore must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._inductor.config as inductor_config
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.utils import get_metrics_context
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._inductor import compile_fx
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.virtualized import V
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+
+from npugx_cache.interruptions import let_through
+from npugx_cache.private import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_OURS: dict[str, object] = {
+    "cpp_wrapper": True,
+    # Parameters are arguments: they must not become part of the library.
+    "freezing": False,
+    "aot_inductor.package": False,
+    "aot_inductor.use_runtime_constant_folding": False,
+    # Half of a library would be about lines of a file that is gone.
+    "aot_inductor.enable_line_tables": False,
+    # Sizes are checked by guards, and 0 and 1 are sizes like others.
+    "aot_inductor.check_lowerbound": False,
+}
+"""Settings that the way of storing needs; those that a version lacks are left out."""
+
+
+class NotCompiled(Exception):
+    """Why Inductor can't make a library of a graph."""
+
+
+class SettingError(ValueError):
+    """A setting that does not exist, or a value of another type than its default."""
+
+
+def fake_mode_of(values: Sequence[Any]) -> Any:
+    """The fake mode that traced values belong to; None without tensors."""
+    return detect_fake_mode(list(values))
+
+
+def fake_constant(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A constant of a graph as its fake mode sees it."""
+    fake: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
+    return fake
+
+
+def fake_of_size(mode: Any, size: Any) -> torch.Tensor:
+    """A tensor that holds a number as its size; `NotCompiled` where the number can be negative."""
+    if not isinstance(size, (int, torch.SymInt)):
+        raise NotCompiled(f"an argument is a {type(size).__name__}")
+    if not bool(size >= 0):  # with a symbol this becomes a guard
+        raise NotCompiled("a whole number among the arguments is negative")
+    with mode:
+        return torch.empty_strided((size,), (0,))
+
+
+def compile_library(
+    function: Callable[..., Sequence[torch.Tensor]],
+    inputs: Sequence[torch.Tensor],
+    mode: Any,
+    settings: Mapping[str, Any],
+) -> bytes:
+    """A shared library that does what a function of tensors does, writing to its inputs included.
+
+    `inputs` are fake tensors of `mode`. What the function returns must lie in memory of its own.
+    Sizes that Inductor looks at become guards. Raises `NotCompiled` and `SettingError`.
+    """
+    check_settings(settings)
+    with _settings(settings), tempfile.TemporaryDirectory(prefix="npugx_cache_") as folder:
+        try:
+            graph = _functional(function, inputs, mode)
+            path = _compiled(graph, inputs, mode, folder)
+            return _self_contained(Path(path).read_bytes())
+        except NotCompiled:
+            raise
+        except Exception as error:
+            let_through(error)
+            # Inductor raises whatever it meets: all of it means that this graph is not for it.
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise NotCompiled(f"Inductor can't compile it: {first[:300]}") from error
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises `SettingError` for a setting that does not exist, or a value of a wrong type."""
+    known: Any = vars(inductor_config)["_config"]
+    for name, value in settings.items():
+        if name not in known:
+            raise SettingError(f"torch._inductor.config has no setting {name!r}")
+        default: Any = functools.reduce(getattr, name.split("."), inductor_config)
+        if None not in (value, default) and type(value) is not type(default):
+            kinds = type(default).__name__, type(value).__name__
+            raise SettingError(f"option {name!r} must be of type {kinds[0]}, not {kinds[1]}")
+
+
+@contextlib.contextmanager
+def _settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    known: Any = vars(inductor_config)["_config"]
+    ours = {name: value for name, value in _OURS.items() if name in known}
+    if "aot_inductor.metadata" in known:
+        ours["aot_inductor.metadata"] = {}  # Inductor writes to the very dict that is set
+    with inductor_config.patch({**settings, **ours}):
+        yield
+
+
+def _functional(
+    function: Callable[..., Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], mode: Any
+) -> fx.GraphModule:
+    """As Inductor wants a graph: computed without writing, then copied into what is written to."""
+    with torch.no_grad(), mode, enable_python_dispatcher(), preserve_node_meta():
+        graph = make_fx(
+            torch.func.functionalize(function, remove="mutations"),
+            decomposition_table=select_decomp_table(),
+        )(*inputs)
+    for node in graph.graph.nodes:
+        if schemas.acts(node.target) and schemas.is_custom(node.target):
+            raise NotCompiled(f"{node.target} has no result, so that Inductor would drop the call")
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _compiled(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], mode: Any, folder: str) -> str:
+    """The path of the library."""
+    (outputs,) = next(iter(graph.graph.find_nodes(op="output"))).args
+    inner = functools.partial(compile_fx.compile_fx_inner, cpp_wrapper=True)
+    with contextlib.ExitStack() as stack:
+        for manager in (
+            torch.no_grad(),
+            V.set_aot_compilation(True),
+            V.set_fake_mode(mode),
+            tracing(TracingContext(mode)),
+            enable_python_dispatcher(),
+            get_metrics_context(),
+            inductor_config.patch({"aot_inductor.output_path": f"{folder}/graph.so"}),
+            inductor_config.patch(compile_fx.get_cpp_wrapper_config()),
+        ):
+            stack.enter_context(manager)
+        made: Any = compile_fx.compile_fx_forward(
+            graph,
+            list(inputs),
+            num_orig_model_outputs=len(outputs),
+            num_example_inputs=len(inputs),
+            compiler_config_extra=compile_fx.create_compiler_config_extra(graph),
+            inner_compile=inner,
+            is_inference=True,
+        )
+    if not isinstance(made.filename, str):
+        raise NotCompiled("Inductor made more than one file of it")
+    return made.filename
+
+
+def _self_contained(library: bytes) -> bytes:
+    # Such a call needs a description of the operator in a file beside the library.
+    if b"aoti_torch_proxy_executor_call" in library:
+        raise NotCompiled("Inductor has no C function for one of its operators")
+    return library

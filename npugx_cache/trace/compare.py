@@ -1,0 +1,225 @@
+"""Compares two traces of one call: they may differ in the order of independent operators.
+
+We compare the lowered graphs, the caller frames, the guards, and the code that was traced. Anything
+that is not known to be the same counts as different.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from npugx_cache.private.schemas import gives_new_memory, is_pure
+from npugx_cache.trace import tracing
+from npugx_cache.trace.dynamo import Capture, NotCaptured
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable
+
+
+_COUNTED = re.compile(r"(_c)\d+$|(__compiled_fn_)\w+")
+_READS = frozenset(
+    {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CONST", "LOAD_ATTR"}
+)
+_WITHOUT_EFFECT = frozenset({"RESUME", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL", "PRECALL"})
+
+
+def either(
+    key: str,
+    one: Capture,
+    graph: torch.fx.GraphModule | None,
+    other: Capture | NotCaptured,
+    lower: Callable[[tracing.CaptureOutput], torch.fx.GraphModule | None],
+) -> tuple[Capture, torch.fx.GraphModule | None]:
+    """One of two traces, with its lowered graph; `other` walks the set of that key the other way.
+
+    If they are the same, the order of the set is no condition, and the one that walks it sorted is
+    taken: equal calls make equal entries. `graph` is that of `one`, `lower` gives that of `other`.
+    """
+    if isinstance(other, NotCaptured) or one.walks.called or other.walks.called:
+        return one, graph
+    try:
+        flipped = lower(other.output)
+        same = _conditions(one) == _conditions(other)
+        same = same and _whole(one.output, graph) == _whole(other.output, flipped)
+    except Exception:  # noqa: BLE001 - what can't be compared is not the same
+        same = False
+    if not same:
+        return one, graph
+    one.walks.indifferent = other.walks.indifferent = key
+    order = one.walks.noted[key].order
+    if order == sorted(order, key=repr):
+        return one, graph
+    return replace(other, sizes=one.sizes), flipped
+
+
+def _conditions(capture: Capture) -> tuple[Any, ...]:
+    output = capture.output
+    captured = output.graph_capture_output
+    return (
+        capture.walks.noted.keys(),
+        tracing.raw_conditions(output),
+        {id(code) for code in captured.traced_code},
+        captured.import_sources,
+        tracing.tensor_methods(output),
+        capture.asked,
+    )
+
+
+def _whole(output: tracing.CaptureOutput, graph: torch.fx.GraphModule | None) -> tuple[Any, ...]:
+    code = output.graph_capture_output.bytecode
+    if graph is None:
+        return None, _plain_frame(code)
+    arguments, frame = _frame(code, sum(n.op == "placeholder" for n in graph.graph.nodes))
+    return _canonical(graph, arguments), frame
+
+
+# --- the graph
+
+
+def _canonical(graph: torch.fx.GraphModule, arguments: list[Any]) -> str:
+    """A text that tells what the graph does, whatever the order of its independent nodes.
+
+    Between two writes nodes may change places, writes never do. Two nodes that compute the same
+    thing are one here, unless their memory can be told apart: those are numbered.
+    """
+    shown = _shown(graph)
+    names: dict[Node, str] = {}
+    count: dict[str, int] = {}
+    epoch, inputs = "", iter(arguments)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            names[node] = _digest("input", next(inputs))
+            continue
+        what = [str(node.target), _named((node.args, node.kwargs), names)]
+        if node.op == "get_attr":
+            what = [_constant(graph, str(node.target))]
+        key = _digest(node.op, epoch, *what)
+        if node in shown:
+            count[key] = count.get(key, 0) + 1
+        names[node] = _digest(key, count.get(key, 0))
+        if node.op == "output" or not (node.op == "get_attr" or is_pure(node.target)):
+            epoch = _digest(epoch, names[node])
+    return epoch
+
+
+def _shown(graph: torch.fx.GraphModule) -> set[Node]:
+    """Nodes whose memory is written to or returned, or that of a view of them is."""
+    shown: set[Node] = set()
+    for node in reversed(graph.graph.nodes):
+        fixed = node.op == "call_function" and is_pure(node.target)
+        if not fixed or (node in shown and not gives_new_memory(node.target)):
+            shown.update(node.all_input_nodes)
+    return shown
+
+
+def _named(arguments: Any, names: dict[Node, str]) -> str:
+    """Arguments with names for nodes; types are told apart, and so are 0.0 and -0.0."""
+    leaves, structure = pytree.tree_flatten(arguments)
+    texts = [
+        names[leaf] if isinstance(leaf, Node) else f"{type(leaf).__name__} {leaf!r}"
+        for leaf in leaves
+    ]
+    return f"{texts} {structure}"
+
+
+def _constant(graph: torch.fx.GraphModule, name: str) -> str:
+    value: Any = graph
+    for part in name.split("."):
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"an attribute of type {type(value).__name__}")
+    content = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return _digest(value.dtype, value.device, tuple(value.shape), value.stride(), content)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+# --- the caller frame
+
+
+def _frame(code: types.CodeType, inputs: int) -> tuple[list[Any], list[Any]]:
+    """What each input of the graph is read from, and what is called around the call of the graph.
+
+    Values that were kept while inputs were read are put in where they are used, those of calls by
+    their position among the calls: with an accelerator, Dynamo asks for the current stream first.
+    """
+    instructions = list(dis.get_instructions(code))
+    stack: list[Any] = []
+    kept: dict[str, Any] = {}
+    calls: list[Any] = []
+    for position, this in enumerate(instructions):
+        if this.opname != "CALL":
+            _read(this, stack, kept)
+            continue
+        called, *arguments = stack[-1 - (this.arg or 0) :]
+        if str(called[1]).startswith("__compiled_fn_"):
+            if len(stack) != 1 + inputs:
+                raise ValueError("the graph is called with something else on the stack")
+            return arguments, [calls, *_rest(code, instructions[position + 1 :], kept)]
+        stack[-1 - len(arguments) :] = [("result", len(calls))]
+        calls.append((called, arguments))
+    raise ValueError("the graph is not called")
+
+
+def _read(this: dis.Instruction, stack: list[Any], kept: dict[str, Any]) -> None:
+    if this.opname in _WITHOUT_EFFECT:
+        return
+    if this.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        stack.append(("attribute", stack.pop(), this.argval))
+    elif this.opname in ("LOAD_FAST", "LOAD_FAST_CHECK") and this.argval in kept:
+        stack.append(kept[this.argval])
+    elif this.opname in _READS:
+        stack.append((this.opname, _name(this)))
+    elif this.opname == "BINARY_SUBSCR":
+        key = stack.pop()
+        stack.append(("item", stack.pop(), key))
+    elif (this.opname, this.arg) == ("COPY", 1):
+        stack.append(stack[-1])
+    elif this.opname == "STORE_FAST":
+        kept[this.argval] = stack.pop()
+    elif this.opname == "POP_TOP":
+        stack.pop()
+    else:
+        raise ValueError(f"unknown to this comparison: {this.opname}")
+
+
+def _rest(
+    code: types.CodeType, instructions: list[dis.Instruction], kept: dict[str, Any]
+) -> list[Any]:
+    stored = {this.argval for this in instructions if this.opname == "STORE_FAST"}
+    if code.co_exceptiontable or stored & kept.keys():
+        raise ValueError("an exception handler, or a name that is used twice")
+    arguments = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2])
+    rest: list[Any] = []
+    for this in instructions:
+        if this.opname == "DELETE_FAST" and this.argval in kept.keys() - arguments:
+            continue
+        if this.opname in ("LOAD_FAST", "LOAD_FAST_CHECK") and this.argval in kept:
+            rest.append(kept[this.argval])
+        else:
+            rest.append((this.opname, _name(this)))
+    return rest
+
+
+def _plain_frame(code: types.CodeType) -> list[Any]:
+    return _rest(code, list(dis.get_instructions(code)), {})
+
+
+def _name(this: dis.Instruction) -> Any:
+    """The argument; constants are told apart by their type as well."""
+    if this.opname == "LOAD_CONST":
+        return type(this.argval).__name__, repr(this.argval)
+    if this.opname == "LOAD_GLOBAL":
+        return _COUNTED.sub(r"\1\2", this.argval)
+    return this.argval if isinstance(this.argval, str) else this.arg

@@ -1,0 +1,279 @@
+"""Dynamo's guards as a GuardTree. A guard kind without a portable form refuses the trace."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import Module
+from torch.utils import _pytree as pytree
+
+from npugx_cache import location
+from npugx_cache.conditions import Kind, Step, shapes
+from npugx_cache.conditions.check import iterator_state
+from npugx_cache.portable import NotPortable, encode, identity, ordered_keys
+from npugx_cache.private import process_groups
+from npugx_cache.trace import refuse, tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npugx_cache.trace.conditions.builder import TreeBuilder
+
+STATE_KINDS = frozenset(
+    {
+        "GRAD_MODE",
+        "DETERMINISTIC_ALGORITHMS",
+        "GLOBAL_STATE",
+        "FSDP_TRAINING_STATE",
+        "TORCH_FUNCTION_STATE",
+        "DEFAULT_DEVICE",
+        "AUTOGRAD_SAVED_TENSORS_HOOKS",
+        "DUAL_LEVEL",
+        "FUNCTORCH_STACK_MATCH",
+        "SHAPE_ENV",  # its conditions are added by add_shape_conditions
+    }
+)
+"""Guards on global torch state: all of it is compared at every check, whether guarded or not."""
+
+
+def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered: Any) -> None:
+    """Add torch's guards; raises `NotPortable` at the first that has no portable form.
+
+    `sizes` maps the source of a tensor to its possibly symbolic size and stride; `key_ordered` are
+    the sources of dicts whose order of keys the trace relied on.
+    """
+    for guard in guards:
+        kind, source, parameters = tracing.guard_row(guard)
+        try:
+            # On the stack of modes is a default device, which is state, or the call is refused.
+            is_state = kind in STATE_KINDS or tracing.is_on_mode_stack(source)
+            if is_state or builder.in_compiler(source):
+                continue
+            if kind == "TYPE_MATCH" and tracing.is_current_stream(source):
+                continue  # there is one on every device, and a program takes the one of its call
+            if kind == "EMPTY_NN_MODULE_HOOKS_DICT" and _without_effect(builder, source):
+                continue
+            if kind == "TENSOR_MATCH":
+                _add_tensor(builder, source, sizes)
+            elif kind == "DUPLICATE_INPUT":
+                _add_alias(builder, source, parameters["source_b"])
+            else:
+                _add_guard(builder, kind, builder.node(source), parameters)
+        except (NotPortable, refuse.NotEager) as error:
+            what = f"{tracing.source_name(source)}: {error}"
+            place = location.of_frames(guard.user_stack)
+            raise type(error)(location.reason(what, place, _CHANGE)) from None
+    # A set: in an order of its own, so that equal traces make equal entries.
+    for source in sorted(key_ordered, key=tracing.source_name):
+        node = builder.node(source)
+        if not _add_registry(builder, node) and not _add_hooks(builder, source, node):
+            _add_order(builder, node)
+    _add_registrations(builder)
+
+
+_CHANGE = "read it outside the cached function and pass plain values or tensors in"
+
+
+def add_shape_conditions(
+    builder: TreeBuilder, conditions: list[str], variables: dict[str, Any]
+) -> None:
+    """Add torch's conditions on symbolic sizes, which are Python over `variables`."""
+    import re
+
+    for text in conditions:
+        used = {name for name in variables if re.search(rf"\b{name}\b", text)}
+        nodes = {name: builder.node(variables[name]) for name in sorted(used)}
+        builder.shapes.append(shapes.parse(text, nodes))
+
+
+def _without_effect(builder: TreeBuilder, source: Any) -> bool:
+    """Whether hooks in this dict of a module can't change a result.
+
+    Graphs run without grad, where `Module.__call__` does nothing with backward hooks; and it asks
+    which hooks take keyword arguments only when there are hooks, which has a guard of its own.
+    """
+    name = getattr(source, "member", "")
+    if name in ("_backward_hooks", "_backward_pre_hooks"):
+        return True
+    hooks = name.removesuffix("_with_kwargs")
+    return hooks != name and not getattr(builder.value(builder.node(source.base)), hooks)
+
+
+def _add_order(builder: TreeBuilder, node: int) -> None:
+    if isinstance(builder.value(node), dict):
+        builder.check(node, Kind.KEYS, encode(ordered_keys(builder.value(node))))
+
+
+_REGISTRIES = (pytree.SUPPORTED_NODES, copyreg.dispatch_table)
+
+
+def _add_registry(builder: TreeBuilder, node: int) -> bool:
+    """Leave the tables of pytree nodes and of copied classes to `_add_registrations`."""
+    if not any(builder.value(node) is each for each in _REGISTRIES):
+        return False
+    builder.registries.add(node)
+    return True
+
+
+def _add_hooks(builder: TreeBuilder, source: Any, node: int) -> bool:
+    """Guard how many hooks a module has, where the trace relied on the keys of the dict of them.
+
+    The keys count the hooks that a process ever registered. They matter only where they lead into
+    another dict that says which of the hooks take keywords or run after an exception.
+    """
+    name = getattr(source, "member", "")
+    if name not in ("_forward_hooks", "_forward_pre_hooks"):
+        return False
+    base = builder.node(source.base)
+    others = [f"{name}_with_kwargs", f"{name}_always_called"]
+    beside = [(other, vars(builder.value(base)).get(other)) for other in others]
+    if not isinstance(builder.value(base), Module) or any(found for _, found in beside):
+        return False
+    builder.check(node, Kind.LENGTH, len(builder.value(node)))
+    for other, found in beside:
+        if found is not None:
+            builder.check(builder.step(base, Step.ATTR, other), Kind.LENGTH, 0)
+    return True
+
+
+def _add_registrations(builder: TreeBuilder) -> None:
+    """Guard which of the classes that the trace met are in such a table.
+
+    Other classes in a table don't matter: every imported library registers some.
+    """
+    for node in sorted(builder.registries):
+        registry = builder.value(node)
+        for cls in sorted(builder.classes(), key=lambda cls: (cls.__module__, cls.__qualname__)):
+            try:
+                key = encode(cls)
+            except NotPortable:
+                if cls in registry:
+                    raise
+                continue  # it can't be registered under this name in another process either
+            builder.check(node, Kind.CONTAINS if cls in registry else Kind.NOT_CONTAINS, key)
+
+
+def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:
+    node = builder.node(source)
+    if source not in sizes:
+        raise NotPortable("a tensor that is guarded by its address")
+    layout = sizes[source]
+    size, stride = tracing.concrete(layout["size"]), tracing.concrete(layout["stride"])
+    builder.check_tensor(node, size, stride)
+
+
+def _add_alias(builder: TreeBuilder, source: Any, other: Any) -> None:
+    if tracing.unskipped(source, other) and not builder.in_compiler(other):
+        builder.aliases.append((builder.node(source), builder.node(other)))
+
+
+def _add_guard(builder: TreeBuilder, kind: str, node: int, parameters: dict[str, Any]) -> None:
+    add = _HANDLERS.get(kind)
+    if add is None:
+        raise NotPortable(f"a {kind} guard has no portable form yet")
+    add(builder, node, builder.value(node), parameters)
+
+
+def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check(node, Kind.EQUALS, encode(value))
+
+
+def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    step = builder.nodes[node].step
+    if step == Step.MODULE:
+        return  # sys.modules[name] is that module by the way it is reached
+    builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
+
+
+def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """Guard a process group by name, backend and ranks.
+
+    torch has two guards on such an opaque object: on its type, and on what its author says matters.
+    Neither is enough, because a trace makes the size and the ranks of a group constants.
+    """
+    if not process_groups.is_group(value):
+        raise NotPortable(f"a {type(value).__qualname__}, which Dynamo does not look into")
+    _identity(builder, node, value, None)
+
+
+def _type(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check_type(node)
+    if isinstance(value, torch.Stream):  # torch guards nothing else of a stream
+        builder.check(builder.step(node, Step.ATTR, "device"), Kind.EQUALS, encode(value.device))
+
+
+def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check_type(node)
+    if isinstance(value, collections.deque):
+        if value.maxlen is not None:  # Dynamo forgets it, and lets the deque grow
+            raise refuse.NotEager("a deque with a maxlen is traced as one without")
+        builder.check(builder.step(node, Step.ATTR, "maxlen"), Kind.EQUALS, None)
+    builder.check(node, Kind.LENGTH, len(value))
+
+
+def _keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    if _add_registry(builder, node):
+        return
+    builder.check_type(node)
+    # In order: `[*d]`, `f(**d)`, `d | e` and others use it, which torch's guard does not say.
+    builder.check(node, Kind.KEYS, encode(ordered_keys(value)))
+
+
+def _ordered_keys(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check(node, Kind.KEYS, encode(list(value.keys())))
+
+
+def _has_attribute(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> None:
+    name = parameters["attr"]
+    builder.check(node, Kind.HAS_ATTR if hasattr(value, name) else Kind.LACKS_ATTR, name)
+
+
+def _contains(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> None:
+    key = parameters["key"]
+    builder.check(node, Kind.CONTAINS if key in value else Kind.NOT_CONTAINS, encode(key))
+
+
+_HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
+    "TYPE_MATCH": _type,
+    "CONSTANT_MATCH": _constant,
+    "EQUALS_MATCH": _constant,
+    "BOOL_MATCH": _constant,
+    "NONE_MATCH": _constant,
+    "CLOSURE_MATCH": _identity,
+    "FUNCTION_MATCH": _identity,
+    "CLASS_MATCH": _identity,
+    "MODULE_MATCH": _identity,
+    "BUILTIN_MATCH": _identity,
+    "ID_MATCH": _identity,
+    "FAKE_SCRIPT_TYPE_MATCH": _process_group,
+    "OPAQUE_OBJ_GUARD_FN_MATCH": _process_group,
+    "SEQUENCE_LENGTH": _length,
+    # torch skips these unless asked to look; a hook added later would silently not run.
+    "EMPTY_NN_MODULE_HOOKS_DICT": lambda builder, node, value, _: builder.check(
+        node, Kind.LENGTH, len(value)
+    ),
+    "DICT_KEYS_MATCH": _keys,
+    "MAPPING_KEYS_CHECK": _ordered_keys,
+    "HASATTR": _has_attribute,
+    "NOT_PRESENT_IN_GENERIC_DICT": lambda builder, node, _, parameters: builder.check(
+        node, Kind.ABSENT_ATTR, parameters["attr"]
+    ),
+    "DICT_CONTAINS": _contains,
+    "DICT_NOT_CONTAINS": _contains,
+    "SET_CONTAINS": _contains,
+    "SET_NOT_CONTAINS": _contains,
+    "NOT_NONE_MATCH": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
+    "WEAKREF_ALIVE": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
+    "TUPLE_ITERATOR_LEN": lambda builder, node, value, _: builder.check(
+        node, Kind.ITERATOR, iterator_state(value)
+    ),
+    "RANGE_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
+        node, Kind.ITERATOR, iterator_state(value)
+    ),
+    "COUNT_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
+        node, Kind.ITERATOR, iterator_state(value)
+    ),
+}

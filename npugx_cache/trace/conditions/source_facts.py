@@ -1,0 +1,150 @@
+"""Records which code a trace went through, under names by which another process finds the code."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+from typing import TYPE_CHECKING, TypeAlias
+
+from npugx_cache.conditions.source_facts import (
+    FILE,
+    FUNCTION,
+    SourceFact,
+    file_hash,
+    function_hash,
+)
+from npugx_cache.portable import NotPortable, function_chain, look_up
+from npugx_cache.portable.pinned import is_covered_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Owners: TypeAlias = "Mapping[int, list[types.FunctionType]]"
+"""The functions that run a code object, by the id of the code object."""
+
+
+def owners_of(codes: Iterable[types.CodeType]) -> Owners:
+    """Find the functions of code objects: one pass over all objects, for a whole trace."""
+    owners: dict[int, list[types.FunctionType]] = {id(code): [] for code in codes}
+    for found in gc.get_objects():
+        if type(found) is types.FunctionType and id(found.__code__) in owners:
+            owners[id(found.__code__)].append(found)
+    return owners
+
+
+def facts_of(
+    codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners
+) -> tuple[SourceFact, ...]:
+    """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
+
+    `root` is the traced function itself, whose code is a factor of the fingerprint.
+    """
+    return tuple(
+        sorted(
+            {
+                _fact_of(code, owners[id(code)])
+                for code in {id(code): code for code in codes}.values()
+                if code is not root and not is_covered(code, owners[id(code)])
+            }
+        )
+    )
+
+
+def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
+    """Whether the code belongs to torch, to this package or to Python's standard library."""
+    if code.co_filename.startswith("<frozen "):
+        return True
+    modules = [module for f in functions for module in _homes(f)]
+    modules = modules or [_module_of_file(code.co_filename) or ""]
+    return all(is_covered_module(module or "") for module in modules)
+
+
+def _homes(function: types.FunctionType) -> list[str]:
+    """The modules that own a function.
+
+    For a generated function, such as the `__new__` of a namedtuple, they are the modules of the
+    class that the function was generated for.
+    """
+    if function.__module__ in sys.modules:
+        return [function.__module__]
+    return [cls.__module__ for cls in _classes_with(function)] or [function.__module__]
+
+
+def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
+    """The code that does not come from a file of torch, this package or the standard library.
+
+    Use this for code that was executed and not traced. We go by the file name, because `__module__`
+    lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function.
+    """
+    modules = {getattr(m, "__file__", None): name for name, m in list(sys.modules.items())}
+    return [each for each in codes if not is_covered_module(modules.get(each.co_filename) or "")]
+
+
+def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> SourceFact:
+    for module, name in names_of(code, functions):
+        try:
+            chain = function_chain(look_up(module, name))
+        except NotPortable:
+            continue
+        if any(f.__code__ is code or _contains(f.__code__, code) for f in chain):
+            return SourceFact(FUNCTION, module, name, function_hash(module, name))
+    module = _module_of_file(code.co_filename) or ""
+    fact = SourceFact(FILE, module, code.co_qualname, file_hash(module, code.co_qualname))
+    if not fact.hash:
+        raise NotPortable(f"the source of {code.co_qualname} can't be found again")
+    return fact
+
+
+def names_of(
+    code: types.CodeType, functions: list[types.FunctionType]
+) -> Iterator[tuple[str, str]]:
+    """Names under which another process may find the code.
+
+    They are the name of its function, the name in a class that holds the function, and the name of
+    the function around it.
+    """
+    for function in functions:
+        yield function.__module__, function.__qualname__
+    for function in functions:
+        for cls in _classes_with(function):
+            yield cls.__module__, f"{cls.__qualname__}.{function.__name__}"
+    outer, nested, _ = code.co_qualname.partition(".<locals>")
+    if nested:
+        modules = {f.__module__ for f in functions} | {_module_of_file(code.co_filename)}
+        yield from ((module, outer) for module in sorted(filter(None, modules)))
+
+
+def _classes_with(function: types.FunctionType) -> Iterator[type]:
+    """Classes whose body holds the function, as it is or as a method of another kind."""
+    descriptors = (staticmethod, classmethod, property)
+    holders: list[object] = [function]
+    holders += [ref for ref in gc.get_referrers(function) if isinstance(ref, descriptors)]
+    for holder in holders:
+        for namespace in gc.get_referrers(holder):
+            if isinstance(namespace, dict) and namespace.get(function.__name__) is holder:
+                yield from (ref for ref in gc.get_referrers(namespace) if isinstance(ref, type))
+
+
+def _module_of_file(filename: str) -> str | None:
+    return _modules_by_file(tuple(sys.modules)).get(filename)
+
+
+@functools.lru_cache(maxsize=1)
+def _modules_by_file(names: tuple[str, ...]) -> dict[str, str]:
+    """The first module of each file. A trace asks for many files, with thousands of modules."""
+    found: dict[str, str] = {}
+    for name in names:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(file, str):
+            found.setdefault(file, name)
+    return found
+
+
+def _contains(outer: types.CodeType, code: types.CodeType) -> bool:
+    return any(
+        constant is code or _contains(constant, code)
+        for constant in outer.co_consts
+        if isinstance(constant, types.CodeType)
+    )

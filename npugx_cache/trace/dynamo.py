@@ -1,0 +1,160 @@
+"""Runs Dynamo on one call.
+
+Returns the graph, and everything that Dynamo read during the trace without installing a guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import location
+from npugx_cache.backend import operators
+from npugx_cache.interruptions import is_passing, let_through
+from npugx_cache.private import runtime, vendor_scopes
+from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace.observe import (
+    device_values,
+    hook_table,
+    objects,
+    opaque,
+    set_walks,
+    size_memory,
+    unkept_calls,
+)
+from npugx_cache.trace.streams import lost_order
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Iterator
+
+    from npugx_cache.entry.size_history import Known
+    from npugx_cache.trace.observe.set_history import Walks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCaptured:
+    """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
+
+    `lasting` is False where the next try may end otherwise.
+    """
+
+    reason: str
+    met: tracing.Met | None = None
+    lasting: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """`sizes` is what Dynamo knew of sizes before and after (`trace.observe.size_memory`).
+
+    `asked` is what the traced code asked of classes and objects, and got a constant for; `devices`
+    what it made of devices.
+    """
+
+    output: tracing.CaptureOutput
+    walks: Walks
+    asked: objects.Asked
+    devices: device_values.DeviceUses
+    sizes: tuple[list[Any], list[Any]]
+
+
+def capture(
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool | None,
+    known: Known,
+    flipped: str | None = None,
+) -> Capture | NotCaptured:
+    """Trace one call. `flipped`: as in `set_history.Walks`. Raises what is the user's to catch."""
+    with size_memory.of_our_traces(function):
+        return _capture(function, args, kwargs, dynamic, known, flipped)
+
+
+def _capture(
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic: bool | None,
+    known: Known,
+    flipped: str | None,
+) -> Capture | NotCaptured:
+    if reason := hook_table.ON_DYNAMO.obstacle():
+        return NotCaptured(reason=reason)
+    sizes = _begin_with(function, known) if dynamic is None else []
+    asked = objects.Asked()
+    try:
+        with (
+            hook_table.ON_DYNAMO.in_place(),
+            _device_hooks() as unseen,
+            objects.guarded(asked),
+            set_walks.noted_walks(flipped) as walks,
+            device_values.noted(unseen) as devices,
+        ):
+            output = tracing.capture(function, args, kwargs, dynamic=dynamic)
+    except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
+        let_through(error)
+        if reason := _unwatched(asked):
+            return NotCaptured(reason=reason)
+        lost = _refused(asked) if unkept_calls.ended(error) else None
+        met, lasting = tracing.met_until(error), not is_passing(error)
+        return NotCaptured(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)
+    if output.backend_input is not None:
+        vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
+    if reason := _unwatched(asked):  # says something about this process
+        return NotCaptured(reason=reason)
+    if reason := _opaque(output, asked):
+        return NotCaptured(reason=reason, met=tracing.met_by(output))
+    after = size_memory.recorded(function) if dynamic is None else []
+    return Capture(output=output, walks=walks, asked=asked, devices=devices, sizes=(sizes, after))
+
+
+def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
+    """What Dynamo then knows of sizes."""
+    if known.alone:
+        size_memory.forget(function)
+    size_memory.recall(function, known.rows)
+    return size_memory.recorded(function)
+
+
+@contextlib.contextmanager
+def _device_hooks() -> Iterator[str | None]:
+    """Why not all that becomes of a device can be seen here, if so."""
+    if runtime.accelerator() is None:
+        yield None
+        return
+    with hook_table.ON_DEVICES.in_place():
+        yield hook_table.ON_DEVICES.missing()
+
+
+def _unwatched(asked: objects.Asked) -> str | None:
+    for reason, frames in asked.unwatched:
+        place = location.of_frames(frames)
+        return location.reason(reason, place, "use a torch that this release was made for")
+    return None
+
+
+def _refused(asked: objects.Asked) -> str | None:
+    for fault, frames in asked.unguardable:
+        place = location.of_frames(frames)
+        return location.reason(fault, place, "do this outside the cached function")
+    return None
+
+
+def _opaque(output: tracing.CaptureOutput, asked: objects.Asked) -> str | None:
+    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
+    if reason := _refused(asked):
+        return reason
+    if output.backend_input is not None:
+        graph_module = output.backend_input.graph_module
+        # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.
+        if reason := lost_order(graph_module):
+            return reason
+        change = "let it be traced, or make it a torch.library operator"
+        for name, stack in opaque.opaque_calls(graph_module):
+            what = f"{name} is not looked into: what it reads has no guards"
+            return location.reason(what, location.of_text(stack), change)
+    return None

@@ -1,0 +1,79 @@
+"""What Dynamo says in the place of builtins, where Python says otherwise.
+
+What it raises for a builtin has a text and arguments of its own, and the text of a KeyError or an
+OSError is not that of its arguments: code that reads them is refused. `n in range(...)` is a number
+there; it is made a bool. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import exc
+from torch._dynamo.variables import VariableTracker, misc, user_defined
+
+from npugx_cache.trace.observe import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(raising)
+    def raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
+        try:
+            raising(exc_type, tx, **arguments)
+        except exc.ObservedException:
+            asked = objects.asked()
+            if asked is not None:
+                asked.raised.append(tx.exn_vt_stack.get_current_exception())
+            raise
+
+    return raise_and_note
+
+
+def _is_of_a_builtin(asked: objects.Asked, variable: Any) -> bool:
+    return any(each is variable for each in asked.raised)
+
+
+def note_arguments(asked: objects.Asked, variable: Any, tx: Any, name: str) -> None:
+    del tx
+    if name not in _LINKS and _is_of_a_builtin(asked, variable):
+        asked.refuse("what an exception of a builtin says is not traced")
+
+
+_LINKS = frozenset(
+    {"__class__", "__context__", "__cause__", "__suppress_context__", "__traceback__"}
+)
+
+
+_TEXT_OF_ARGUMENTS: Any = BaseException.__str__
+
+
+def note_text(asked: objects.Asked, function: Any, tx: Any, value: Any) -> None:
+    del function, tx
+    value = value.realize()
+    kinds = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
+    if not isinstance(value, kinds):
+        return
+    kind: Any = value.python_type()
+    if kind.__str__ is not _TEXT_OF_ARGUMENTS:
+        asked.refuse(f"the text of a {kind.__name__} is not traced")
+    elif _is_of_a_builtin(asked, value):
+        asked.refuse("the text of an exception of a builtin is not traced")
+
+
+def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def answering(self: Any, tx: Any, *args: Any) -> Any:
+        answer = method(self, tx, *args)
+        if objects.asked() is None:
+            return answer
+        is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
+        asks = method.__name__ == "sq_contains" or args[0] == "__contains__"
+        if not (asks and is_number):
+            return answer
+        return VariableTracker.build(tx, bool(answer.as_python_constant()))
+
+    return answering

@@ -1,0 +1,212 @@
+"""Devices among the constants of a trace: where each comes from, and what is made of it.
+
+Dynamo folds `x.device` into a constant, index included. A graph that only hands such a device on
+means "the device of x"; one that was made with a look at the index, or with an index that the code
+names, means that index. So each place where Dynamo makes such a constant or looks into one is known
+here to be harmless, or is noted.
+
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo import codegen
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from npugx_cache.private import runtime
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Iterator
+
+
+@dataclass
+class DeviceUses:
+    """Of the trace made inside. `sources`: where devices were read from, which need a guard each.
+
+    `fixed`: what ties the graph to the index of a device, in words. `met`: whether there was any
+    device, also one that no operator of the graph is on in the end.
+    """
+
+    kind: str
+    sources: list[Any] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    met: bool = False
+
+    def matters(self, value: object) -> bool:
+        return type(value) is torch.device and value.type == self.kind and value.index is not None
+
+
+_uses: ContextVar[DeviceUses | None] = ContextVar("npugx_device_uses", default=None)
+
+
+@contextlib.contextmanager
+def noted(unseen: str | None) -> Iterator[DeviceUses]:
+    """What traces made inside do with devices of the accelerator; nothing where there is none.
+
+    `unseen`: why this torch does not tell all of it, if it does not.
+    """
+    uses = DeviceUses(runtime.accelerator() or "")
+    if not uses.kind:
+        yield uses
+        return
+    if unseen:
+        uses.fixed.append(unseen)
+    if torch.accelerator.device_count() > 1:
+        # Of factories on "the" device it remembers the results, and not which device was current.
+        FakeTensorMode.cache_clear()
+    token = _uses.set(uses)
+    try:
+        yield uses
+    finally:
+        _uses.reset(token)
+
+
+_HANDED_ON = "proxy_args_kwargs"
+"""Makes arguments of a call in the graph."""
+_FRAMES = 12
+
+_PASSING_BY = frozenset(
+    {
+        "as_python_constant",
+        "as_proxy",
+        "guarded_method",
+        "realize_and_forward",
+        "looking",
+        "guarding",
+        "hooked",
+        "call",
+        "<listcomp>",
+        "<genexpr>",
+        "<dictcomp>",
+        "<lambda>",
+    }
+)
+"""Names of functions that say nothing: whoever called them decides."""
+
+_READS_EQUALITY = frozenset(
+    {
+        "compare_by_value",
+        "python_constant_richcompare_impl",
+        "is_python_equal",
+        "iter_contains",
+        "is_constant_match",
+        "is_constant_none",
+        "hash_impl",  # of a key; the order of a set is a condition of its own
+        "python_type",
+        "__repr__",
+        "_of_device",
+    }
+)
+"""Two devices are equal or not whatever their index is called, and each has but one type."""
+
+
+def _callers() -> Iterator[types.FrameType]:
+    """The frames above the property below, without those that pass a value on."""
+    frame: types.FrameType | None = sys._getframe(3)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        if frame.f_code.co_name not in _PASSING_BY:
+            yield frame
+        frame = frame.f_back
+
+
+def _reads_harmlessly(frames: list[types.FrameType], *, as_proxy: bool) -> bool:
+    if as_proxy:
+        return any(frame.f_code.co_name == _HANDED_ON for frame in frames)
+    name, variables = frames[0].f_code.co_name, frames[0].f_locals
+    if name == "const_getattr":
+        return bool(variables.get("name") == "type")
+    code = frames[0].f_code
+    written = name == "__call__" and code.co_filename == codegen.__file__  # into the caller frame
+    return written or name in _READS_EQUALITY or _makes_device(frames[0])
+
+
+def _makes_device(frame: types.FrameType) -> bool:
+    """Whether it is the frame that folds `torch.device(...)`."""
+    called = getattr(frame.f_locals.get("self"), "__dict__", {}).get("value")
+    return frame.f_code.co_name == "call_function" and called is torch.device
+
+
+def _of_device(frame: types.FrameType) -> bool:
+    """Whether that call is given a device and nothing else."""
+    args, kwargs = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
+    given = [*args, *kwargs.values()]
+    if len(given) != 1 or not given[0].is_python_constant():
+        return False
+    return type(given[0].as_python_constant()) is torch.device
+
+
+def _note_read(uses: DeviceUses) -> None:
+    uses.met = True
+    as_proxy = sys._getframe(2).f_code.co_name == "as_proxy"
+    frames = list(_callers())
+    if not frames or not _reads_harmlessly(frames, as_proxy=as_proxy):
+        where = frames[0].f_code.co_name if frames else "?"
+        uses.fixed.append(f"the traced code looks into a device ({where})")
+
+
+def _note_made(uses: DeviceUses, variable: Any) -> None:
+    uses.met = True
+    origin = vars(variable).get("source")
+    if origin is not None:
+        uses.sources.append(origin)
+        return
+    for frame in _callers():
+        if frame.f_code.co_name in ("method_attr_device", "clone"):
+            return
+        if _makes_device(frame):
+            if not _of_device(frame):
+                uses.fixed.append("the traced code makes a device of an index")
+            return
+    uses.fixed.append("the traced code has a device from elsewhere")
+
+
+def _get(self: Any) -> Any:
+    value = vars(self)["value"]
+    if type(value) is torch.device:
+        uses = _uses.get()
+        if uses is not None and uses.matters(value):
+            _note_read(uses)
+    return value
+
+
+def _set(self: Any, value: Any) -> None:
+    vars(self)["value"] = value
+    if type(value) is torch.device:
+        uses = _uses.get()
+        if uses is not None and uses.matters(value):
+            _note_made(uses, self)
+
+
+def noting_value(_: Any) -> property:
+    return property(_get, _set)
+
+
+def noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
+    def method_get_device(self: Any, tx: Any) -> Any:
+        uses = _uses.get()
+        if uses is not None and uses.matters(self.device):
+            uses.met = True
+            uses.fixed.append("the traced code calls get_device()")
+        return get_device(self, tx)
+
+    return method_get_device
+
+
+def of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:
+    """Every frame hands the current stream to its graph: of the device that is current then."""
+
+    def reconstruct_current(self: Any, into: Any) -> None:
+        any_device = type(self)(torch.device(self.device.type))
+        reconstruct(self if _uses.get() is None else any_device, into)
+
+    return reconstruct_current

@@ -1,0 +1,367 @@
+"""Puts functions of ours in the place of Dynamo's, for the time of a trace of ours.
+
+What Dynamo reads without a guard is seen by such functions; `hook_table` lists them. Outside of our
+traces nothing of Dynamo is changed. While one runs, other threads may trace for a torch.compile of
+the user's: each function of ours asks first whether its own thread traces for us, and does what
+Dynamo's does if not.
+
+A hook whose target is missing, or is not the code that was checked for this torch, watches nothing.
+So it is not put in place, and the traces in which it would have been needed are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import importlib
+import re
+import sys
+import threading
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from npugx_cache.private import runtime
+from npugx_cache.trace.observe import hook_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from npugx_cache.trace.observe.hook_hashes import Checked
+
+_ABSENT: Any = object()
+_DYNAMO, _BASE = "torch._dynamo", "variables.base"
+
+
+class Needed(enum.Enum):
+    """What to refuse where a hook can't be put in place, if its target does not say that."""
+
+    EVERY_TRACE = "refuse every trace"
+    ONLY_ALLOWS = "refuse nothing: with the hook less is refused, or guarded, than without it"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One row of the table.
+
+    `target`: "MODULE:NAME", "MODULE:CLASS.NAME" or "MODULE:CLASS.DICT[BUILTIN]", below
+    `torch._dynamo`; "MODULE:CLASS+.NAME" is that name in CLASS and in every class of the module
+    that is derived from it and defines the name itself. `make` gives what stands for the original.
+    `watches` says in words what Dynamo reads there, for the reason of a refusal.
+
+    `needed`: what to refuse where the hook is missing. By default every trace that makes an object
+    of the target's class, in whatever module of Dynamo's it is now; every trace at all if there is
+    no such class. `adds`: the target need not have the name. `everywhere`: other modules of
+    Dynamo's took the function by name. `since`: in which torch the target came to be; `before`: in
+    which torch it is not needed any more.
+    """
+
+    target: str
+    make: Callable[[Any], Any]
+    watches: str
+    needed: Needed | str = ""
+    adds: bool = False
+    everywhere: bool = False
+    since: tuple[int, int] = (0, 0)
+    before: tuple[int, int] = (99, 0)
+
+
+class State(enum.Enum):
+    """What a target is, beside what was checked for this torch."""
+
+    SAME = "same"
+    UNCHECKED = "unchecked"
+    CHANGED = "changed"
+    NEW = "new"
+    GONE = "gone"
+
+
+class Found(NamedTuple):
+    """A target of a hook in the torch that is installed."""
+
+    hook: Hook
+    target: str
+    state: State
+
+    @property
+    def is_used(self) -> bool:
+        """A hook that only allows more is used where its target is known to be what it was."""
+        if self.hook.needed is Needed.ONLY_ALLOWS:
+            return self.state is State.SAME
+        return self.state in (State.SAME, State.UNCHECKED)
+
+    @property
+    def reason(self) -> str:
+        has = _HAS.get(self.state, "has another")
+        what = f"torch {torch.__version__} {has} {self.target}"
+        return f"{what}, which npugx_cache watches for {self.hook.watches}"
+
+
+_HAS = {State.GONE: "has no", State.NEW: "has an unchecked"}
+
+
+class _Change(NamedTuple):
+    """What was put in place: where, what the owner had itself (not inherited), what it has now."""
+
+    owner: Any
+    name: Any
+    before: Any
+    now: Any
+
+
+class Hooks:
+    """Hooks that are put in place together. Safe to use from several threads.
+
+    `refuse` is called with the reason in the middle of a trace that needs a hook that is missing.
+    """
+
+    def __init__(self, rows: Iterable[Hook], refuse: Callable[[str], None]) -> None:
+        self._rows = tuple(rows)
+        self._refuse = refuse
+        self._changes: list[_Change] = []
+        self._lock = threading.Lock()
+        self._users = 0
+        self._found: tuple[Found, ...] | None = None
+
+    def found(self) -> tuple[Found, ...]:
+        """The targets of this torch, compared once with what was checked."""
+        with self._lock:
+            return self._resolved()
+
+    def obstacle(self) -> str | None:
+        """Why no trace at all can be watched with this torch, or None."""
+        return next((f.reason for f in self.found() if _refuses(f) is Needed.EVERY_TRACE), None)
+
+    def missing(self) -> str | None:
+        """The first hook that is missing, whatever it is needed for, as a reason; or None."""
+        return next((f.reason for f in self.found() if not f.is_used), None)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the hooks are in place. Ask `obstacle` before."""
+        with self._lock:
+            if not self._users:
+                self._put()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._take_back()
+
+    def _resolved(self) -> tuple[Found, ...]:
+        if self._found is None:
+            version = runtime.torch_version()
+            checked = hook_hashes.checked_for(version)
+            if checked is None and version in runtime.TESTED_TORCH:
+                raise RuntimeError(f"npugx_cache was installed without its table for {version}")
+            self._found = tuple(f for row in self._rows for f in compared(row, checked))
+        return self._found
+
+    def _put(self) -> None:
+        try:
+            refused: dict[str, str] = {}
+            for found in self._resolved():
+                if found.is_used:
+                    for owner, name in _places(found.hook, found.target):
+                        self._put_one(owner, name, found.hook)
+                elif isinstance(kind := _refuses(found), str):
+                    refused.setdefault(kind, found.reason)
+            if refused:
+                meta = _all_kinds()[1]
+                self._put_one(meta, "__call__", _refusing(refused, self._refuse))
+        except BaseException:
+            self._take_back()
+            raise
+
+    def _put_one(self, owner: Any, name: Any, hook: Hook) -> None:
+        before = _own(owner).get(name, _ABSENT)
+        original = before if type(owner) is dict else getattr(owner, name, _ABSENT)
+        if original is _ABSENT and not hook.adds:
+            raise RuntimeError(f"{hook.target} was removed from Dynamo while the process ran")
+        now = hook.make(original)
+        if isinstance(before, staticmethod):
+            now = staticmethod(now)
+        _set(owner, name, now)
+        self._changes.append(_Change(owner, name, before, now))
+
+    def _take_back(self) -> None:
+        """Not where somebody else has put something of theirs in the meantime."""
+        loaded = _dynamo_modules()
+        while self._changes:
+            owner, name, before, now = self._changes.pop()
+            if _own(owner).get(name, _ABSENT) is now:
+                _set(owner, name, before)
+            if isinstance(owner, types.ModuleType):
+                for module in loaded:  # those loaded in the meantime may have taken it by name
+                    if vars(module).get(name) is now:
+                        _set(module, name, before)
+
+
+# --- what a target is in this torch
+
+_TARGET = re.compile(r"([\w.]+):(?:(\w+)(\+?)\.)?(\w+)(?:\[(\w+)\])?")
+
+
+def compared(hook: Hook, checked: Checked | None) -> Iterator[Found]:
+    """The targets of a row here, and those that it had when it was checked.
+
+    None for a row that is about other versions of torch.
+    """
+    module, kind, derived, name, _ = _parts(hook.target)
+    if not hook.since <= runtime.torch_version() < hook.before:
+        return
+    targets = [hook.target]
+    if derived:
+        known = re.compile(rf"{re.escape(module)}:\w+\.{name}")
+        before = filter(known.fullmatch, checked.derived if checked else ())
+        now = (f"{module}:{owner}.{name}" for owner in _derived(module, kind, name))
+        targets = sorted({*before, *now}) or [hook.target.replace("+", "")]
+    for target in targets:
+        yield Found(hook, target, _state(hook, target, checked))
+
+
+def _state(hook: Hook, target: str, checked: Checked | None) -> State:
+    value = value_of(target)
+    if value is _ABSENT:
+        return State.SAME if hook.adds and _places(hook, target) else State.GONE
+    if checked is None:
+        return State.UNCHECKED
+    if target not in checked.targets:
+        return State.NEW
+    is_same = hook_hashes.is_same(value, overriding(target), checked.targets[target], checked)
+    return State.SAME if is_same else State.CHANGED
+
+
+def overriding(target: str) -> list[str]:
+    """Dynamo's classes that have a method of their own where the target's class has its: unseen."""
+    for owner, name in _places_of(target):
+        if isinstance(owner, type):
+            kinds = (k for k in _all_kinds()[0] if owner in k.__mro__[1:] and name in vars(k))
+            return sorted(k.__name__ for k in kinds if k.__module__.startswith(_DYNAMO))
+    return []
+
+
+def value_of(target: str) -> Any:
+    """The function, class or dict that a target names."""
+    for owner, name in _places_of(target):
+        if type(owner) is dict:
+            return owner.get(name, _ABSENT)
+        return getattr(owner, name, _ABSENT)
+    return _ABSENT
+
+
+def is_there(value: object) -> bool:
+    return value is not _ABSENT
+
+
+def _places(hook: Hook, target: str) -> list[tuple[Any, Any]]:
+    """Owners and names that the hook is put at."""
+    places = _places_of(target)
+    if not hook.everywhere or not places:
+        return places
+    [(owner, name)] = places
+    value = vars(owner)[name]
+    return [(each, name) for each in _dynamo_modules() if vars(each).get(name) is value]
+
+
+@functools.cache
+def _places_of(target: str) -> list[tuple[Any, Any]]:
+    """The owner of a target and its name there; nothing where there is no such owner."""
+    module, kind, _, name, item = _parts(target)
+    try:
+        owner: Any = importlib.import_module(f"{_DYNAMO}.{module}")
+    except ImportError:
+        return []
+    owner = getattr(owner, kind, None) if kind else owner
+    if owner is not None and item:
+        owner, name = getattr(owner, name, None), getattr(sys.modules["builtins"], item)
+    return [] if owner is None else [(owner, name)]
+
+
+def _parts(target: str) -> tuple[str, str, str, str, str]:
+    matched = _TARGET.fullmatch(target)
+    assert matched is not None, target
+    module, kind, derived, name, item = matched.groups(default="")
+    return module, kind, derived, name, item
+
+
+def _derived(module: str, kind: str, name: str) -> list[str]:
+    [(owner, base)] = _places_of(f"{module}:{kind}") or [(None, "")]
+    base = getattr(owner, base, None)
+    if not isinstance(base, type):
+        return []
+    kinds = (each for each in vars(owner).values() if isinstance(each, type))
+    return sorted({k.__name__ for k in kinds if base in k.__mro__ and name in vars(k)})
+
+
+def _dynamo_modules() -> list[types.ModuleType]:
+    """Those that are loaded. Others in `sys.modules` may be anything, even None."""
+    return [sys.modules[n] for n in list(sys.modules) if n.startswith(_DYNAMO) and sys.modules[n]]
+
+
+# --- what is refused where a hook is missing
+
+
+def _refuses(found: Found) -> Needed | str | None:
+    """Every trace, those that make an object of a class, or nothing."""
+    if found.is_used or found.hook.needed is Needed.ONLY_ALLOWS:
+        return None
+    if isinstance(found.hook.needed, Needed):
+        return found.hook.needed
+    kind, name = _parts(found.target)[1::2]
+    if found.hook.needed:
+        kind, name = found.hook.needed, ""
+    if kind == _BUILTINS and name.startswith(_CALLS):
+        return f"{kind} {name.removeprefix(_CALLS)}"
+    # Objects of these were made before a trace, when Dynamo was loaded.
+    made_before = kind in (_BUILTINS, "ConstantVariable")
+    is_a_kind = any(each.__name__ == kind for each in _all_kinds()[0])
+    return kind if is_a_kind and not made_before else Needed.EVERY_TRACE
+
+
+_BUILTINS, _CALLS = "BuiltinVariable", "call_"
+
+
+def _all_kinds() -> tuple[list[type], Any]:
+    """The classes of values in a trace, and their metaclass."""
+    base: Any = importlib.import_module(f"{_DYNAMO}.{_BASE}")
+    meta = getattr(base, "VariableTrackerMeta", None)
+    return list(getattr(meta, "all_subclasses", ())), meta
+
+
+def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Hook:
+    """See every object that Dynamo makes for a value in a trace."""
+
+    def make(_: Any) -> Callable[..., Any]:
+        def make_value(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = type.__call__(cls, *args, **kwargs)
+            names = [base.__name__ for base in type(made).__mro__]
+            if _BUILTINS in names:
+                names.append(f"{_BUILTINS} {getattr(made.fn, '__name__', '')}")
+            for name in names:
+                if name in refused:
+                    refuse(refused[name])
+            return made
+
+        return make_value
+
+    return Hook(f"{_BASE}:VariableTrackerMeta.__call__", make, "", adds=True)
+
+
+def _own(owner: Any) -> Any:
+    return owner if type(owner) is dict else vars(owner)
+
+
+def _set(owner: Any, name: Any, value: Any) -> None:
+    if type(owner) is not dict:
+        delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
+    elif value is _ABSENT:
+        del owner[name]
+    else:
+        owner[name] = value

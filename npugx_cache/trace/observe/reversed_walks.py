@@ -1,0 +1,56 @@
+"""Lists and dicts that change while they are walked backwards.
+
+Dynamo walks a copy made at `reversed()`, Python the object itself: what was traced is not what
+eager does. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.trace.observe import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _items(walked: Any) -> list[Any]:
+    view = getattr(walked, "view_items_vt", None)
+    return list(walked.items if view is None else view)
+
+
+def _has_items(value: Any) -> bool:
+    return hasattr(value, "view_items_vt") or hasattr(value, "items")
+
+
+def remembering(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
+        made = method(self, tx, name, *rest)
+        asked = objects.asked()
+        if asked is not None and name == "__reversed__" and _has_items(self):
+            asked.walked_backwards[id(made)] = made, self, _items(self)
+        return made
+
+    return remembering
+
+
+def comparing(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def comparing(self: Any, *rest: Any) -> Any:
+        asked = objects.asked()
+        begun = asked.walked_backwards.get(id(self)) if asked is not None else None
+        if asked is not None and begun is not None and self.index < len(self.items):
+            _, walked, before = begun
+            if list(map(id, _items(walked))) != list(map(id, before)):
+                what = "a list or dict that changes while it is walked backwards"
+                asked.refuse(f"{what} is traced as if it did not")
+        return method(self, *rest)
+
+    return comparing
+
+
+def refuse(asked: objects.Asked, *_: Any) -> None:
+    """For a torch that takes its copy where no object of its own tells of it."""
+    asked.refuse("what a list or dict that is walked backwards becomes is not seen with this torch")

@@ -1,0 +1,241 @@
+"""Where Dynamo walks sets, or makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import polyfills
+
+from npugx_cache.conditions import set_order
+from npugx_cache.trace.observe.set_history import Leaf, Walks, is_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from npugx_cache.trace.observe.objects import Asked
+
+_current: ContextVar[Walks | None] = ContextVar("npugx_walks", default=None)
+
+
+@contextlib.contextmanager
+def noted_walks(flipped: str | None = None) -> Iterator[Walks]:
+    """The walks over sets of the trace made inside."""
+    walks = Walks(flipped=flipped)
+    token = _current.set(walks)
+    try:
+        yield walks
+    finally:
+        _current.reset(token)
+
+
+def noting(hook: Callable[[Walks, Callable[..., Any]], Any]) -> Callable[[Any], Any]:
+    """Let `hook(walks, original)` stand for a function while walks are noted."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            walks = _current.get()
+            if walks is None:
+                return original(*args, **kwargs)
+            return hook(walks, original)(*args, **kwargs)
+
+        return hooked
+
+    return make
+
+
+def pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with walks.pause():
+            return original(*args, **kwargs)
+
+    return call
+
+
+def unless_key(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Without a key, equal elements alone change places."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if kwargs.get("key") else pausing(walks, original))(*args, **kwargs)
+
+    return call
+
+
+def walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, *args: Any, **kwargs: Any) -> Any:
+        walks.walked(variable)
+        return original(variable, *args, **kwargs)
+
+    return call
+
+
+def iterating(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any) -> Any:
+        code = tx.f_code
+        # Dynamo's own union, intersection, ...: how their result was made is noted as a whole.
+        if code.co_filename != polyfills.__file__ or not code.co_qualname.startswith("set_"):
+            walks.walked(variable)
+        return original(variable, tx)
+
+    return call
+
+
+def as_constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of Python's own is called with the set."""
+
+    def call(variable: Any) -> Any:
+        made = walks.walked(variable)
+        if made is None or made[0] == "without":
+            return original(variable)
+        walks.called = True
+        return set_order.live(made, [leaf.value for leaf in walks.leaves])
+
+    return call
+
+
+def extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
+        if name == "extend" and args:
+            walks.walked(args[0].realize())
+        return original(variable, tx, name, args, kwargs)
+
+    return call
+
+
+def calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
+        if not is_plain(variable) or kwargs:
+            return original(variable, tx, name, args, kwargs)
+        if name == "pop" and variable.python_type() is set and variable.items and not args:
+            return walks.method(variable, name, args, lambda: walks.popped(variable, tx))
+        return walks.method(
+            variable, name, args, lambda: original(variable, tx, name, args, kwargs)
+        )
+
+    return call
+
+
+def operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
+    def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(variable: Any, tx: Any, other: Any, reverse: bool = False) -> Any:
+            first, second = (other, variable) if reverse else (variable, other)
+            if not is_plain(first):
+                return original(variable, tx, other, reverse)
+            return walks.method(
+                first, name, [second], lambda: original(variable, tx, other, reverse)
+            )
+
+        return call
+
+    return hook
+
+
+def changing(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
+    def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(variable: Any, tx: Any, other: Any) -> Any:
+            return walks.method(variable, name, [other], lambda: original(variable, tx, other))
+
+        return call
+
+    return hook
+
+
+def made(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A set that traced code makes of elements, or an empty one."""
+
+    def call(variable: Any, items: Any, **kwargs: Any) -> None:
+        items = list(items)
+        original(variable, items, **kwargs)
+        if is_plain(variable) and variable.source is None:
+            copied = any(type(item).__name__ == "HashableTracker" for item in items)
+            walks.made(variable, None, None if copied else [])
+
+    return call
+
+
+def cloned(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, **kwargs: Any) -> Any:
+        clone = original(variable, **kwargs)
+        walks.cloned(variable, clone)
+        return clone
+
+    return call
+
+
+def copied(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any) -> Any:
+        return walks.method(variable, "copy", [], lambda: original(variable))
+
+    return call
+
+
+def frozen(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or not is_plain(args[0].realize()):
+            return original(variable, tx, *args, **kwargs)
+        how = walks.how(args[0].realize())
+        result = pausing(walks, original)(variable, tx, *args, **kwargs)
+        if result is not args[0].realize():
+            walks.made(result, None if how is None else ["call", "frozenset", how])
+        return result
+
+    return call
+
+
+def wrapped(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A set that was there before the trace, or that a function of Python's own gave."""
+
+    def call(value: Any, **kwargs: Any) -> Any:
+        result = original(value, **kwargs)
+        if is_plain(result):
+            source = kwargs.get("source")
+            walks.made(result, None)
+            if source is not None:
+                walks.found(result, Leaf(value, source))
+        return result
+
+    return call
+
+
+def constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(translator: Any, instruction: Any) -> Any:
+        result, code = original(translator, instruction), translator.f_code
+        if is_plain(result):
+            value = instruction.argval
+            places = [i for i, each in enumerate(code.co_consts) if each is value]
+            if places:
+                walks.found(result, Leaf(value, None, code, places[0]))
+        return result
+
+    return call
+
+
+def forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def call(tx: Any, value: Any) -> Any:
+        result = handler(tx, value)
+        walks = _current.get()
+        if walks is not None and is_plain(result):
+            walks.made(result, None)
+        return result
+
+    return call
+
+
+# --- for a torch whose sets are not seen
+
+
+def refuse_walk(asked: Asked, variable: Any, *_: Any) -> None:
+    """Of a set, or of a constant that is one; keys of a dict are in the dict's order."""
+    is_set = type(variable).__name__ in ("SetVariable", "FrozensetVariable")
+    elements = variable.items if is_set else getattr(variable, "value", ())
+    if (is_set or isinstance(elements, (set, frozenset))) and len(elements) > 1:
+        asked.refuse("with this torch the order of a set has no guard")
+
+
+def refuse_pop(asked: Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+    del tx
+    if name == "pop":
+        refuse_walk(asked, variable)

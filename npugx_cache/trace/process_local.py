@@ -1,0 +1,122 @@
+"""Runs a call that was traced and can't be stored, in this process only.
+
+It runs Dynamo's own frame and graph under torch's own guards. Those guards don't see when somebody
+edits a class or adds to a class, so this module watches the classes by identity. A class needs no
+name by which another process could find it.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.conditions.class_facts import SPECIAL
+from npugx_cache.conditions.code_watch import ABSENT, SealedNames, Watch, looked_up
+from npugx_cache.portable import NotPortable
+from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.streams import left_as_found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from npugx_cache.conditions.code_watch import Row
+    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.entry.artifact import Conditions
+    from npugx_cache.trace.conditions.builder import Roots
+    from npugx_cache.trace.dynamo import Capture
+    from npugx_cache.trace.observe.objects import Asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOnly:
+    """A traced call that only this process may run, because a part of it has no portable form.
+
+    `guards` takes the frame's locals and runs torch's own guards. `unchanged` tells whether the
+    classes and functions that the trace met are as they were. `conditions` as in `Untraceable`.
+    """
+
+    reason: str
+    guards: Callable[[Mapping[str, Any]], bool]
+    unchanged: Callable[[], bool]
+    run: Callable[..., Any]
+    conditions: Conditions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untraceable:
+    """A call that can't be traced as one graph.
+
+    `lasting` is False if the reason says nothing about the function, so that the next call may be
+    traced. `conditions` are what the refusal depends on, for other processes; None if unknown.
+    """
+
+    reason: str
+    lasting: bool = True
+    conditions: Conditions | None = None
+
+
+def local_only(
+    capture: Capture,
+    function: types.FunctionType,
+    scope: Scope,
+    roots: Roots,
+    reason: str,
+) -> LocalOnly | Untraceable:
+    """Run Dynamo's own frame and graph under torch's own guards."""
+    if capture.walks.may_differ_here() or capture.asked.ordered_dicts:
+        return Untraceable(reason=reason)  # torch's guards don't look at the order
+    try:
+        manager, _ = tracing.guards_of(capture.output, function.__code__)
+        unchanged = _watched(capture, function)
+    except AssertionError as error:
+        return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
+    except NotPortable as error:
+        return Untraceable(reason=f"{reason}; and {error}")
+    check = manager.guard_manager.check
+    if not check(scope.frame_locals):
+        return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
+    return LocalOnly(
+        reason=reason,
+        guards=lambda frame_locals: bool(check(frame_locals)),
+        unchanged=unchanged,
+        run=_runnable(capture, function, roots),
+    )
+
+
+def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> Callable[..., Any]:
+    output = capture.output
+    frame_globals = function.__globals__
+    for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
+        frame_globals.setdefault(name, value)
+    if output.backend_input is not None:
+        graph = left_as_found(output.backend_input.graph_module)
+        frame_globals[output.backend_input.backend_id] = graph
+    run = types.FunctionType(
+        output.graph_capture_output.bytecode,
+        frame_globals,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    run.__kwdefaults__ = function.__kwdefaults__
+    return run
+
+
+def _watched(capture: Capture, function: types.FunctionType) -> Callable[[], bool]:
+    """Whether classes and functions are what they were; raises `NotPortable`."""
+    code = capture.output.graph_capture_output.traced_code
+    functions = Watch(facts_of(code, function.__code__, owners_of(code)))
+    names = SealedNames(_rows(capture.asked))
+    return lambda: functions.unchanged() and names.unchanged()
+
+
+def _rows(asked: Asked) -> Iterator[Row]:
+    for cls, name in asked.attributes:
+        yield from looked_up(cls, name)
+    for cls in asked.classes:
+        for base in cls.__mro__:
+            if not is_covered_module(base.__module__):
+                yield from ((base, name, vars(base).get(name, ABSENT)) for name in SPECIAL)

@@ -1,0 +1,136 @@
+"""Turns an error of Dynamo's into a reason for the person who can change the function."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npugx_cache import location
+from npugx_cache.portable import NotPortable, resolve_op
+from npugx_cache.private import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_LENGTH = 240
+
+_CHANGES = (
+    ("data-dependent", "choose with torch.where, or branch outside the cached function"),
+    ("sparse", "convert to a dense tensor before the call"),
+    ("skipped", "do this outside the cached function, or in a torch.library operator"),
+    ("context manager", "enter it outside the cached function"),
+)
+"""What to do instead, by a word of Dynamo's name for the construct. Its own hints come next."""
+
+_DEFAULT = "do this outside the cached function"
+_NOT_HERE = re.compile(
+    r"graph break is fundamental|may be fixable|report an issue|file an issue|fullgraph=False"
+    r"|torch\.cond|torch\._dynamo\.|avoid calling",
+    re.IGNORECASE,
+)
+"""Hints of Dynamo's that say nothing, or that don't hold for a cached function."""
+
+_EXAMPLE = re.compile(r"\s*\(e\.g\.([^()]|\([^()]*\))*\)")
+
+
+class NotEager(Exception):
+    """What was traced is not what eager would do."""
+
+
+class NotHere(NotEager):
+    """The same, but only on a machine like this one."""
+
+
+def of_failure(error: BaseException) -> str:
+    """The construct, where it stands, Dynamo's explanation, and what to do instead."""
+    text = str(error).strip()
+    if missing := reason_for(text):
+        return missing
+    lines = text.splitlines() or ["no message"]
+    what, kind = lines[0].strip(), type(error).__name__
+    place = location.of_frames(getattr(error, "real_stack", None)) or location.of_text(text)
+    return location.reason(
+        (what if kind == "Unsupported" else f"{kind}: {what}")[:_MAX_LENGTH],
+        place,
+        _change(what, lines),
+        why=next(iter(_all_after("Explanation:", lines)), ""),
+    )
+
+
+def of_violation(error: BaseException) -> str:
+    """A size that the caller marked as dynamic, and the code that fixes or bounds it."""
+    text = str(error)
+    items = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
+    why = items[0].removeprefix("- ").partition(". If you're")[0] if items else text
+    return location.reason(
+        "a size marked with mark_dynamic can't vary freely",
+        location.of_text(text),
+        "don't mark it, mark it with maybe_mark_dynamic, or let the code take any size",
+        why=why[:_MAX_LENGTH],
+    )
+
+
+def _change(what: str, lines: list[str]) -> str:
+    ours = (change for word, change in _CHANGES if word in what.lower())
+    theirs = (hint for hint in _all_after("Hint:", lines) if not _NOT_HERE.search(hint))
+    return next(ours, None) or next(theirs, None) or _DEFAULT
+
+
+def _all_after(label: str, lines: list[str]) -> list[str]:
+    found = (line.partition(label)[2].strip() for line in lines if label in line)
+    return [_EXAMPLE.sub("", text)[:_MAX_LENGTH] for text in found]
+
+
+# Explains a trace that failed because a custom operator has no fake implementation.
+#
+# Names the operator, and shows the function that has to be written.
+
+
+_NAMES = (
+    re.compile(r"no fake impl registered for <CustomOpDef\((\w+)::(\w+)\)>"),
+    re.compile(r"unsupported operator: (\w+)\.(\w+)(?:\.(\w+))?"),
+    re.compile(r"UnsupportedOperatorException\D*?(\w+)\.(\w+)\.(\w+)"),
+)
+
+
+def reason_for(text: str) -> str | None:
+    """Why a trace failed, if its text says that an operator has no fake implementation."""
+    for pattern in _NAMES:
+        if found := pattern.search(text):
+            namespace, name, *overload = found.groups()
+            return _reason(namespace, name, (overload or [None])[0])
+    return None
+
+
+def _reason(namespace: str, name: str, overload: str | None) -> str | None:
+    try:
+        schema = schemas.schema_of(resolve_op(namespace, name, overload or "default"))
+    except NotPortable:
+        return None
+    if schema is None:
+        return None
+    full = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
+    return (
+        f"operator {full} has no fake (meta) implementation, so nobody knows the shape and type of "
+        f"its result without running it. Write one: "
+        f'@torch.library.register_fake("{full}") '
+        f"def _({', '.join(_parameters(schema))}): return {_result(schema)}"
+    )
+
+
+def _parameters(schema: schemas.Schema) -> Iterator[str]:
+    starred = False
+    for argument in schema.arguments:
+        if argument.keyword_only and not starred:
+            starred = True
+            yield "*"
+        yield f"{argument.name}={argument.default!r}" if argument.has_default else argument.name
+
+
+def _result(schema: schemas.Schema) -> str:
+    """A template for the result: tensors like the first tensor argument. The author corrects it."""
+    tensors = (each.name for each in schema.arguments if each.type == "Tensor")
+    like = next(tensors, None)
+    one = f"torch.empty_like({like})" if like else "torch.empty(...)"
+    parts = [one if each.holds_tensors else "..." for each in schema.returns]
+    return {0: "None", 1: parts[0] if parts else "None"}.get(len(parts), ", ".join(parts))

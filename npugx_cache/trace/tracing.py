@@ -1,0 +1,287 @@
+"""Private torch names that a trace needs: Dynamo, its guards. Checked on torch 2.11 and 2.13.
+
+Importing this module loads the compiler; only `npugx_cache.trace` may do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch._dynamo.config as dynamo_config
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo import source as sources
+from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
+from torch._guards import Guard, Source, TracingContext, tracing
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from npugx_cache.backend import lowering
+from npugx_cache.backend.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
+from npugx_cache.private.runtime import operator_name
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "CODE_RUN",
+    "RESHAPED",
+    "CaptureOutput",
+    "ConstraintViolationError",
+    "Guard",
+    "NotKept",
+    "Source",
+    "TorchDynamoException",
+    "capture",
+    "dict_key_at",
+    "graph_inputs",
+    "guards_of",
+    "lowered",
+    "shape_conditions",
+    "sources",
+]
+
+dict_key_at: Any = dict_keys_getitem
+"""The n-th key as Dynamo counts: without a look at what `move_to_end` did."""
+
+
+@contextlib.contextmanager
+def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
+    """The meaning that torch.compile gives to its argument `dynamic`."""
+    changes: dict[str, object] = {
+        # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
+        "record_runtime_overhead": False,
+        # Off by default in torch because the steps are unrolled where no fused kernel exists; the
+        # alternative here is no graph at all, and a compile happens once.
+        "allow_rnn": True,
+    }
+    if dynamic is True:
+        changes["assume_static_by_default"] = False
+    elif dynamic is False:
+        changes |= {"automatic_dynamic_shapes": False, "assume_static_by_default": True}
+    with dynamo_config.patch(changes):
+        yield
+
+
+def capture(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool | None,
+) -> CaptureOutput:
+    """Trace one call with Dynamo as a full graph; raises `TorchDynamoException`."""
+    with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
+        return fullgraph_capture(function, args, kwargs)
+
+
+class Met(NamedTuple):
+    """What a trace had met when it ended or was given up, without the graph."""
+
+    guards: list[Guard]
+    codes: list[types.CodeType]
+    imports: dict[str, str]
+
+
+def met_by(output: CaptureOutput) -> Met:
+    captured = output.graph_capture_output
+    guards: Any = captured.output_graph.guards
+    return Met(list(guards), list(captured.traced_code), dict(captured.import_sources))
+
+
+def met_until(error: BaseException) -> Met | None:
+    """What Dynamo had met when it raised this error; None for an error from elsewhere."""
+    output = getattr(error, "_torch_dynamo_tracer_output", None)
+    graph = getattr(output, "output_graph_for_cleanup", None)
+    if graph is None:
+        return None
+    return Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
+
+
+def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:
+    """The placeholders of Dynamo's graph: their names and where their values come from."""
+    if output.backend_input is None:
+        return []
+    metadata = output.graph_capture_output.output_graph.export_metadata
+    origins = metadata.graph_input_idx_to_local_source
+    nodes = [n for n in output.backend_input.graph_module.graph.nodes if n.op == "placeholder"]
+    return [(node.name, origins.get(index)) for index, node in enumerate(nodes)]
+
+
+def static_inputs(output: CaptureOutput) -> tuple[int, ...]:
+    """Positions of the placeholders that are parameters, or that Dynamo takes not to move."""
+    if output.backend_input is None:
+        return ()
+    return lowering.static_inputs(output.backend_input.graph_module)
+
+
+def tensor_methods(output: CaptureOutput) -> set[str]:
+    """Names of the tensor methods that Dynamo's graph calls."""
+    if output.backend_input is None:
+        return set()
+    nodes = output.backend_input.graph_module.graph.nodes
+    return {str(node.target) for node in nodes if node.op == "call_method"}
+
+
+def custom_operators(output: CaptureOutput) -> dict[str, str | None]:
+    """Operators in Dynamo's graph that are not torch's own, and the stack of a call of each."""
+    assert output.backend_input is not None
+    return {
+        name: stack
+        for name, stack in operators_in(output.backend_input.graph_module).items()
+        if name.partition("::")[0] not in TORCHS_NAMESPACES
+    }
+
+
+def operators_in(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
+    """Registered operators that a graph calls, without overloads: the stack of a call of each."""
+    found = {}
+    for node in graph_module.graph.nodes:
+        name = operator_name(node.target) if node.op == "call_function" else None
+        if name is not None and name[0] in ("op", "packet"):
+            full = f"{name[1]}::{name[2]}" if name[0] == "op" else name[1].replace(".", "::")
+            found[full] = node.stack_trace
+    return found
+
+
+def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> torch.fx.GraphModule:
+    """Dynamo's graph as aten operators."""
+    backend_input = output.backend_input
+    assert backend_input is not None
+    context = TracingContext(backend_input.fake_mode)
+    context.tensor_to_context = backend_input.tensor_to_context
+    with tracing(context):
+        return lower(backend_input.graph_module, backend_input.example_inputs, decompositions)
+
+
+class _Collected(dynamo_guards.CheckFunctionManager):
+    """Builds torch's own guard manager and keeps the guards it was built from.
+
+    Not the builder: it holds the traced frame's locals, and torch keeps managers alive for ever
+    through the finalizers it puts on guarded objects.
+    """
+
+    ordered: list[Guard]
+
+    def serialize_guards(
+        self, builder: Any, sorted_guards: list[Guard], output_graph: Any
+    ) -> bytes:
+        del builder, output_graph
+        self.ordered = list(sorted_guards)
+        return b""
+
+
+def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]]:
+    """Build torch's guards for a capture; AssertionError if they refuse the very frame traced.
+
+    Must run after lowering, which may add guards on symbolic sizes. Under a default device torch's
+    guards can't be checked outside of its own frame evaluation; ours are, by the caller.
+    """
+    graph = output.graph_capture_output.output_graph
+    graph.skip_guards_check = bool(torch._C._len_torch_function_stack())
+    with get_metrics_context(), dynamo_timed("npugx_cache.conditions"), torch.no_grad():
+        manager = _Collected(code, graph, save_guards=True)
+    return manager, manager.ordered
+
+
+class GuardRow(NamedTuple):
+    """One guard of torch's: its kind, the source of the guarded value, and its parameters."""
+
+    kind: str
+    source: Source
+    parameters: dict[str, Any]
+
+
+def guard_row(guard: Guard) -> GuardRow:
+    create: Any = guard.create_fn
+    source: Any = guard.originating_source
+    parameters: dict[str, Any] = {}
+    if isinstance(create, functools.partial):
+        create, parameters = create.func, dict(create.keywords)
+    if create.__name__ == "HASATTR" and "attr" not in parameters:
+        # Before torch 2.12 the source of such a guard is the attribute, whether it exists or not.
+        return GuardRow("HASATTR", source.base, {"attr": source.member})
+    return GuardRow(create.__name__, source, parameters)
+
+
+def is_on_mode_stack(source: Any) -> bool:
+    """Whether a source is a torch-function mode that is active, or something of one."""
+    while hasattr(source, "base"):
+        source = source.base
+    return isinstance(source, sources.TorchFunctionModeStackSource)
+
+
+def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
+    """All that Dynamo demands before it builds guards of it, to compare two traces of one call."""
+    graph: Any = output.graph_capture_output.output_graph
+    rows = (guard_row(guard) for guard in graph.guards)
+    return (
+        {(row.kind, _uncounted(row.source.name), _uncounted(repr(row.parameters))) for row in rows},
+        {str(guard.expr) for guard in graph.shape_env.guards},
+        {_uncounted(source.name) for source in graph.guard_on_key_order},
+        {_uncounted(s.name): str(v) for s, v in graph.input_source_to_sizes_strides.items()},
+    )
+
+
+def _uncounted(text: str) -> str:
+    """Without what numbers the traces of one process, and where objects are that only hold others.
+
+    Sources of one call lead to the same objects, so their addresses say nothing more.
+    """
+    return re.sub(r" at 0x[0-9a-f]+|(?<=_c)\d+\b|(?<=__builtins_dict___)\d+", "", text)
+
+
+def source_name(source: Any) -> str:
+    """What a source is called in the traced code, for people."""
+    try:
+        name = str(source.name() if callable(source.name) else source.name)
+    except Exception:  # noqa: BLE001 - some sources refuse to be named
+        return f"a {type(source).__name__}"
+    return re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
+
+
+def is_current_stream(source: Source) -> bool:
+    return type(source).__name__ == "CurrentStreamSource"  # since torch 2.12
+
+
+def unskipped(first: Source, second: Source) -> bool:
+    """Whether torch itself checks the aliasing of two sources."""
+    skip: Any = vars(dynamo_guards)["is_from_skip_guard_source"]
+    return not (skip(first) or skip(second))
+
+
+def concrete(values: Any) -> list[int | None]:
+    """Sizes or strides with None where they are symbolic."""
+    return list(dynamo_guards.convert_to_concrete_values(values))
+
+
+def shape_conditions(output: CaptureOutput) -> tuple[list[str], dict[str, Source]]:
+    """Conditions on symbolic sizes as Python, and the source behind each variable in them.
+
+    Call it before `guards_of`, which freezes the shape environment. Raises
+    `ConstraintViolationError` where a size marked as dynamic turned out not to be.
+    """
+    graph = output.graph_capture_output.output_graph
+    shape_env: Any = graph.shape_env
+    names: dict[Source, str] = {}
+
+    def name_of(source: Source) -> str:
+        if source.guard_source is torch._guards.GuardSource.CONSTANT:
+            return source.name
+        return names.setdefault(source, f"v{len(names)}")
+
+    fakes = shape_env.tracked_fakes or []
+    parts = shape_env.produce_guards_verbose(
+        [fake.fake for fake in fakes],
+        [fake.source for fake in fakes],
+        input_contexts=[fake.symbolic_context for fake in fakes],
+        source_ref=name_of,
+        ignore_static=True,
+        langs=("python",),
+    )
+    return list(parts[0].exprs), {name: source for source, name in names.items()}

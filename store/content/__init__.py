@@ -1,0 +1,1 @@
+"""The contents of one folder: opened, read, verified, locked, published."""

@@ -1,0 +1,121 @@
+"""Content-addressed blobs, named by the sha256 of the bytes as stored."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from npugx_cache.store.content.files import Fault, quarantine, read_file, write_file
+from npugx_cache.store.content.verified import stamp
+from npugx_cache.store.format.manifest import BlobRef
+from npugx_cache.store.format.plain import Malformed
+from npugx_cache.store.results import Miss
+
+if TYPE_CHECKING:
+    from npugx_cache.store.content.verified import Verified
+    from npugx_cache.store.format.layout import Folder
+
+MAX_BYTES = 1 << 40
+_LEVEL = 6
+_WORTH = 0.9  # below this ratio compression pays for decompressing on every hit
+
+
+class Packed(NamedTuple):
+    ref: BlobRef
+    stored: bytes
+
+
+def pack(name: str, data: bytes, *, compress: bool) -> Packed:
+    """Give a blob its stored form and its name."""
+    small = zlib.compress(data, _LEVEL) if compress else data
+    pays = compress and len(small) < _WORTH * len(data)
+    stored = small if pays else data
+    ref = BlobRef(
+        name=name,
+        sha256=hashlib.sha256(stored).hexdigest(),
+        stored_size=len(stored),
+        logical_size=len(data),
+        codec="zlib" if pays else "raw",
+    )
+    return Packed(ref=ref, stored=stored)
+
+
+def write(folder: Folder, blob: Packed, *, durable: bool, changed: set[str]) -> bool:
+    """Put a blob in its place; tell whether it was written rather than there already.
+
+    `changed` gains the folders to sync before its name survives a power cut. Raises OSError.
+    """
+    path = folder.blob(blob.ref.sha256)
+    with contextlib.suppress(OSError):
+        # Touched before it is looked at: a cleaner spares what is younger than its scan.
+        folder.tree.touch(path)
+        if _is_intact(folder, blob.ref):
+            if durable:  # whoever wrote it may not have synced it
+                folder.tree.fsync(path)
+                changed.add(path.rpartition("/")[0])
+            return False
+    changed |= write_file(folder, path, blob.stored, durable=durable)
+    return True
+
+
+def is_there(folder: Folder, ref: BlobRef) -> bool:
+    try:
+        return folder.tree.lstat(folder.blob(ref.sha256)).st_size == ref.stored_size
+    except OSError:
+        return False
+
+
+def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
+    """Return the stored bytes of a blob, of the right size and digest."""
+    path = folder.blob(ref.sha256)
+    known = refused = None
+    if verified is not None:
+        known, refused = verified.blob(ref.sha256), verified.refusal(ref.sha256)
+    found = read_file(
+        folder, path, limit=MAX_BYTES, size=ref.stored_size, known=known, refused=refused
+    )
+    if isinstance(found, Fault):
+        if found.wrong_size:
+            quarantine(folder, path, found.reason, found.status)
+        return Miss(reason=f"blob {ref.name}: {found.reason}")
+    if found.verified:
+        return found.data
+    if hashlib.sha256(found.data).hexdigest() != ref.sha256:
+        reason = f"digest mismatch at {path}"
+        if verified is not None:
+            verified.note_refusal(ref.sha256, stamp(found.status), reason)
+        quarantine(folder, path, f"blob {ref.name}: {reason}", found.status)
+        return Miss(reason=f"blob {ref.name}: {reason}")
+    if verified is not None:
+        verified.note_blob(ref.sha256, stamp(found.status))
+    return found.data
+
+
+def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
+    """Return the logical bytes of a blob.
+
+    Raises `Malformed` where the stored bytes are right and the manifest is wrong about them.
+    """
+    data = stored(folder, ref, verified)
+    return data if isinstance(data, Miss) else unpack(ref, data)
+
+
+def _is_intact(folder: Folder, ref: BlobRef) -> bool:
+    found = read_file(folder, folder.blob(ref.sha256), limit=MAX_BYTES, size=ref.stored_size)
+    return not isinstance(found, Fault) and hashlib.sha256(found.data).hexdigest() == ref.sha256
+
+
+def unpack(ref: BlobRef, data: bytes) -> bytes:
+    if ref.codec == "raw":
+        return data
+    try:
+        decompressor = zlib.decompressobj()
+        # One byte more than announced is asked for, so that a longer stream shows.
+        logical = decompressor.decompress(data, ref.logical_size + 1)
+    except zlib.error as error:
+        raise Malformed(f"blob {ref.name}: {error}") from None
+    if len(logical) != ref.logical_size or not decompressor.eof or decompressor.unused_data:
+        raise Malformed(f"blob {ref.name} does not decompress to {ref.logical_size} bytes")
+    return logical

@@ -1,0 +1,204 @@
+"""Make a folder ready to be a store, or say why it can't be one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from npugx_cache.store.format.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.trust import check_folder, quoted
+from npugx_cache.store.results import Unusable
+
+if TYPE_CHECKING:
+    from npugx_cache.config import Settings
+
+_NOT_WRITABLE = f"{VERSION} is not writable here"
+_TAG = "CACHEDIR.TAG"
+_told: set[str] = set()  # one warning for each folder
+_PARTS = (VERSION, *(f"{VERSION}/{name}" for name in FOLDERS))
+_NO_KEY = (
+    "NPUGX_CACHE_TRUST=signed needs NPUGX_CACHE_KEY_FILE. Make a key with: npugx-cache key new FILE"
+)
+
+
+def folder_of(settings: Settings) -> Folder | Unusable:
+    """Return the folder that the settings name, with the signing key where they ask for one."""
+    root = os.path.abspath(settings.cache_dir)  # noqa: PTH100  # without following links
+    secret = None
+    if settings.trust == "signed":
+        from npugx_cache.store.format.signing import read_secret
+
+        if settings.key_file is None:
+            return Unusable(reason=_NO_KEY)
+        found = read_secret(settings.key_file, root)
+        if isinstance(found, str):
+            return Unusable(reason=f"NPUGX_CACHE_TRUST=signed: {found}")
+        secret = found
+    readonly = "NPUGX_CACHE=readonly" if settings.mode == "readonly" else None
+    return Folder(root, trust=settings.trust, readonly=readonly, secret=secret)
+
+
+def prepare_folder(folder: Folder) -> Folder | Unusable:
+    """Create what is missing (unless it is read-only) and check whom everything belongs to.
+
+    A folder that is there and can't be written becomes a read-only store.
+    """
+    try:
+        found = folder.tree.open(folder.folder_mode if folder.readonly is None else None)
+        if isinstance(found, str):
+            return Unusable(reason=found)
+        opened = folder.but(readonly=folder.readonly, group=found.st_gid)
+        parts = _look(opened)
+        if folder.trust == "signed":
+            opened = opened.but(
+                readonly=folder.readonly, sharing=sharing_of(found, parts.get(VERSION))
+            )
+        denied = folder.readonly
+        if denied is None:
+            denied = _make_parts(opened, parts)
+            if denied is not None and folder.trust == "group" and found.st_mode & stat.S_IWGRP:
+                tell_who_can_mend(opened, denied)
+        return _checked(opened.but(readonly=denied), parts)
+    except FileNotFoundError:
+        return Unusable(reason=f"{folder.root} does not exist")
+    except (OSError, ValueError) as error:
+        return _unusable(folder, error)
+
+
+def sharing_of(root: os.stat_result, version: os.stat_result | None) -> int:
+    """Return what group and others may do with the new folders of a signed store, as mode bits.
+
+    As with its folder of this version, which is made for the owner alone: `chmod` on it lets others
+    read. Where others can write the cache folder, whoever made it shares it with them.
+    """
+    if version is not None:
+        return version.st_mode & 0o077
+    if root.st_mode & stat.S_IWOTH:
+        return 0o077
+    return 0o070 if root.st_mode & stat.S_IWGRP else 0
+
+
+def look_again(folder: Folder) -> str | None:
+    """Say why a folder that is open can't be written any more, or None; raises OSError.
+
+    Where it was removed or replaced since, it is opened anew as at first, and made where it is
+    missing. What a reader takes from it is checked file by file in any case.
+    """
+    try:
+        if folder.tree.is_in_place():
+            status = syscalls.fstat(folder.tree.held().fd)
+            return check_folder(folder.root, status, folder.trust, folder.group)
+    except FileNotFoundError:
+        pass
+    opened = prepare_folder(folder)
+    if isinstance(opened, Unusable):
+        return opened.reason
+    if folder.trust == "group" and opened.group != folder.group:
+        return f"{folder.root} is of group {opened.group} now, and was of group {folder.group}"
+    return opened.readonly
+
+
+def _make_parts(folder: Folder, found: dict[str, os.stat_result]) -> str | None:
+    """Create the version's folders that were not found; return why that is denied, or None.
+
+    What is made is added to what was found.
+    """
+    try:
+        if folder.part("tmp") in found and not _may_write(folder, "tmp"):
+            return _NOT_WRITABLE  # asked first: nothing is tried in vain
+        missing = [path for path in _PARTS if path not in found]
+        for path in missing:
+            folder.make_folder(path)
+        if not _is_there(folder, _TAG):
+            with contextlib.suppress(FileExistsError):
+                fd = folder.open_new(_TAG)
+                try:
+                    syscalls.write_all(fd, CACHEDIR_TAG)
+                finally:
+                    syscalls.close(fd)
+        if missing:
+            found |= _look(folder)
+            return None if _may_write(folder, "tmp") else _NOT_WRITABLE
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            return folder.explain(error)
+        # Anything else (a full disk) may pass: publishing will try again and say why.
+    return None
+
+
+def _look(folder: Folder) -> dict[str, os.stat_result]:
+    """Return whose the version's folders are and their modes, of those that are there."""
+    found: dict[str, os.stat_result] = {}
+    with contextlib.suppress(FileNotFoundError):
+        found[VERSION] = folder.tree.lstat(VERSION)
+        if syscalls.is_folder(found[VERSION]):
+            version = folder.tree.held(VERSION)
+            for name in FOLDERS:
+                with contextlib.suppress(FileNotFoundError):
+                    found[folder.part(name)] = syscalls.lstat(name, version.fd)
+    return found
+
+
+def _is_there(folder: Folder, path: str) -> bool:
+    try:
+        folder.tree.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _may_write(folder: Folder, part: str) -> bool:
+    try:
+        with folder.tree.place(folder.part(part)) as (at, name):
+            return syscalls.may_write(name, at)
+    except OSError:
+        return False
+
+
+def _checked(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusable:
+    """Whoever can write one of these folders can put files in it that look like mine."""
+    for path, status in parts.items():
+        shown = f"{folder.root}/{path}"
+        if not syscalls.is_folder(status):
+            return Unusable(reason=f"{shown} is not a folder; remove it or name another cache")
+        fault = check_folder(shown, status, folder.trust, folder.group)
+        if fault is not None:
+            return Unusable(reason=fault)
+    return folder
+
+
+def tell_who_can_mend(folder: Folder, denied: str) -> None:
+    """Say that a folder which a group shares can't be written by this member of it.
+
+    A member's umask of 022 does that, with folders that this release did not make.
+    """
+    import logging
+
+    if folder.root in _told:
+        return
+    _told.add(folder.root)
+    shut = [
+        f"{path} (owned by uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o})"
+        for path, status in _look(folder).items()
+        if not status.st_mode & stat.S_IWGRP
+    ]
+    logging.getLogger("npugx_cache").warning(
+        "the cache %s is shared by group %s, but this process can't write it, so nothing new is "
+        "stored there: %s%s. Its owner, or root, repairs it with: chmod -R g+rwX %s",
+        folder.root,
+        folder.group,
+        denied,
+        f"; not writable for the group: {', '.join(shut)}" if shut else "",
+        quoted(f"{folder.root}/{VERSION}"),
+    )
+
+
+def _unusable(folder: Folder, error: Exception) -> Unusable:
+    what = folder.explain(error) if isinstance(error, OSError) else str(error)
+    return Unusable(
+        reason=f"{folder.root} can't be used: {what}. Name another folder with NPUGX_CACHE_DIR"
+    )

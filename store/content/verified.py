@@ -1,0 +1,124 @@
+"""Remembers which files this process has verified or refused, by the stamps of the files.
+
+That makes the second hit cheaper, and the second lookup beside files that somebody planted.
+
+On a local file system, the stamp (device, inode, times, size) of a file that is older than the
+grain of its times stands for its contents: whoever changes the file later changes its ctime, which
+nobody can set. That is not so where strangers may write (trust `signed`), because a write through
+mmap may leave the times as they are. There, blobs are verified each time, and manifests are kept
+decoded, so that their bytes don't matter any more.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from npugx_cache.store.format.layout import VERSION
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.syscalls import is_local
+
+if TYPE_CHECKING:
+    import os
+
+    from npugx_cache.store.content.entries import Entry
+    from npugx_cache.store.format.layout import Folder
+
+Stamp: TypeAlias = tuple[int, int, int, int, int]
+
+_RACY_NS = 2_000_000_000
+_MAX_BLOBS = 4096
+_MAX_KEYS = 256
+_MAX_REFUSALS = 8192
+
+
+class Refusal(NamedTuple):
+    """Why a file was refused, and its stamp then."""
+
+    seen: Stamp
+    reason: str
+
+
+def stamp(status: os.stat_result) -> Stamp:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_size,
+    )
+
+
+class Verified:
+    """The verified files of one store, in memory. Whatever it does not know is verified anew."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._local: bool | None = None
+        self._blobs: dict[str, Stamp] = {}
+        self._keys: dict[str, tuple[Stamp, list[Entry]]] = {}
+        self._refusals: dict[str, Refusal] = {}
+
+    def note_refusal(self, path: str, seen: Stamp, reason: str) -> None:
+        """Keep in mind that a file was read in vain. A wrong refusal is a miss and no more."""
+        if _is_young(seen) or not self._is_local():
+            return
+        if len(self._refusals) >= _MAX_REFUSALS:
+            self._refusals.clear()
+        self._refusals[path] = Refusal(seen, reason)
+
+    def refusal(self, path: str) -> Refusal | None:
+        return self._refusals.get(path)
+
+    def note_blob(self, digest: str, seen: Stamp) -> None:
+        if self._folder.trust == "signed" or _is_young(seen):
+            return
+        if len(self._blobs) >= _MAX_BLOBS:
+            self._blobs.clear()
+        self._blobs[digest] = seen
+
+    def blob(self, digest: str) -> Stamp | None:
+        """Return the stamp that a blob had when it was verified."""
+        known = self._blobs.get(digest)
+        return known if known is not None and self._is_local() else None
+
+    def note_key(self, key: str, seen: Stamp, entries: list[Entry]) -> None:
+        """Keep all entries of a key. `seen` is the stamp of its folder before it was listed."""
+        if _is_young(seen) or any(_is_young(stamp(entry.status)) for entry in entries):
+            return
+        if len(self._keys) >= _MAX_KEYS:
+            self._keys.clear()
+        self._keys[key] = seen, entries
+
+    def key(self, key: str) -> list[Entry] | None:
+        """Return the entries of a key where nothing of it has changed since."""
+        known = self._keys.get(key)
+        if known is None or not self._is_local():
+            return None
+        if not self._is_unchanged(key, *known):
+            self._keys.pop(key, None)
+            return None
+        return known[1]
+
+    def _is_unchanged(self, key: str, seen: Stamp, entries: list[Entry]) -> bool:
+        place = f"{key[:2]}/{key}"
+        try:
+            # Looks that open nothing: whatever a path leads to, a stamp tells that it is the same.
+            at = self._folder.tree.held(f"{VERSION}/ac")
+            return stamp(syscalls.lstat(place, at.fd)) == seen and all(
+                stamp(syscalls.lstat(f"{place}/{manifest.entry}", at.fd)) == stamp(status)
+                for manifest, status in entries
+            )
+        except OSError:
+            return False  # whoever reads it anew finds out why
+
+    def _is_local(self) -> bool:
+        # Asked when it first matters: a worker that reads everything once never pays for it.
+        if self._local is None:
+            self._local = is_local(self._folder.tree.held().fd)
+        return self._local
+
+
+def _is_young(seen: Stamp) -> bool:
+    _, _, mtime, ctime, _ = seen
+    return time.time_ns() - max(mtime, ctime) < _RACY_NS

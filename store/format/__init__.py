@@ -1,0 +1,1 @@
+"""What lies in a cache folder: its layout, and manifests as bytes."""

@@ -1,0 +1,228 @@
+"""Manifest: what one entry is and which blobs it names <-> bytes (msgpack, sealed)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from npugx_cache.store.format.layout import is_digest, is_key
+from npugx_cache.store.format.plain import Malformed, pack, unpack
+from npugx_cache.store.format.signing import FORMAT, seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npugx_cache.store.format.plain import Plain
+
+Kind: TypeAlias = Literal["graph", "bypass", "kernels"]
+Codec: TypeAlias = Literal["raw", "zlib"]
+Factors: TypeAlias = tuple[tuple[str, str, str], ...]
+
+MAX_BYTES = 8 << 20
+_MAX_DEPTH = 32
+_MAX_BLOBS = 1024
+# deflate can't do better: a larger claim is a decompression bomb, not a blob.
+_MAX_RATIO = 1032
+_MAX_NAME = 128
+_NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
+_KINDS = get_args(Kind)
+_FACTOR = ("name", "value", "scope")
+
+
+class BlobRef(NamedTuple):
+    """One blob of an entry. `sha256` is of the stored bytes, which is also its file name."""
+
+    name: str
+    sha256: str
+    stored_size: int
+    logical_size: int
+    codec: Codec
+
+
+class Manifest(NamedTuple):
+    """One entry. `factors` are (name, value, scope) rows, opaque to the store."""
+
+    key: str
+    entry: str
+    identity: str
+    kind: Kind
+    created: float
+    cost_seconds: float
+    factors: Factors
+    about: Mapping[str, Plain]
+    blobs: tuple[BlobRef, ...]
+
+
+_FIELDS = Manifest._fields  # as they are written
+
+
+class Draft(NamedTuple):
+    """What a publisher gives. `blobs` are logical bytes.
+
+    The store compresses them where that pays, except those named in `uncompressed`.
+    """
+
+    key: str
+    identity: str
+    kind: Kind
+    cost_seconds: float
+    factors: Factors
+    about: Mapping[str, Plain]
+    blobs: Mapping[str, bytes]
+    uncompressed: frozenset[str] = frozenset()
+
+
+def entry_id(key: str, kind: str, factors: Factors, about: Plain, blobs: list[Plain]) -> str:
+    """Name an entry by its content, so that equal results of two publishers are one entry."""
+    return hashlib.sha256(FORMAT + pack([key, kind, blobs, about, factors])).hexdigest()
+
+
+def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manifest:
+    """Make the manifest of a draft; raises `Malformed` saying what of it can't be stored."""
+    about = _canonical(dict(draft.about), "about", 0)
+    factors = tuple((str(a), str(b), str(c)) for a, b, c in draft.factors)
+    refs = tuple(sorted(blobs, key=lambda ref: ref.name))
+    manifest = Manifest(
+        key=draft.key,
+        entry=entry_id(draft.key, draft.kind, factors, about, _blob_rows(refs)),
+        identity=draft.identity,
+        kind=draft.kind,
+        created=float(created),
+        cost_seconds=float(draft.cost_seconds),
+        factors=factors,
+        about=about,
+        blobs=refs,
+    )
+    # What a reader would refuse must not be written: it would be a miss for ever.
+    read_back = decode(encode(manifest), manifest.key)
+    if read_back != manifest:
+        raise Malformed("about does not survive encoding")
+    return manifest
+
+
+def encode(manifest: Manifest, secret: bytes | None = None) -> bytes:
+    fields = manifest._asdict()
+    fields["blobs"] = _blob_rows(manifest.blobs)
+    return seal(pack(fields), manifest.key, secret)
+
+
+def decode(data: bytes, key: str, secret: bytes | None = None) -> Manifest:
+    """Check and decode; raises `Malformed` for anything else than what `encode` writes.
+
+    Given a secret, nothing is decoded before its signature for this key is verified
+    (`signing.Unsigned`).
+    """
+    if len(data) > MAX_BYTES:
+        raise Malformed(f"{len(data)} bytes can't be a manifest")
+    fields: Any = unpack(unseal(data, key, secret))
+    if type(fields) is not dict or tuple(fields) != _FIELDS:
+        raise Malformed("unexpected fields")
+    named, entry, identity, kind, created, cost, factors, about, blobs = fields.values()
+    if not is_key(named) or not is_key(identity):
+        raise Malformed("a key or an identity is not 32 to 128 lower-case hex digits")
+    if kind not in _KINDS:
+        raise Malformed("unknown kind")
+    _check_seconds(created, "created")
+    _check_seconds(cost, "cost_seconds")
+    if type(about) is not dict:
+        raise Malformed("about is no mapping")
+    rows = _checked_factors(factors)
+    about = _canonical(about, "about", 0)
+    refs = _checked_blobs(blobs)
+    if entry_id(named, kind, rows, about, blobs) != entry:
+        raise Malformed("the entry id does not belong to the content")
+    return Manifest(
+        key=named,
+        entry=entry,
+        identity=identity,
+        kind=kind,
+        created=created,
+        cost_seconds=cost,
+        factors=rows,
+        about=about,
+        blobs=refs,
+    )
+
+
+def _blob_rows(blobs: tuple[BlobRef, ...]) -> list[Plain]:
+    return [list(ref) for ref in blobs]
+
+
+def _canonical(value: Any, where: str, depth: int) -> Any:
+    """Plain data with sorted keys: dict order must not make two entries of one result."""
+    kind = type(value)
+    if kind is str or value is None:
+        return value
+    if depth > _MAX_DEPTH:
+        raise Malformed(f"{where} is nested too deeply")
+    if kind is dict:
+        names = list(value)
+        for name in names:
+            if type(name) is not str:
+                raise Malformed(f"a key in {where} is no str")
+        return {name: _canonical(value[name], where, depth + 1) for name in sorted(names)}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item, where, depth + 1) for item in value]
+    if kind not in (bool, int, float, bytes):
+        raise Malformed(f"{where} holds a {kind.__name__}")
+    # NaN is equal to nothing, itself included: two equal entries would count as different.
+    if value != value:  # noqa: PLR0124
+        raise Malformed(f"{where} holds a NaN")
+    return value
+
+
+def _check_seconds(value: object, name: str) -> None:
+    if type(value) is not float or not 0 <= value < math.inf:
+        raise Malformed(f"{name} is no positive time")
+
+
+def _checked_factors(value: object) -> Factors:
+    rows: Any = value
+    if type(rows) is not list:
+        raise Malformed("a factor is not three strings")
+    found: list[tuple[str, str, str]] = []
+    for row in rows:
+        if type(row) is not list or len(row) != len(_FACTOR):
+            raise Malformed("a factor is not three strings")
+        name, text, scope = row
+        if not (type(name) is type(text) is type(scope) is str):
+            raise Malformed("a factor is not three strings")
+        found.append((name, text, scope))
+    return tuple(found)
+
+
+def _checked_blobs(value: object) -> tuple[BlobRef, ...]:
+    if type(value) is not list or len(value) > _MAX_BLOBS:
+        raise Malformed("no list of blobs, or too many")
+    refs = tuple(_checked_blob(row) for row in value)
+    names = [ref.name for ref in refs]
+    if names != sorted(set(names)):
+        raise Malformed("blob names are not sorted and distinct")
+    return refs
+
+
+def _is_name(name: object) -> bool:
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+        return False
+    return name[0] not in ".+-" and not name.strip(_NAME)
+
+
+def _checked_blob(row: Any) -> BlobRef:
+    if type(row) is not list or len(row) != len(BlobRef._fields):
+        raise Malformed("a blob row is odd")
+    name, digest, stored, logical, codec = row
+    if not _is_name(name):
+        raise Malformed("a blob name is odd")
+    if not is_digest(digest):
+        raise Malformed("a blob's sha256 is not 64 lower-case hex digits")
+    if type(stored) is not int or type(logical) is not int or stored < 0 or logical < 0:
+        raise Malformed("a blob size is odd")
+    if codec == "raw":
+        if logical != stored:
+            raise Malformed("a raw blob has two sizes")
+    elif codec != "zlib":
+        raise Malformed("unknown codec")
+    elif logical > stored * _MAX_RATIO:
+        raise Malformed("a blob claims to be larger than it can be")
+    return BlobRef(name, digest, stored, logical, codec)

@@ -1,0 +1,100 @@
+"""The stored form of a manifest, and the signature that binds the manifest to its key.
+
+Unsigned: body, sha256(tag, body). Signed: body, HMAC-SHA256(secret, tag, key, body) and
+sha256(tag, body, HMAC). The body names every blob by its digest, so the signature covers the blobs
+as well. The plain digest tells a damaged file, which goes to quarantine, from a file with another
+team's signature, which stays where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from npugx_cache.store.format.layout import is_digest
+from npugx_cache.store.format.plain import Malformed
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.trust import is_ours
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = b"npugx_cache manifest 1\0"
+SIGNED = b"npugx_cache manifest 1 signed\0"
+_DIGEST = 32
+_MAX_KEY_FILE = 4096
+
+
+class Unsigned(ValueError):  # a refusal inside this package, not an error of it
+    """Intact bytes that nobody who holds the key has signed for this place."""
+
+
+def seal(body: bytes, key: str, secret: bytes | None) -> bytes:
+    """Give a body its stored form, signed where there is a secret."""
+    if secret is None:
+        return body + hashlib.sha256(FORMAT + body).digest()
+    mac = _mac(body, key, secret)
+    return body + mac + hashlib.sha256(SIGNED + body + mac).digest()
+
+
+def unseal(data: bytes, key: str, secret: bytes | None) -> bytes:
+    """Return the body; raises `Malformed` for damage and, given a secret, `Unsigned`.
+
+    Without a secret a signed manifest is as good as any other: whoever asks that way trusts
+    the owner of the file.
+    """
+    content, digest = data[:-_DIGEST], data[-_DIGEST:]
+    # The usual form first: each of the two takes a hash of all of it.
+    if secret is None and _is_plain(content, digest):
+        return content
+    if len(content) > _DIGEST and hashlib.sha256(SIGNED + content).digest() == digest:
+        body = content[:-_DIGEST]
+        if secret is None or hmac.compare_digest(_mac(body, key, secret), content[-_DIGEST:]):
+            return body
+        raise Unsigned("signed with another key, or for another place")
+    if secret is not None and _is_plain(content, digest):
+        raise Unsigned("not signed")
+    raise Malformed("digest mismatch")
+
+
+def _is_plain(content: bytes, digest: bytes) -> bool:
+    return bool(content) and hashlib.sha256(FORMAT + content).digest() == digest
+
+
+def _mac(body: bytes, key: str, secret: bytes) -> bytes:
+    # A key is hex, so the NUL ends it: no other split of key and body gives the same bytes.
+    return hmac.digest(secret, SIGNED + key.encode("ascii") + b"\0" + body, "sha256")
+
+
+def new_secret() -> str:
+    """Return the text of a new key file."""
+    return f"{syscalls.random_name()}{syscalls.random_name()}\n"
+
+
+def read_secret(path: Path, root: str) -> bytes | str:
+    """Return the signing key of a file, or say why the file can't be one."""
+    shown = f"the key file {path}"
+    # Followed where it is a link: a secret mounted into a container is one.
+    real = os.path.realpath(path)
+    if real.startswith(f"{os.path.realpath(root)}/"):
+        return f"{shown} lies in the cache that it signs; keep it elsewhere"
+    try:
+        fd = syscalls.open_read(real)
+        try:
+            status = syscalls.fstat(fd)
+            text = syscalls.read_all(fd, _MAX_KEY_FILE)
+        finally:
+            syscalls.close(fd)
+    except OSError as error:
+        return f"{shown} can't be read: {error}"
+    if not is_ours(status.st_uid):
+        return f"{shown} belongs to uid {status.st_uid}"
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        return f"others can use {shown}. Do: chmod 600 {path}"
+    digits = text.decode("ascii", "replace").strip()
+    if not is_digest(digits):
+        return f"{shown} holds no key. Make one with: npugx-cache key new FILE"
+    return bytes.fromhex(digits)

@@ -1,0 +1,1 @@
+"""The system calls of the store, and whom a folder belongs to."""

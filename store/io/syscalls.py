@@ -1,0 +1,284 @@
+"""Every system call of the store goes through here, so that a test can number them and fail one.
+
+`at` is the descriptor of the folder that a name is in. A name that comes with `at` has no `/`, so
+no call passes through a link, even if somebody swaps a folder for a link in the meantime.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+from itertools import islice
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_NEW_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPEND_FLAGS = (
+    os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+)
+_LOCK_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEXT_AT_MOST = 1 << 16
+_LINK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_read(path: str, at: int | None = None) -> int:
+    """Open for reading, never through a symbolic link and never blocking on a planted FIFO."""
+    return os.open(path, _READ_FLAGS, dir_fd=at)
+
+
+def open_new(path: str, mode: int, at: int | None = None) -> int:
+    return os.open(path, _NEW_FLAGS, mode, dir_fd=at)
+
+
+def open_lock(path: str, at: int) -> int:
+    """Open an existing file to lock it and to write into it once it has been looked at."""
+    try:
+        return os.open(path, _LOCK_FLAGS | os.O_RDWR, dir_fd=at)
+    except PermissionError:
+        return os.open(path, _LOCK_FLAGS | os.O_RDONLY, dir_fd=at)  # enough to lock it
+
+
+def open_append(path: str, at: int) -> int:
+    """Open an existing file to write behind its end, never blocking on a planted FIFO."""
+    return os.open(path, _APPEND_FLAGS, dir_fd=at)
+
+
+def open_folder(path: str, at: int | None = None) -> int:
+    """Open a folder to list it or to sync it."""
+    return os.open(path, _FOLDER_FLAGS, dir_fd=at)
+
+
+def step(name: str, at: int | None = None) -> int:
+    """Open a folder to go on from there, which asks for no permission to read it."""
+    return os.open(name, _STEP_FLAGS, dir_fd=at)
+
+
+def open_link(name: str, at: int) -> int:
+    """Open what has a name, a symbolic link itself rather than what it points to."""
+    return os.open(name, _LINK_FLAGS, dir_fd=at)
+
+
+def close(fd: int) -> None:
+    os.close(fd)
+
+
+def read_all(fd: int, size: int) -> bytes:
+    """Read `size` bytes, or fewer where the file ends before."""
+    data = os.read(fd, size)
+    if len(data) == size:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing > 0 and parts[-1]:
+        parts.append(os.read(fd, missing))
+        missing -= len(parts[-1])
+    return b"".join(parts)
+
+
+def text_of(path: str) -> str:
+    """Return the text of a small file of the system, such as those below /proc."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        parts = [os.read(fd, _TEXT_AT_MOST)]
+        while parts[-1]:
+            parts.append(os.read(fd, _TEXT_AT_MOST))
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def write_all(fd: int, data: bytes) -> None:
+    # os.write returns a short count on a nearly full disk instead of failing: without the loop
+    # a torn file would count as written.
+    rest = memoryview(data)
+    while rest:
+        written = os.write(fd, rest)
+        if written <= 0:
+            raise OSError(errno.EIO, "write made no progress")
+        rest = rest[written:]
+
+
+def read_at_start(fd: int, size: int) -> bytes:
+    return os.pread(fd, size, 0)
+
+
+def write_at_start(fd: int, data: bytes) -> None:
+    os.pwrite(fd, data, 0)
+
+
+def truncate(fd: int) -> None:
+    os.ftruncate(fd, 0)
+
+
+def fsync(fd: int) -> None:
+    os.fsync(fd)
+
+
+def fsync_path(path: str, at: int | None = None) -> None:
+    """Make a file, or the names in a folder, survive a power cut."""
+    fd = open_read(path, at)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_filesystem(fd: int) -> None:
+    """Make all that was written to the file system of an open folder survive a power cut."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def rename(source: str, target: str, at: int | None = None, to: int | None = None) -> None:
+    # The rule asks for pathlib; str paths keep the hot path free of Path objects.
+    os.rename(source, target, src_dir_fd=at, dst_dir_fd=to)
+
+
+def unlink(path: str, at: int | None = None) -> None:
+    os.unlink(path, dir_fd=at)
+
+
+def mkdir(path: str, mode: int, at: int | None = None) -> None:
+    os.mkdir(path, mode, dir_fd=at)
+
+
+def rmdir(path: str, at: int | None = None) -> None:
+    os.rmdir(path, dir_fd=at)
+
+
+def names(fd: int) -> list[str]:
+    """Return the names in an open folder, without `.` and `..`."""
+    return os.listdir(fd)
+
+
+def some_names(fd: int, count: int) -> list[str]:
+    """Return so many of the names in an open folder at most, those that come first."""
+    with os.scandir(fd) as found:
+        return [entry.name for entry in islice(found, count)]
+
+
+def subfolders(fd: int) -> list[str]:
+    """Return the names of the folders in an open folder, without links to some."""
+    with os.scandir(fd) as found:
+        return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+
+
+def fstat(fd: int) -> os.stat_result:
+    return os.fstat(fd)
+
+
+def stat(path: str) -> os.stat_result:
+    return os.stat(path)  # noqa: PTH116
+
+
+def lstat(path: str, at: int | None = None) -> os.stat_result:
+    return os.stat(path, dir_fd=at, follow_symlinks=False)
+
+
+def readlink(fd: int) -> str:
+    """Return where a symbolic link that is open points to."""
+    return os.readlink("", dir_fd=fd)
+
+
+def touch(name: str, at: int) -> None:
+    """Set the times to now. Explicit times would need ownership; `None` only needs write access."""
+    os.utime(name, None, dir_fd=at, follow_symlinks=False)
+
+
+def set_mode(fd: int, mode: int) -> None:
+    os.fchmod(fd, mode)
+
+
+def set_group(fd: int, group: int) -> None:
+    os.fchown(fd, -1, group)
+
+
+def has_access_list(fd: int) -> bool:
+    """Tell whether more users can write than the mode of an open file or folder says: POSIX ACL."""
+    try:
+        os.getxattr(f"/proc/self/fd/{fd}", "system.posix_acl_access")
+    except OSError as error:
+        return error.errno not in {errno.ENODATA, errno.ENOTSUP}
+    return True
+
+
+def may_write(name: str, at: int) -> bool:
+    return os.access(name, os.W_OK, dir_fd=at, effective_ids=True)
+
+
+def free_bytes(path: str | int) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def random_name() -> str:
+    """Return 32 hex digits that no other process, thread or forked child has."""
+    return os.urandom(16).hex()
+
+
+def is_regular(status: os.stat_result) -> bool:
+    return stat_module.S_ISREG(status.st_mode)
+
+
+def is_folder(status: os.stat_result) -> bool:
+    return stat_module.S_ISDIR(status.st_mode)
+
+
+def filesystem_magic(path: str | int) -> int:
+    """Return the file system's magic number (statfs(2)), which `os` does not give."""
+    import ctypes
+
+    # The buffer is larger than any struct statfs; its first field is a long on every Linux.
+    buffer = ctypes.create_string_buffer(512)
+    libc = ctypes.CDLL(None, use_errno=True)
+    failed = (
+        libc.fstatfs(path, buffer)
+        if isinstance(path, int)
+        else libc.statfs(os.fsencode(path), buffer)
+    )
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
+
+
+# Which file system a folder lies on, by the magic numbers of statfs(2).
+
+
+LOCAL = {
+    0xEF53: "ext2/3/4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+    0x01021994: "tmpfs",
+    0x858458F6: "ramfs",
+    0x794C7630: "overlayfs",
+}
+NETWORK = {
+    0x6969: "nfs",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb2",
+    0x517B: "smb",
+    0x0BD00BD0: "lustre",
+    0x47504653: "gpfs",
+    0x00C36400: "ceph",
+    0x65735546: "fuse",
+    0x01021997: "9p",
+    0x19830326: "fhgfs",
+}
+LOST_AT_A_RESTART = {"tmpfs", "ramfs"}
+
+
+def is_local(path: str | int) -> bool:
+    """Tell whether this host alone keeps the times of the files in a folder, open or by path."""
+    try:
+        return filesystem_magic(path) in LOCAL
+    except OSError:
+        return False

@@ -1,0 +1,291 @@
+"""Reaches the files of a store through open descriptors of folders.
+
+The folder of the store is opened once, after the way to it was checked. From there, each folder is
+opened by its name in the folder above, and never through a link. So nobody who swaps a folder for
+another one can lead a reader or a cleaner somewhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import TYPE_CHECKING
+
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.trust import open_root
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from npugx_cache.config import TrustMode
+
+# What a call says when a folder was removed, or when its descriptor was closed behind our back, as
+# a process does that turns itself into a daemon.
+_REPLACED = frozenset({errno.ENOENT, errno.ESTALE, errno.EBADF, errno.ENOTDIR})
+_PART = 2  # names, as in v1/ac
+
+
+class _Held:
+    """An open folder. Closed when nobody holds it any more.
+
+    A number that is closed while another thread is about to use it may be a different folder by
+    then.
+    """
+
+    __slots__ = ("fd", "identity")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        status = syscalls.fstat(fd)
+        self.identity = status.st_dev, status.st_ino
+
+    def is_open(self, fstat: Callable[[int], os.stat_result] = syscalls.fstat) -> bool:
+        """Tell whether the number still is this folder."""
+        try:
+            status = fstat(self.fd)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self.identity
+
+    def has_a_name(self) -> bool:
+        """Tell whether the folder was not removed. One that was moved away has a name."""
+        try:
+            return syscalls.fstat(self.fd).st_nlink > 0
+        except OSError:
+            return False
+
+    def __del__(self, close: Callable[[int], None] = syscalls.close) -> None:
+        # The functions are bound as defaults: at the end of an interpreter modules are empty.
+        if hasattr(self, "identity") and self.is_open():
+            close(self.fd)
+
+
+class Tree:
+    """The open folder of a store. Opens itself at the first use, where that was not done before.
+
+    Paths are those inside the store. What raises, raises OSError with such a path. Forked children
+    share the descriptors of their parent; no program that is started gets them.
+    """
+
+    __slots__ = ("_parts", "_root", "_trust", "path")
+
+    def __init__(self, path: str, trust: TrustMode) -> None:
+        self.path = path
+        self._trust = trust
+        self._root: _Held | None = None
+        # The folders of the version folder that were used, such as v1/ac: they are used again.
+        self._parts: dict[str, _Held] = {}
+
+    def open(self, make: int | None = None) -> os.stat_result | str:
+        """Open the folder at the path; say why it can't be trusted. Raises OSError.
+
+        Where it is open already, and the path leads to it, nothing changes.
+        """
+        found = open_root(self.path, self._trust, make)
+        if isinstance(found, str):
+            return found
+        try:
+            held = _Held(found.fd)
+        except BaseException:
+            syscalls.close(found.fd)
+            raise
+        before = self._root
+        if before is None or before.identity != held.identity or not before.is_open():
+            self._root, self._parts = held, {}
+        return found.status
+
+    def held(self, part: str = "") -> _Held:
+        """Return a part, such as v1 or v1/ac, or the whole, and keep it open.
+
+        Its descriptor stays what it is for as long as the caller keeps the answer.
+        """
+        if not part:
+            return self._whole()
+        held = self._parts.get(part)
+        if held is None:
+            above, _, name = part.rpartition("/")
+            fd = syscalls.step(name, self.held(above).fd)
+            try:
+                held = _Held(fd)
+            except BaseException:
+                syscalls.close(fd)
+                raise
+            self._parts[part] = held
+        return held
+
+    def _whole(self) -> _Held:
+        if self._root is None:
+            fault = self.open()
+            if isinstance(fault, str):
+                raise OSError(errno.EPERM, fault, self.path)
+        assert self._root is not None
+        return self._root
+
+    def is_in_place(self) -> bool:
+        """Tell whether the path still leads to the folder that is open; raises OSError.
+
+        Parts of it that were replaced are opened again at their next use.
+        """
+        whole = self._root
+        if whole is None or not whole.is_open() or not _is(whole, syscalls.stat(self.path)):
+            return False
+        self._drop_replaced(whole)
+        return True
+
+    def _drop_replaced(self, whole: _Held) -> bool:
+        """Forget the parts whose names lead elsewhere by now; tell whether there were any."""
+        dropped = False
+        for part, held in list(self._parts.items()):
+            with contextlib.suppress(OSError):
+                # A look and no more: whatever it passes through, nothing is opened this way.
+                if held.is_open() and _is(held, syscalls.lstat(part, whole.fd)):
+                    continue
+            self._parts.pop(part, None)
+            dropped = True
+        return dropped
+
+    def enter(self, path: str, *, to_list: bool = False) -> int:
+        """Open a folder; the caller closes it. `to_list`: its names can be read, or be synced."""
+        part, names = _split(path)
+        return self.open_below(
+            part, names or ["."], syscalls.open_folder if to_list else syscalls.step
+        )
+
+    def open_below(self, part: str, names: list[str], opening: Callable[[str, int], int]) -> int:
+        """Open what has the last of these names below a part; the caller closes it."""
+        try:
+            held = self._parts.get(part) or self.held(part)  # until the call is over
+            return _descend(held.fd, names, opening)
+        except OSError as error:
+            if not self._renewed(error, part, names[0]):
+                error.filename = "/".join([part, *names] if part else names)
+                raise
+        held = self.held(part)
+        return _descend(held.fd, names, opening)
+
+    def _renewed(self, error: OSError, part: str, name: str) -> bool:
+        """Tell whether what a call failed at was replaced since it was opened.
+
+        It is then opened again at its next use, and all of it where the whole was replaced. `name`
+        is what was looked for in the part.
+        """
+        if error.errno not in _REPLACED:
+            return False
+        held = self._parts.get(part)
+        if held is not None and error.errno == errno.ENOENT and held.has_a_name():
+            return False  # something in it is missing, as at every miss
+        whole = self._whole()
+        dropped = self._drop_replaced(whole)
+        try:
+            syscalls.lstat(part.partition("/")[0] or name, whole.fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.open()
+        return dropped or self._root is not whole
+
+    @contextlib.contextmanager
+    def place(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the folder that something lies in, for as long as the caller works in it."""
+        folder, _, name = path.rpartition("/")
+        part, names = _split(folder)
+        try:
+            held = self.held(part)
+        except OSError as error:
+            if not self._renewed(error, part, name):
+                error.filename = folder
+                raise
+            held = self.held(part)
+        at = self.open_below(part, names, syscalls.step) if names else held.fd
+        try:
+            yield at, name
+        except OSError as error:
+            self._renewed(error, part, name)  # for the next try
+            error.filename = path  # a call knows the last name only
+            raise
+        finally:
+            if names:
+                syscalls.close(at)
+
+    def open_read(self, path: str) -> int:
+        # No `place`: on the way of a hit every step counts.
+        part, _, rest = path.partition("/")
+        below, _, rest = rest.partition("/")
+        if not rest:
+            return self.open_below(part, [below], syscalls.open_read)
+        return self.open_below(f"{part}/{below}", rest.split("/"), syscalls.open_read)
+
+    def open_append(self, path: str) -> int:
+        with self.place(path) as (at, name):
+            return syscalls.open_append(name, at)
+
+    def lstat(self, path: str) -> os.stat_result:
+        with self.place(path) as (at, name):
+            return syscalls.lstat(name, at)
+
+    def touch(self, path: str) -> None:
+        with self.place(path) as (at, name):
+            syscalls.touch(name, at)
+
+    def unlink(self, path: str) -> None:
+        with self.place(path) as (at, name):
+            syscalls.unlink(name, at)
+
+    def rmdir(self, path: str) -> None:
+        with self.place(path) as (at, name):
+            syscalls.rmdir(name, at)
+
+    def rename(self, source: str, target: str) -> None:
+        with self.place(source) as (at, name), self.place(target) as (to, new_name):
+            syscalls.rename(name, new_name, at, to)
+
+    def fsync(self, path: str) -> None:
+        """Make a file, or the names in a folder, survive a power cut."""
+        with self.place(path) as (at, name):
+            syscalls.fsync_path(name or ".", at)
+
+    def sync_filesystem(self) -> None:
+        fd = self.enter("", to_list=True)
+        try:
+            syscalls.sync_filesystem(fd)
+        finally:
+            syscalls.close(fd)
+
+    def names(self, path: str) -> list[str]:
+        fd = self.enter(path, to_list=True)
+        try:
+            return syscalls.names(fd)
+        finally:
+            syscalls.close(fd)
+
+    def subfolders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder, without links to some."""
+        fd = self.enter(path, to_list=True)
+        try:
+            return syscalls.subfolders(fd)
+        finally:
+            syscalls.close(fd)
+
+
+def _is(held: _Held, status: os.stat_result) -> bool:
+    return (status.st_dev, status.st_ino) == held.identity
+
+
+def _split(folder: str) -> tuple[str, list[str]]:
+    """Return the part of a store that a folder is, or is in, and the names below that part."""
+    names = folder.split("/") if folder else []
+    return "/".join(names[:_PART]), names[_PART:]
+
+
+def _descend(at: int, names: list[str], opening: Callable[[str, int], int]) -> int:
+    """Open what has the last name, by the folders on the way to it, none of them a link."""
+    if len(names) == 1:
+        return opening(names[0], at)
+    below = syscalls.step(names[0], at)
+    try:
+        # Two names are those of a hit.
+        if len(names) == 2:
+            return opening(names[1], below)
+        return _descend(below, names[1:], opening)
+    finally:
+        syscalls.close(below)

@@ -1,0 +1,188 @@
+"""Bundles: entries in a tar file whose bytes depend on nothing but the entries.
+
+The members lie as in a store, so that plain `tar -x` makes one as well. Blobs come first: a
+reader that is killed half-way leaves blobs that nothing names and no entry without its blobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from npugx_cache.store.content import blobs, publish
+from npugx_cache.store.content.publish import manifest_bytes
+from npugx_cache.store.format import layout
+from npugx_cache.store.format.manifest import MAX_BYTES, BlobRef, Manifest, decode, encode
+from npugx_cache.store.format.plain import Malformed
+from npugx_cache.store.format.signing import Unsigned
+from npugx_cache.store.results import Miss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from npugx_cache.store.format.layout import Folder
+
+
+@dataclass(slots=True, kw_only=True)
+class BundleReport:
+    """What was written to a bundle or taken from one. `refused` are names with a reason each."""
+
+    entries: list[Manifest] = field(default_factory=list)
+    blobs: int = 0
+    size: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> BundleReport:
+    """Write the entries at these (key, entry) to `out`, without those that don't verify.
+
+    Raises OSError of `out`.
+    """
+    report = BundleReport()
+    wanted: list[tuple[Manifest, bytes]] = []
+    for key, entry in sorted(set(places)):
+        data = manifest_bytes(folder, key, entry)
+        if isinstance(data, Miss):
+            report.refused.append((entry, data.reason))
+        else:
+            wanted.append((decode(data, key, folder.secret), data))
+    refs = {ref.sha256: ref for manifest, _ in wanted for ref in manifest.blobs}
+    missing: dict[str, str] = {}
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        _add(tar, "CACHEDIR.TAG", layout.CACHEDIR_TAG)
+        for digest, ref in sorted(refs.items()):
+            stored = blobs.stored(folder, ref)
+            if isinstance(stored, Miss):
+                missing[digest] = stored.reason
+                continue
+            _add(tar, folder.blob(digest), stored)
+            report.blobs, report.size = report.blobs + 1, report.size + len(stored)
+        for manifest, data in wanted:
+            lost = [missing[ref.sha256] for ref in manifest.blobs if ref.sha256 in missing]
+            if lost:
+                report.refused.append((manifest.entry, lost[0]))
+                continue
+            _add(tar, folder.manifest(manifest.key, manifest.entry), data)
+            report.entries.append(manifest)
+            report.size += len(data)
+    return report
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    # A TarInfo made by hand has no owner, no time and a fixed mode.
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
+    """Take over what a bundle holds, everything verified as on a read.
+
+    `sign`: whoever calls vouches for the bundle; its entries are signed with the store's key.
+    Raises OSError of the store and of `source`, `tarfile.TarError` where that is no tar file.
+    """
+    try:
+        return _unpack(folder, source, sign=sign)
+    except RecursionError:
+        # tarfile calls itself for each header that only describes the next one.
+        raise tarfile.ReadError("it has too many headers without a file") from None
+
+
+def _unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
+    report = BundleReport()
+    manifests: list[tuple[tarfile.TarInfo, str, str]] = []
+    with tarfile.open(fileobj=source, mode="r:") as tar:
+        for member in tar:
+            match _place(member):
+                case ("cas", digest):
+                    _unpack_blob(folder, tar, member, digest, report)
+                case ("ac", key, entry):
+                    manifests.append((member, key, entry))
+                case None if member.name != "CACHEDIR.TAG" and not member.isdir():
+                    report.refused.append((member.name[:200], "not a file of a cache"))
+        # Synced at once and not file by file, the blobs before any manifest names them.
+        folder.tree.sync_filesystem()
+        for member, key, entry in manifests:
+            _unpack_manifest(folder, tar, member, (key, entry), sign=sign, report=report)
+        folder.tree.sync_filesystem()
+    return report
+
+
+def _place(member: tarfile.TarInfo) -> tuple[str, str] | tuple[str, str, str] | None:
+    """Take no name but those that the store itself gives: nothing can point outside of it."""
+    parts = member.name.removeprefix("./").split("/")
+    # A sparse member claims terabytes in a few bytes.
+    if not member.isreg() or member.issparse() or parts[0] != layout.VERSION:
+        return None
+    match parts[1:]:
+        case ["cas", shard, digest] if layout.is_digest(digest) and shard == digest[:2]:
+            return "cas", digest
+        case ["ac", shard, key, entry] if (
+            layout.is_key(key) and layout.is_digest(entry) and shard == key[:2]
+        ):
+            return "ac", key, entry
+    return None
+
+
+def _unpack_blob(
+    folder: Folder,
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    digest: str,
+    report: BundleReport,
+) -> None:
+    try:
+        data = _contents(tar, member)
+    except MemoryError:
+        report.refused.append((member.name, "not enough memory"))
+        return
+    if hashlib.sha256(data).hexdigest() != digest:
+        report.refused.append((member.name, "digest mismatch"))
+        return
+    size = len(data)
+    ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
+    blobs.write(folder, blobs.Packed(ref, data), durable=False, changed=set())
+    report.blobs, report.size = report.blobs + 1, report.size + size
+
+
+def _unpack_manifest(
+    folder: Folder,
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    place: tuple[str, str],
+    *,
+    sign: bool,
+    report: BundleReport,
+) -> None:
+    key, entry = place
+    try:
+        if member.size > MAX_BYTES:
+            raise Malformed(f"{member.size} bytes can't be a manifest")  # noqa: TRY301
+        data = _contents(tar, member)
+        manifest = decode(data, key, None if sign else folder.secret)
+        if (manifest.key, manifest.entry) != (key, entry):
+            raise Malformed("the manifest of another entry")  # noqa: TRY301
+    except (Malformed, Unsigned) as error:
+        report.refused.append((member.name, str(error)))
+        return
+    lost = [ref.name for ref in manifest.blobs if not blobs.is_there(folder, ref)]
+    if lost:
+        report.refused.append((member.name, f"its blob {lost[0]} is neither here nor there"))
+        return
+    if sign:
+        data = encode(manifest, folder.secret)
+    prepared = publish.Prepared(manifest=manifest, data=data, blobs=(), durable=False)
+    publish.write(folder, prepared, lambda _: False)
+    report.entries.append(manifest)
+    report.size += len(data)
+
+
+def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    opened = tar.extractfile(member)
+    data = opened.read() if opened is not None else b""
+    if len(data) != member.size:
+        raise tarfile.ReadError(f"{member.name} ends before its size")
+    return data

@@ -1,0 +1,1 @@
+"""What keeps a store small and known: limits, cleaning, usage, the index behind `ls`."""

@@ -1,0 +1,169 @@
+"""Host-local databases of derived data: diskcache without pickle, in the user's state folder.
+
+Nothing of this lies in the shared folder, because SQLite on a network file system corrupts. A
+failure here is a DEBUG line only, because derived data can be derived again. A folder that others
+can write or have put there is not used at all: through a link in the place of a database, this
+process would write into any other database of the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.config import state_folder
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.trust import check_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TIMEOUT = 1.0
+_DATABASE = "cache.db"
+_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm")
+_QUERY = "SELECT key, value FROM Cache WHERE raw = 1 AND mode = 1 AND filename IS NULL"
+
+
+_said: set[str] = set()
+
+
+class Untrusted(Exception):
+    """The state folder may be somebody else's; the text says what is wrong with it."""
+
+
+class Derived:
+    """One database per kind and store. Opened for each operation: all are off the hit path.
+
+    `state` is settled when this is made, by the environment where it is not given.
+    """
+
+    def __init__(self, kind: str, root: str, *, state: Path | None = None, mark: str = "") -> None:
+        self.kind = kind
+        self._root = root
+        self._state = state or state_folder()
+        self._mark = mark
+
+    def folder(self) -> Path:
+        name = os.fsencode(os.path.realpath(self._root)) + self._mark.encode()
+        return self._state / self.kind / hashlib.sha256(name).hexdigest()[:16]
+
+    def rows(self) -> list[tuple[Any, Any]]:
+        """Return (key, msgpack bytes) of every value, none where there is no database.
+
+        Read without diskcache, which writes settings on every opening and takes 20 ms.
+        """
+        if not self.exists():
+            return []
+        import sqlite3
+
+        found: list[tuple[Any, Any]] = []
+        with self.harmless("reading"):
+            _check(self.folder())
+            uri = (self.folder() / _DATABASE).as_uri()
+            database = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=_TIMEOUT)
+            try:
+                found = database.execute(_QUERY).fetchall()
+            finally:
+                database.close()
+        return found
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Any]:
+        """Open it as a `diskcache.Cache`, created where it is missing."""
+        import diskcache
+
+        from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainDisk
+
+        folder = self.folder()
+        _make(folder)
+        _check(folder)
+        cache = diskcache.Cache(
+            str(folder),
+            disk=PlainDisk,
+            timeout=_TIMEOUT,
+            eviction_policy="none",
+            disk_min_file_size=MAX_VALUE,
+        )
+        try:
+            yield cache
+        finally:
+            cache.close()
+
+    def exists(self) -> bool:
+        try:
+            return (self.folder() / _DATABASE).is_file()
+        except OSError:  # a state folder of somebody else, after a change of users
+            return False
+
+    @contextlib.contextmanager
+    def harmless(self, doing: str) -> Iterator[None]:
+        """Turn every failure into a DEBUG line, and drop a database that is none."""
+        try:
+            yield
+        except Untrusted as error:
+            _say_once(f"no hits are counted, and listings take longer: {error}")
+        except Exception as error:  # noqa: BLE001  # diskcache's own failures are of every kind
+            debug(f"{doing} {self.kind} failed: {error!r}")
+            if type(error).__name__ == "DatabaseError":
+                self._reset()
+
+    def _reset(self) -> None:
+        for name in _FILES:
+            with contextlib.suppress(OSError):
+                (self.folder() / name).unlink()
+
+
+def _make(folder: Path) -> None:
+    """Create what is missing, for this user alone, and not in a place that somebody else rules."""
+    missing = [folder]
+    while not os.path.lexists(missing[-1].parent):
+        missing.append(missing[-1].parent)
+    for path in reversed(missing):
+        try:
+            syscalls.mkdir(str(path), 0o700)
+        except FileExistsError:
+            continue
+        try:
+            _check_folder(path)
+        except Untrusted:
+            syscalls.rmdir(str(path))
+            raise
+
+
+def _check(folder: Path) -> None:
+    """Raise `Untrusted` unless the folder, the way to it and its database are this user's own."""
+    _check_folder(folder)
+    closed = not syscalls.stat(str(folder)).st_mode & 0o077
+    for name in _FILES:
+        try:
+            status = syscalls.lstat(str(folder / name))
+        except FileNotFoundError:
+            continue
+        if not syscalls.is_regular(status) or status.st_nlink != 1:
+            raise Untrusted(f"{folder / name} is not a file of its own; remove it")
+        if status.st_uid not in {os.geteuid(), 0} or (status.st_mode & 0o022 and not closed):
+            raise Untrusted(f"others can write {folder / name}; remove it")
+
+
+def _check_folder(folder: Path) -> None:
+    fault = check_root(str(folder), "private")
+    if isinstance(fault, str):
+        what = fault.partition(". Do: ")[0]
+        raise Untrusted(f"{what}. Name another state folder with XDG_STATE_HOME")
+
+
+def _say_once(text: str) -> None:
+    import logging
+
+    if text not in _said:
+        _said.add(text)
+        logging.getLogger("npugx_cache").warning("%s", text)
+
+
+def debug(text: str) -> None:
+    import logging  # for `ls`, which has no other use for it, 5 ms
+
+    logging.getLogger("npugx_cache").debug("%s", text)

@@ -1,0 +1,115 @@
+"""Records: small data about an entry that changes after it was published, such as a capture plan.
+
+One file per entry, `rec/<aa>/<entry>`, sealed like a manifest and replaced as a whole: of several
+writers the last one wins. Best effort on both sides: a record that is missing or bad is none, and
+decides nothing about its entry.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, cast
+
+from npugx_cache.store.content.files import Fault, quarantine, read_file, write_file
+from npugx_cache.store.format.layout import (
+    is_digest,
+    key_folders,
+    listdir,
+    make_parents,
+    shards,
+)
+from npugx_cache.store.format.plain import Malformed, pack, unpack
+from npugx_cache.store.format.signing import Unsigned, seal, unseal
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.trust import distrust
+from npugx_cache.store.upkeep.derived import debug
+
+if TYPE_CHECKING:
+    from npugx_cache.store.format.layout import Folder
+    from npugx_cache.store.format.plain import Plain
+
+PART = "rec"
+MAX_BYTES = 1 << 20
+_FORMAT = "npugx_cache record 1"
+_AGE = 24 * 3600.0
+
+
+def _path(folder: Folder, entry: str) -> str:
+    return f"{folder.part(PART)}/{entry[:2]}/{entry}"
+
+
+def read(folder: Folder, entry: str) -> Plain:
+    """The record of an entry, or None."""
+    path = _path(folder, entry)
+    if not is_digest(entry) or not _is_trusted(folder, path):
+        return None
+    found = read_file(folder, path, limit=MAX_BYTES)
+    if isinstance(found, Fault):
+        if not found.absent:
+            debug(f"record not read: {found.reason}")
+        return None
+    try:
+        match unpack(unseal(found.data, entry, folder.secret)):
+            case [format_, about, data] if (format_, about) == (_FORMAT, entry):
+                return cast("Plain", data)
+        quarantine(folder, path, "the record of another entry", found.status)
+    except Unsigned as error:
+        debug(f"record {entry[:12]} not trusted: {error}")
+    except Malformed as error:
+        quarantine(folder, path, str(error), found.status)
+    return None
+
+
+def write(folder: Folder, entry: str, data: Plain) -> str | None:
+    """Replace the record of an entry; say why it could not be, or None."""
+    if folder.readonly is not None:
+        return folder.readonly
+    if not is_digest(entry):
+        return "not an entry id"
+    path = _path(folder, entry)
+    try:
+        sealed = seal(pack([_FORMAT, entry, data]), entry, folder.secret)
+        if len(sealed) > MAX_BYTES:
+            return f"the record has {len(sealed)} bytes"
+        make_parents(folder, path)
+        if not _is_trusted(folder, path):
+            return f"{folder.relative(path)} is not trusted"
+        write_file(folder, path, sealed, durable=False)
+    except Malformed as error:
+        return str(error)
+    except OSError as error:
+        return folder.explain(error, path)
+    return None
+
+
+def _is_trusted(folder: Folder, path: str) -> bool:
+    """Whether only trusted hands can have put a file there: its folders count as well."""
+    try:
+        for part in (folder.part(PART), path.rpartition("/")[0]):
+            status = folder.tree.lstat(part)
+            if not syscalls.is_folder(status) or distrust(status, folder.trust, folder.group):
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def sweep(folder: Folder) -> int:
+    """Remove the records of entries that are gone; return how many."""
+    parts = [folder.part(shard) for shard in shards(folder, PART)]
+    found = [(part, name) for part in parts for name in listdir(folder, part)]
+    if not found:
+        return 0
+    entries = {name for key in key_folders(folder) for name in listdir(folder, folder.key(key))}
+    return sum(_removed(folder, f"{part}/{name}") for part, name in found if name not in entries)
+
+
+def _removed(folder: Folder, path: str) -> int:
+    try:
+        # Young ones stay: an entry that is just being published is not listed yet.
+        if folder.tree.lstat(path).st_mtime > time.time() - _AGE:
+            return 0
+        folder.tree.unlink(path)
+    except OSError:
+        return 0
+    return 1

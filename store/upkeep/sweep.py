@@ -1,0 +1,127 @@
+"""Removes leftovers that are no entries.
+
+They are temporary files of killed writers, empty folders, stale markers, old quarantine, and unused
+locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from npugx_cache.store.content.lock import Locked, Wait, hold
+from npugx_cache.store.format.layout import (
+    is_key,
+    is_lock,
+    is_quarantined,
+    is_temporary,
+    key_folders,
+    listdir,
+    shards,
+)
+from npugx_cache.store.upkeep import records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from npugx_cache.store.format.layout import Folder
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+_LIVE_WRITER = 60.0
+
+
+def remove(folder: Folder, path: str) -> bool:
+    """Delete one file; tell whether it is gone."""
+    try:
+        folder.tree.unlink(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def sweep(
+    folder: Folder, *, everything: bool, dry_run: bool, kept: Collection[str] = ()
+) -> tuple[int, int]:
+    """Remove leftovers; return how many and how many bytes.
+
+    `kept` are keys that have entries. A dry run does not count markers: that takes as long as
+    planning all the rest.
+    """
+    # A live writer's temporary must stay even when everything goes: its rename would fail.
+    count, size = _sweep_files(
+        folder, "tmp", is_temporary, _LIVE_WRITER if everything else HOUR, dry_run=dry_run
+    )
+    more, more_size = _sweep_files(
+        folder, "quarantine", is_quarantined, 0 if everything else 7 * DAY, dry_run=dry_run
+    )
+    count += more
+    if not dry_run:
+        count += _sweep_markers(folder)
+        _sweep_folders(folder, kept)
+        count += records.sweep(folder)
+        count += _sweep_locks(folder, 0 if everything else DAY)
+    return count, size + more_size
+
+
+def _sweep_files(
+    folder: Folder, part: str, is_ours: Callable[[str], bool], age: float, *, dry_run: bool
+) -> tuple[int, int]:
+    oldest = time.time() - age
+    count = size = 0
+    for name in filter(is_ours, listdir(folder, folder.part(part))):
+        path = f"{folder.part(part)}/{name}"
+        with contextlib.suppress(OSError):
+            status = folder.tree.lstat(path)
+            if status.st_mtime <= oldest and (dry_run or remove(folder, path)):
+                count, size = count + 1, size + status.st_size
+    return count, size
+
+
+def _sweep_markers(folder: Folder) -> int:
+    root = folder.part("fn")
+    markers = {
+        name: listdir(folder, f"{root}/{name}") for name in filter(is_key, listdir(folder, root))
+    }
+    # A marker is written after its manifest, so one without a key's folder has none.
+    keys = set(key_folders(folder))
+    count = 0
+    for identity, marked in markers.items():
+        for key in marked:
+            if key not in keys and is_key(key):
+                count += remove(folder, folder.marker(identity, key))
+        _remove_empty(folder, f"{root}/{identity}")
+    return count
+
+
+def _sweep_folders(folder: Folder, kept: Collection[str]) -> None:
+    """Remove empty key and shard folders; rmdir itself spares those that are not empty."""
+    for key in key_folders(folder):
+        if key not in kept:
+            _remove_empty(folder, folder.key(key))
+    for shard in (*shards(folder, "ac"), *shards(folder, "cas")):
+        _remove_empty(folder, folder.part(shard))
+
+
+def _remove_empty(folder: Folder, path: str) -> None:
+    with contextlib.suppress(OSError):
+        folder.tree.rmdir(path)
+
+
+def _sweep_locks(folder: Folder, age: float) -> int:
+    oldest = time.time() - age
+    count = 0
+    for name in filter(is_lock, listdir(folder, folder.part("locks"))):
+        path = f"{folder.part('locks')}/{name}"
+        with contextlib.suppress(OSError):
+            if folder.tree.lstat(path).st_mtime > oldest:
+                continue
+            # Removed only while held: whoever holds it would otherwise share the name with a
+            # second holder.
+            with hold(folder, name.removesuffix(".lock"), Wait(seconds=0)) as answer:
+                if isinstance(answer, Locked) and remove(folder, path):
+                    count += 1
+    return count

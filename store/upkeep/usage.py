@@ -1,0 +1,107 @@
+"""Hit counters and last-use stamps. They are derived data and lie on this host."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npugx_cache.store.format.layout import is_digest
+from npugx_cache.store.upkeep.derived import Derived, debug
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+_MAX_ROWS = 1 << 16
+
+
+class Use(NamedTuple):
+    hits: int = 0
+    last_used: float = 0.0
+
+    def plus(self, other: Use) -> Use:
+        last_used = max(self.last_used, other.last_used)
+        return Use(hits=self.hits + other.hits, last_used=last_used)
+
+
+class Usage:
+    """The counters of one store.
+
+    One value holds a whole shard of entries: iterating 100,000 rows would take seconds.
+    """
+
+    def __init__(self, root: str, state: Path | None = None) -> None:
+        self._derived = Derived("usage", root, state=state)
+
+    def add(self, uses: Mapping[str, Use]) -> None:
+        with self._derived.harmless("storing"), self._derived.opened() as cache:
+            for shard, entries in _by_shard(uses).items():
+                with cache.transact():
+                    rows = _read(cache, shard)
+                    for entry in entries:
+                        rows[entry] = rows.get(entry, Use()).plus(uses[entry])
+                    _store(cache, shard, rows)
+
+    def forget(self, entries: Iterable[str]) -> None:
+        if not self._derived.exists():
+            return
+        with self._derived.harmless("removing"), self._derived.opened() as cache:
+            for shard, gone in _by_shard(entries).items():
+                with cache.transact():
+                    rows = _read(cache, shard)
+                    for entry in gone:
+                        rows.pop(entry, None)
+                    _store(cache, shard, rows)
+
+    def load(self) -> dict[str, Use]:
+        uses: dict[str, Use] = {}
+        for _, value in self._derived.rows():
+            uses.update(_rows(_decoded(value)))
+        return uses
+
+
+def _by_shard(entries: Iterable[str]) -> dict[str, list[str]]:
+    shards: dict[str, list[str]] = defaultdict(list)
+    for entry in entries:
+        shards[entry[:2]].append(entry)
+    return shards
+
+
+def _read(cache: Any, shard: object) -> dict[str, Use]:
+    try:
+        return _rows(cache.get(shard))
+    except (TypeError, ValueError) as error:
+        # Read as empty, so that the next write replaces it.
+        debug(f"usage counters of {shard!r} dropped: {error}")
+        return {}
+
+
+def _decoded(value: object) -> object:
+    from npugx_cache.store.format.plain import unpack
+
+    try:
+        return unpack(value) if isinstance(value, bytes) else None
+    except ValueError as error:
+        debug(f"usage counters dropped: {error}")
+        return None
+
+
+def _rows(value: object) -> dict[str, Use]:
+    """Take what looks like counters from a stored value and drop the rest."""
+    uses: dict[str, Use] = {}
+    for entry, row in value.items() if isinstance(value, dict) else ():
+        match row:
+            case [int(hits), float(last_used)] if (
+                is_digest(entry) and hits >= 0 and math.isfinite(last_used)
+            ):
+                uses[entry] = Use(hits=hits, last_used=last_used)
+    return uses
+
+
+def _store(cache: Any, shard: str, rows: dict[str, Use]) -> None:
+    kept = sorted(rows.items(), key=lambda row: row[1].last_used)[-_MAX_ROWS:]
+    if kept:
+        cache.set(shard, {entry: [use.hits, use.last_used] for entry, use in kept})
+    else:
+        cache.delete(shard)
