@@ -1,8 +1,10 @@
-"""Portable guards: the conditions under which a traced graph is valid, as data.
+"""Conditions say whether a stored graph may run a call.
 
-`tree` holds the data and does not know torch. `sources` reads live objects, `check` compares them,
-`shapes` evaluates conditions on symbolic sizes. `wording` prints guards as Python and says why a
-guard failed.
+`data` holds the guard tree and does not know torch. `evaluate` reads live objects, `check` compares
+them, `shapes` and `set_order` evaluate conditions on symbolic sizes and on sets. `source_facts` and
+`class_facts` compare code. `cpp_check` makes the same check in C++ for calls after the first, and
+`code_watch` sees patches between calls. `explain` prints conditions as Python, and says which one
+failed.
 """
 
 from npugx_cache.conditions.data import Check, GuardTree, Kind, Node, Step, TensorFact

@@ -1,7 +1,7 @@
-"""Fast path for detecting monkey-patching, by the version tags of dicts.
+"""Detects monkey-patching and other edits of code between two calls, without hashing code.
 
-C++ compares the version tags of the class and module dicts. Only if a tag has changed do we compare
-the names one by one (`names.py`). If all names still mean the same, we record the new tags.
+Three parts, each the fast path of the next: the version tags of class and module dicts, compared in
+C++; the names in them, compared by identity; what led to the source facts, compared by identity.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The managers are built from live values that have just passed the full check in `check.py`. The full
 check has the last word: what C++ accepts the full check would accept, and what C++ refuses is
 checked in full again. Checks that C++ can't make with exactly the same meaning run in Python
-(`residue.py`).
+(`Left`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builds a C++ guard manager for each path of a guard tree.
 
-A manager must read exactly what `sources.py` reads. Where torch's accessor reads something else
+A manager must read exactly what `evaluate.py` reads. Where torch's accessor reads something else
 for some type, a guard pins the type, or the path is left to Python.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DICTS = (dict, OrderedDict)
 SEQUENCES = (list, tuple)
 REASON = ["npugx_cache"]
-"""torch wants words for each guard; ours are in wording.py, for the full check."""
+"""torch wants words for each guard; ours are in `explain.py`, for the full check."""
 
 _CHILDREN = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module.__getattr__` looks, in its order."""

@@ -119,8 +119,8 @@ class GuardTree:
     pairs of nodes that must be one object; `distinct` are nodes of tensors that must be different
     objects from each other, `separate` the same for lists, dicts and other mutable objects.
     `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET nodes and number nodes (see
-    `shapes.py`), `orders` are sets with the order they must be walked in (`orders.py`). `state` is
-    the global torch state at the trace.
+    `shapes.py`), `orders` are sets with the order they must be walked in (`set_order.py`).
+    `state` is the global torch state at the trace.
     """
 
     parents: tuple[int, ...]

@@ -1,8 +1,7 @@
 """Turns live Python values and objects into plain, canonical data, and back. Does not import torch.
 
-`values` encodes objects that have a value. `identity` names objects that have none: functions,
-classes, modules, operators. Such a name is something that another process can find again, never an
-address. `found` finds code by its name.
+`values` encodes objects that have a value, and names those that have none: functions, classes,
+modules, operators. Such a name is something that another process can find again, never an address.
 """
 
 from npugx_cache.portable.digest import digest
