@@ -48,6 +48,7 @@ class Surroundings:
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("NPUGX_", "TORCH", "PYTHON", "COV_"))
+            or name == "NPUGX_CACHE_UNTESTED_TORCH"  # set by tests/other_torch/run
         }
         kept |= {
             "NPUGX_CACHE_DIR": str(self.store),
