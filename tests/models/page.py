@@ -40,7 +40,7 @@ no such row (half precision has fewer).
 TAIL = """\
 Made by `python tests/models/page.py`, which runs the whole zoo. Every test run has each
 model in some rows (`often` in `tests/models/zoo.py`) and compares this page with them;
-`NPUGX_TEST_ZOO=all pytest tests/models`, meant for the night, does that for all rows.
+`NPUGX_TEST_ZOO=all pytest -m "" tests/models`, meant for the night, does that for all rows.
 """
 
 
