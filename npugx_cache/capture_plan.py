@@ -20,7 +20,7 @@ from npugx_cache.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.portable import NotPortable
-from npugx_cache.store import folder_store
+from npugx_cache.store.upkeep import flushing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -115,7 +115,7 @@ class Recorder:
             if known.entry is not None and runner is not None:
                 tallies = (*self._entries.get(known.entry, ()), *(g.tally for g in runner.graphs()))
                 self._entries[known.entry] = tuple(dict.fromkeys(tallies))
-        folder_store.has_hits(self)
+        flushing.has_hits(self)
 
     def _finish(self) -> None:
         with contextlib.suppress(Exception):  # at the end of a process modules may be gone
@@ -123,7 +123,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Merge what was captured here into what is recorded. Best effort."""
-        folder_store.flushed(self)
+        flushing.flushed(self)
         opened = self._store
         if opened is None or opened.readonly is not None:
             return

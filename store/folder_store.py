@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
-import os
-import sys
 import threading
 import time
-import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from npugx_cache.config import state_folder
 from npugx_cache.store.content import blobs, entries
@@ -34,6 +30,7 @@ from npugx_cache.store.results import (
     Refused,
     Unusable,
 )
+from npugx_cache.store.upkeep import flushing
 from npugx_cache.store.upkeep.limits import Upkeep
 from npugx_cache.store.upkeep.usage import Usage, Use
 
@@ -49,9 +46,6 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.plain import Plain
     from npugx_cache.store.upkeep.index import Overview
     from npugx_cache.store.upkeep.prune import PruneReport
-
-    class Flushed(Protocol):
-        def flush(self) -> None: ...
 
 
 _TOUCH_EVERY = 3600.0
@@ -71,7 +65,7 @@ class FolderStore:
         self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), self._state)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
-        opened(self)
+        flushing.opened(self)
 
     @property
     def root(self) -> Path:
@@ -197,12 +191,12 @@ class FolderStore:
             count, key, _ = self._hits.get(manifest.entry, (0, manifest.key, now))
             self._hits[manifest.entry] = (count + 1, key, now)
         if first:
-            has_hits(self)
+            flushing.has_hits(self)
 
     def flush(self) -> None:
         """Write the counters and freshen the entries hit. Called by itself soon after a hit."""
         # First, so that a hit that comes in between asks for a flush of its own.
-        flushed(self)
+        flushing.flushed(self)
         with self._mutex:
             hits, self._hits = self._hits, {}
         if not hits or self._folder.readonly is not None:
@@ -293,66 +287,3 @@ def open_folder(settings: Settings) -> FolderStore | Unusable:
         weigh=settings.policy,
     )
     return FolderStore(folder, caps=caps)
-
-
-# Writes the hits that stores count in memory: some seconds later, and when the process ends.
-#
-# Writing at exit alone would not do. A server lives for days and is then killed, and a cleaner
-# would take its entries for unused. Children of multiprocessing end without running atexit.
-
-
-SOON = 10.0
-_open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
-# A store that nobody holds any more still has its hits to write.
-_with_hits: set[Flushed] = set()
-_waiting: list[threading.Timer] = []
-_finalized_in: set[int] = set()
-
-
-def opened(store: FolderStore) -> None:
-    _open_stores.add(store)
-
-
-def has_hits(store: Flushed) -> None:
-    """Have a store flushed soon. Called once between two flushes of it, on the way of a hit."""
-    _with_hits.add(store)
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None and os.getpid() not in _finalized_in:
-        _finalized_in.add(os.getpid())
-        util.Finalize(None, _flush_all, exitpriority=0)
-    if not _waiting:
-        timer = threading.Timer(SOON, _flush_all)
-        timer.daemon = True
-        _waiting.append(timer)  # before it starts: what it does first is to clear this
-        try:
-            timer.start()
-        except RuntimeError:  # at the end of an interpreter no thread can be; atexit flushes then
-            _waiting.clear()
-
-
-def flushed(store: Flushed) -> None:
-    _with_hits.discard(store)
-
-
-def _flush_all() -> None:
-    _waiting.clear()
-    for store in list(_with_hits):
-        with contextlib.suppress(Exception):
-            store.flush()
-
-
-@atexit.register
-def _at_exit() -> None:
-    _flush_all()
-    for store in list(_open_stores):
-        store.settle()
-
-
-def _after_fork() -> None:
-    _with_hits.clear()
-    _waiting.clear()  # the thread stayed with the parent
-    for store in list(_open_stores):
-        store.forget_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)

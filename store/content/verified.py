@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from npugx_cache.store.format.layout import VERSION
 from npugx_cache.store.io import syscalls
-from npugx_cache.store.io.syscalls import is_local
+from npugx_cache.store.io.filesystem import is_local
 
 if TYPE_CHECKING:
     import os

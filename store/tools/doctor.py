@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Literal, cast
 
 from npugx_cache.store.content.opening import folder_of, prepare_folder
 from npugx_cache.store.io import syscalls
-from npugx_cache.store.io.syscalls import LOCAL, LOST_AT_A_RESTART, NETWORK
+from npugx_cache.store.io.filesystem import LOCAL, LOST_AT_A_RESTART, NETWORK
 from npugx_cache.store.results import Unusable
 from npugx_cache.store.tools import probe
 

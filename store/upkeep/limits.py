@@ -43,7 +43,7 @@ class Upkeep:
 
     def prune(self, policy: PrunePolicy, limits: Limits) -> PruneReport:
         from npugx_cache.store.content.lock import NotLocked, Wait, hold
-        from npugx_cache.store.io.syscalls import is_local
+        from npugx_cache.store.io.filesystem import is_local
         from npugx_cache.store.upkeep.index import Index
         from npugx_cache.store.upkeep.prune import PruneReport, prune
 

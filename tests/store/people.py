@@ -28,8 +28,8 @@ import npugx_cache.store
 from npugx_cache.config import Settings
 from npugx_cache.store import Draft, open_store
 
-for _module in pkgutil.iter_modules(npugx_cache.store.__path__):
-    importlib.import_module(f"npugx_cache.store.{_module.name}")
+for _module in pkgutil.walk_packages(npugx_cache.store.__path__, "npugx_cache.store."):
+    importlib.import_module(_module.name)
 
 PLACE = Path(sys.argv[1])
 # Each has a private group, as distributions make them; carl's primary group is the team.

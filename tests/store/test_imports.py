@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "store"
-SOURCES = sorted(FOLDER.glob("*.py"))
+SOURCES = sorted(FOLDER.rglob("*.py"))
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "torch", "imp", "runpy"}
 CODE = {"eval", "exec", "compile", "__import__"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_nothing_in_the_store_can_run_what_it_reads(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -23,7 +23,7 @@ def test_nothing_in_the_store_can_run_what_it_reads(path):
             assert node.func.id not in CODE
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_only_the_syscalls_module_touches_the_stores_files(path):
     if path.name in {"syscalls.py", "derived.py", "probe.py"}:
         return

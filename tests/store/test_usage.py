@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from npugx_cache.config import Settings, state_folder
-from npugx_cache.store import Listed, folder_store, open_store
+from npugx_cache.store import Listed, open_store
+from npugx_cache.store.upkeep import flushing
 from npugx_cache.store.upkeep.derived import Derived
 from npugx_cache.store.upkeep.plain_disk import PlainDisk
 
@@ -61,7 +62,7 @@ def test_hits_go_to_the_state_folder_of_when_the_store_was_opened(
     """A timer writes them later, when the environment may name another, as in the next test."""
     store.record_hit(publish(store))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    folder_store._flush_all()
+    flushing._flush_all()
     assert not (tmp_path / "another").exists()
     assert database(state_home).is_file()
     assert [item.hits for item in store.listing()] == [1]
@@ -216,7 +217,8 @@ START = """if True:
     import multiprocessing, os, signal, sys, threading
     from pathlib import Path
     from npugx_cache.config import Settings
-    from npugx_cache.store import folder_store, open_store
+    from npugx_cache.store import open_store
+    from npugx_cache.store.upkeep import flushing
 
     store = open_store(Settings(cache_dir=Path(sys.argv[1])))
     manifest, = store.candidates(sys.argv[2]).manifests

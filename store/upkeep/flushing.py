@@ -1,0 +1,81 @@
+"""Writes the hits that stores count in memory: some seconds later, and when the process ends.
+
+Writing at exit alone would not do. A server lives for days and is then killed, and a cleaner
+would take its entries for unused. Children of multiprocessing end without running atexit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+
+    class Flushed(Protocol):
+        def flush(self) -> None: ...
+
+    class Opened(Flushed, Protocol):
+        def settle(self) -> None: ...
+        def forget_parent(self) -> None: ...
+
+
+SOON = 10.0
+_open_stores: weakref.WeakSet[Opened] = weakref.WeakSet()
+# A store that nobody holds any more still has its hits to write.
+_with_hits: set[Flushed] = set()
+_waiting: list[threading.Timer] = []
+_finalized_in: set[int] = set()
+
+
+def opened(store: Opened) -> None:
+    _open_stores.add(store)
+
+
+def has_hits(store: Flushed) -> None:
+    """Have a store flushed soon. Called once between two flushes of it, on the way of a hit."""
+    _with_hits.add(store)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and os.getpid() not in _finalized_in:
+        _finalized_in.add(os.getpid())
+        util.Finalize(None, _flush_all, exitpriority=0)
+    if not _waiting:
+        timer = threading.Timer(SOON, _flush_all)
+        timer.daemon = True
+        _waiting.append(timer)  # before it starts: what it does first is to clear this
+        try:
+            timer.start()
+        except RuntimeError:  # at the end of an interpreter no thread can be; atexit flushes then
+            _waiting.clear()
+
+
+def flushed(store: Flushed) -> None:
+    _with_hits.discard(store)
+
+
+def _flush_all() -> None:
+    _waiting.clear()
+    for store in list(_with_hits):
+        with contextlib.suppress(Exception):
+            store.flush()
+
+
+@atexit.register
+def _at_exit() -> None:
+    _flush_all()
+    for store in list(_open_stores):
+        store.settle()
+
+
+def _after_fork() -> None:
+    _with_hits.clear()
+    _waiting.clear()  # the thread stayed with the parent
+    for store in list(_open_stores):
+        store.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
