@@ -5,10 +5,13 @@ from __future__ import annotations
 import collections
 import re
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npugx_cache import cache_compile, readable_cache
+
+pytestmark = pytest.mark.thorough
 
 COPIES = ("clone", "copy_", "_to_copy", "cat", "index_put", "index_copy", "slice_scatter")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 CODE = """
 import glob, json, sys, torch
 from npugx_cache import cache_compile

@@ -9,6 +9,8 @@ import torch
 
 from npugx_cache import cache_compile
 
+pytestmark = pytest.mark.thorough
+
 SCALE = 2.0
 
 

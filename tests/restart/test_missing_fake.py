@@ -1,3 +1,6 @@
+import pytest
+
+pytestmark = pytest.mark.thorough
 """A custom operator without a fake runs uncached, and the reason says what to write."""
 
 CODE = """

@@ -1,3 +1,6 @@
+import pytest
+
+pytestmark = pytest.mark.thorough
 """What a process may have among its modules besides modules: a trace passes it by."""
 
 PROGRAM = """

@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).parent / "variants.py"
 
 

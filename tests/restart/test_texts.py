@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = Path(__file__).with_name("texts.py")
 SECRET, OTHER = "hf_QxSecretTokenValue_0123456789", "hf_QxAnotherSecretOne_9876543210"
 WORD = "the-word-in-the-code"
