@@ -80,6 +80,7 @@ def runs(once):
     return once("hooks", make)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_a_missing_or_changed_hook_watched_is_refused_with_the_reason(runs, how):
     refused, reason = REFUSED[how]
@@ -93,11 +94,13 @@ def test_what_a_missing_or_changed_hook_watched_is_refused_with_the_reason(runs,
             assert reason in line
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_looks_out_for_refused_objects_is_gone_after_the_trace(runs, how):
     assert runs[how]["left"] is False
 
 
+@pytest.mark.thorough
 def test_a_refusal_for_this_processes_dynamo_is_not_stored_for_others(runs):
     for name in FUNCTIONS:
         row = runs["afterwards"][name]
