@@ -19,7 +19,7 @@ class CacheInfo(NamedTuple):
     A lookup happens when no specialisation that is already bound accepts a call. hits: lookups
     answered by the store; misses: lookups that compiled; bypasses: calls that ran without the
     cache; stored: entries published; entries: specialisations bound now; graphs: those that are
-    captured on a device now (`plans.GraphInfo`), the most used first.
+    captured on a device now (`capture_plan.GraphInfo`), the most used first.
     """
 
     hits: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import add, sub
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,6 +194,8 @@ def _last_used(stock: Inventory, uses: Mapping[str, Use]) -> list[float]:
 def _worth(stock: Inventory, policy: PrunePolicy, used: list[float]) -> list[float]:
     if policy.weigh == "lru":
         return used
+    if policy.weigh != "cost":
+        assert_never(policy.weigh)  # a new policy needs its branch here
     costs = stock.columns.numbers("cost_seconds")
     sizes = stock.columns.numbers("stored_bytes")
     return [
