@@ -35,7 +35,8 @@ class Settings:
 
     `recompile_limit` is how often calls may have one function compiled in a process, for each
     object that it is bound to, before the rest runs eagerly (`recompiles.py`). 0: calls restore
-    what the store has, and nothing is compiled but by `.warm()`.
+    what the store has, and nothing is compiled but by `.warm()`. A kind of call that no entry
+    accepted beyond the limit is not looked up again in the process.
 
     `verify`: compile again at every hit, and compare (`recheck.py`).
 

@@ -65,5 +65,6 @@ def _shape_of_modules(frame_locals: Mapping[str, Any]) -> Shape:
             attributes = vars(module)
             held = sum([len(each) for each in attributes.values() if isinstance(each, dict)])
             shape.append((id(module), len(attributes), held))
-            left += [child for child in attributes["_modules"].values() if child is not None]
+            children = attributes.get("_modules") or {}
+            left += [child for child in children.values() if child is not None]
     return tuple(shape)

@@ -115,7 +115,7 @@ class Lookup:
         shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
         reason = reason or environment.unsupported(untested_torch=self.settings.untested_torch)
-        if self._beyond is not None and self._recompiles and shape.exact in self._beyond:
+        if self._beyond and self._recompiles and not warming and shape.exact in self._beyond:
             reason = reason or self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
@@ -137,12 +137,13 @@ class Lookup:
             if opened is None:
                 return None
             candidates = opened.candidates(call.fingerprint.key)
-            found = self._restored(opened, candidates, call)
+            first = _LOOKED not in call.tried
+            found = self._restored(opened, candidates, call, first=first)
             if found is not None and not self.settings.verify:
                 self.bound.add([found])
         if found is None:
             refused = self._refused(opened, candidates, call, started)
-            if refused is None and not self.refusals:
+            if refused is None and first and not self.refusals:
                 self.refusals = tuple(self._from_siblings(opened, call))
             return refused
         self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
@@ -152,10 +153,9 @@ class Lookup:
         return found
 
     def _restored(
-        self, opened: store.Store, candidates: store.Candidates, call: Call
+        self, opened: store.Store, candidates: store.Candidates, call: Call, *, first: bool
     ) -> Specialisation | None:
         """Bind the first entry whose conditions hold. Skips entries that this call has tried."""
-        first = _LOOKED not in call.tried
         call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]

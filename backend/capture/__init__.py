@@ -1,7 +1,7 @@
 """Capture and replay: one runtime over the devices that can record a graph and run it again.
 
 Restore imports this package: it knows no compiler. What it needs to know of a graph is in a Layout,
-which `capturable` makes when the graph is compiled.
+which `capture_layout` makes when the graph is compiled.
 """
 
 from __future__ import annotations

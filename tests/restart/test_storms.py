@@ -63,6 +63,12 @@ def test_a_limit_of_none_restores_and_compiles_nothing(surroundings):
     assert "NPUGX_CACHE_RECOMPILE_LIMIT=0 lets calls restore" in warning
 
 
+def test_warm_compiles_what_a_call_may_not(surroundings):
+    row = surroundings.run(SCRIPT, "warm after a call", NPUGX_CACHE_RECOMPILE_LIMIT="0")
+    assert row["right"]
+    assert row["info"][:4] == [0, 1, 1, 1]
+
+
 def test_a_limit_that_is_no_number_is_refused(surroundings):
     worker = surroundings.start(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="-1")
     _, err = worker.process.communicate()

@@ -63,7 +63,8 @@ def runs(once, asked):
         )
         live_names = [name for name, row in ROWS.items() if row.can_happen_live]
         live = run(fleet.beside("live"), tree, "live", live_names)
-        warm = run(fleet, fleet.folder / "changed", "warm", NAMES)
+        write(tree, ROWS, changed=True)  # edited where they lay
+        warm = run(fleet, tree, "warm", NAMES)
         return {"cold": asked["cold"], "again": again, "live": live, "warm": warm}
 
     return once("whole matrix", make)

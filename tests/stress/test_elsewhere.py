@@ -71,7 +71,7 @@ STRANGER = """if True:
     import npugx_cache.store.upkeep.usage
     import npugx_cache.store.content.entries
     import npugx_cache.store.upkeep.index
-    import npugx_cache.store.upkeep.limits
+    import npugx_cache.store.io.filesystem
     import npugx_cache.store.io.syscalls
     import shlex
     import ctypes, sqlite3  # the interpreter may be closed to the other user

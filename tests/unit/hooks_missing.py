@@ -78,6 +78,9 @@ def changed(owner, name):
 
 
 CHANGES = {
+    "the cache of handlers is renamed": lambda: renamed(
+        builtin.BuiltinVariable, "call_function_handler_cache"
+    ),
     "a method is renamed": lambda: renamed(
         dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent"
     ),

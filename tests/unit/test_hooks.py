@@ -27,6 +27,13 @@ REFUSED = {
             "which npugx_cache watches for keys that are not there"
         ),
     ),
+    "the cache of handlers is renamed": (
+        FUNCTIONS,
+        (
+            "has no variables.builtin:BuiltinVariable.call_function_handler_cache, "
+            "which npugx_cache watches for calls of builtins"
+        ),
+    ),
     "a method is inherited now": (
         ("with_a_range",),
         "has another variables.lists:RangeVariable.sq_contains, which npugx_cache watches for `in`",
@@ -159,6 +166,27 @@ def test_a_command_prints_the_worklist_for_the_torch_that_is_installed():
     assert len(lines) > 100
     assert all(line.startswith("same ") for line in lines)
     assert total.endswith(" same")
+
+
+def test_two_sets_of_hooks_refuse_what_each_of_them_needs():
+    from torch._dynamo.variables.dicts import ConstDictVariable
+    from torch._dynamo.variables.lists import ListVariable
+
+    from npugx_cache.trace.observe.hooks import Hook, Hooks
+
+    def missing(kind, refused):
+        row = Hook(f"variables.{kind}.is_not_there", lambda original: original, "a test")
+        return Hooks([row], refused.append)
+
+    of_dicts, of_lists = [], []
+    dicts, lists = (
+        missing("dicts:ConstDictVariable", of_dicts),
+        missing("lists:ListVariable", of_lists),
+    )
+    with dicts.in_place(), lists.in_place():
+        ConstDictVariable({}, dict)
+        ListVariable([])
+    assert [len(of_dicts), len(of_lists)] == [1, 1]
 
 
 BEFORE = '''

@@ -106,6 +106,7 @@ _KINDS_AND_EQUALITY = [
         "variables.builtin:BuiltinVariable.call_function_handler_cache",
         objects.empty,
         "calls of builtins that Dynamo has seen in a trace without these hooks",
+        needed=Needed.EVERY_TRACE,
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_isinstance",
@@ -440,17 +441,20 @@ DEVICE_ROWS = (
         "variables.constant:ConstantVariable.value",
         device_values.noting_value,
         "devices among the constants of a trace",
+        needed=Needed.ONLY_ALLOWS,
         adds=True,
     ),
     Hook(
         "variables.tensor:TensorVariable.method_get_device",
         device_values.noting_index,
         "get_device()",
+        needed=Needed.ONLY_ALLOWS,
     ),
     Hook(
         "source:CurrentStreamSource.reconstruct",
         device_values.of_any_device,
         "the device of the current stream",
+        needed=Needed.ONLY_ALLOWS,
     ),
 )
 

@@ -234,7 +234,10 @@ def _state(hook: Hook, target: str, checked: Checked | None) -> State:
         return State.UNCHECKED
     if target not in checked.targets:
         return State.NEW
-    is_same = hook_hashes.is_same(value, overriding(target), checked.targets[target], checked)
+    try:
+        is_same = hook_hashes.is_same(value, overriding(target), checked.targets[target], checked)
+    except (OSError, SyntaxError, TypeError, ValueError):  # its source can't be found or read
+        is_same = False
     return State.SAME if is_same else State.CHANGED
 
 
@@ -338,9 +341,10 @@ def _all_kinds() -> tuple[list[type], Any]:
 def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Hook:
     """See every object that Dynamo makes for a value in a trace."""
 
-    def make(_: Any) -> Callable[..., Any]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        # Two sets of hooks may be in place at once, and each refuses its own kinds.
         def make_value(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            made = type.__call__(cls, *args, **kwargs)
+            made = original(cls, *args, **kwargs)
             names = [base.__name__ for base in type(made).__mro__]
             if _BUILTINS in names:
                 names.append(f"{_BUILTINS} {getattr(made.fn, '__name__', '')}")
