@@ -135,7 +135,7 @@ def call_state() -> tuple[object, ...]:
 
     Read at every call: the values alone, in the order of `_SWITCHES`.
     """
-    values = tuple([read() for read in _READERS])
+    values = tuple([read() for read in _READERS])  # `_read`, without a call more
     return values if values == _seen else _settled(values)
 
 
@@ -143,21 +143,35 @@ def _settled(values: tuple[object, ...]) -> tuple[object, ...]:
     """The switches as this thread's user set them, remembered for the next call.
 
     A `torch.export` in another thread turns two of them off for the whole process, for as long as
-    it takes. Taken for a change, that would refuse every graph that is bound here.
+    it takes. Taken for a change, that would refuse every graph that is bound here. The switches are
+    read once more between two looks for such an export, because an export may have ended after the
+    first reading, and another one may begin at any time.
     """
     global _seen  # noqa: PLW0603 - a fact about the process
-    same = values[:_EXPORTS_LEAVE] == _seen[:_EXPORTS_LEAVE]
-    turned_on = any(now and not was for now, was in zip(values, _seen, strict=True))
-    if same and not turned_on and runtime.exports_elsewhere():
-        return _seen
+    before = _seen
+    if _may_be_an_export(values, before):
+        if runtime.exports_elsewhere():
+            return before
+        values = _read()
+        if values == before or (_may_be_an_export(values, before) and runtime.exports_elsewhere()):
+            return before
     _seen = values
     return values
+
+
+def _may_be_an_export(now: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    same = now[:_EXPORTS_LEAVE] == before[:_EXPORTS_LEAVE]
+    return same and not any(is_on and not was for is_on, was in zip(now, before, strict=True))
+
+
+def _read() -> tuple[object, ...]:
+    return tuple([read() for read in _READERS])
 
 
 _READERS = tuple(_SWITCHES.values())
 _EXPORTS_LEAVE = list(_SWITCHES).index("mkldnn")
 """How many of the switches, from the first, an export leaves alone: oneDNN and cuDNN are last."""
-_seen = tuple([read() for read in _READERS])
+_seen = _read()
 
 
 @functools.cache
