@@ -30,12 +30,12 @@ BEFORE = {
 PHASES = {
     "key": ("npugx_cache.lookup:Lookup._answer", "npugx_cache.lookup:Lookup.answer"),
     "open the store": ("npugx_cache.lookup:Lookup.opened",),
-    "read files": (f"{STORE}.blobs:read_file", f"{STORE}.entries:read_file"),
+    "read files": (f"{STORE}.content.blobs:read_file", f"{STORE}.content.entries:read_file"),
     "verify, list, decode manifests": (
         f"{STORE}.folder_store:FolderStore.candidates",
-        f"{STORE}.blobs:stored",
+        f"{STORE}.content.blobs:stored",
     ),
-    "decompress": (f"{STORE}.blobs:unpack",),
+    "decompress": (f"{STORE}.content.blobs:unpack",),
     "decode": (
         "npugx_cache.entry.artifact:Conditions.unpack",
         "npugx_cache.entry.artifact:Bindings.unpack",
@@ -150,7 +150,7 @@ def _reading(folder: Path) -> Numbers:
     ]
     watch = Stopwatch()
     for path in paths:
-        hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        hashlib.sha256((store.root / path).read_bytes()).hexdigest()
     return watch.read("read")
 
 
