@@ -71,7 +71,8 @@ class Records(logging.Handler):
         self.lines = []
 
     def emit(self, record):
-        self.lines.append(record.getMessage())
+        fault = record.exc_info and "".join(traceback.format_exception(record.exc_info[1]))
+        self.lines.append(f"{record.getMessage()}\n{fault}" if fault else record.getMessage())
 
 
 @contextlib.contextmanager

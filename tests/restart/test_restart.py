@@ -71,8 +71,9 @@ def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, na
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [*NAMES, CUSTOM_OP])
 def test_every_entry_is_what_another_compile_makes(rechecked, name):
-    assert rechecked[name]["difference"] is None
-    assert (rechecked[name]["misses"], rechecked[name]["bypasses"]) == (0, 0)
+    run = rechecked[name]
+    assert run["difference"] is None
+    assert (run["misses"], run["bypasses"]) == (0, 0), [run["reasons"], run["warnings"]]
 
 
 @pytest.mark.parametrize("name", NAMES)
