@@ -23,6 +23,7 @@ README, HISTORY, PLOT = HERE / "README.md", HERE / "history", HERE / "plots" / "
 BENCHMARKS = (
     "restart",
     "restored",
+    "refused",
     "overhead",
     "execution",
     "vendor",
