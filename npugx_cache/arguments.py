@@ -31,7 +31,7 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
         inspect.isasyncgenfunction,
     ):
         if test(function):
-            raise TypeError(f"{function.__qualname__} is a generator or a coroutine: not a graph")
+            raise TypeError(f"{function.__qualname__} is a generator or a coroutine, and no graph")
     return function, owner
 
 

@@ -45,10 +45,10 @@ def group() -> None:
     type=click.Choice(["used", "size", "created", "hits"]),
     default="used",
     show_default=True,
-    help="What to list by, largest or latest first.",
+    help="Sort by this, largest or latest first.",
 )
 @_FILTER
-@click.option("--limit", type=click.IntRange(min=1), help="Show only so many.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
 def list_entries(
     directory: str | None, form: str, sort: str, filters: tuple[str, ...], limit: int | None
 ) -> None:
@@ -109,7 +109,7 @@ def stats(directory: str | None, form: str) -> None:
 @group.command()
 @_DIR
 @_FORMAT
-@click.option("--repair", is_flag=True, help="Move what is bad to the quarantine folder.")
+@click.option("--repair", is_flag=True, help="Move bad files to the quarantine folder.")
 def verify(directory: str | None, form: str, repair: bool) -> None:
     """Read every file and say what is damaged; exit with 1 if anything is."""
     from npugx_cache.cli.verifying import print_verify
@@ -195,7 +195,7 @@ def new_key(file: str) -> None:
     "--older-than",
     type=duration,
     metavar="TIME",
-    help="Remove what was not used for e.g. 12h or 30d.",
+    help="Remove entries that were not used for this long, e.g. 12h or 30d.",
 )
 @click.option("--max-entries", type=click.IntRange(min=0), help="Keep at most so many entries.")
 @click.option(
@@ -204,7 +204,7 @@ def new_key(file: str) -> None:
     type=click.Choice(["lru", "cost"]),
     default="lru",
     show_default=True,
-    help="What goes first: the least recently used, or also the large and cheaply compiled.",
+    help="What goes first: the least recently used, or (cost) also the large and cheaply compiled.",
 )
 @click.option(
     "--refusals",
@@ -216,7 +216,7 @@ def new_key(file: str) -> None:
 @click.option(
     "--yes",
     is_flag=True,
-    help="Don't ask before --all, which is refused without a terminal otherwise.",
+    help="Don't ask before --all. Without a terminal, --all needs this option.",
 )
 def prune(  # click passes them by name
     directory: str | None,

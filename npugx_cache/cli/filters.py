@@ -46,7 +46,7 @@ def parse(text: str) -> Test:
     name = match[1] if match else ""
     if match is None or name not in {*_NUMBERS, *_TEXTS}:
         known = ", ".join([*_NUMBERS, *sorted(_TEXTS)])
-        raise click.BadParameter(f"{text!r} is no NAME OPERATOR VALUE; names are {known}")
+        raise click.BadParameter(f"{text!r} is not NAME OPERATOR VALUE; names are {known}")
     if name in _NUMBERS:
         return _number(name, match[2], match[3])
     if match[2] not in {"=", "!="}:

@@ -56,7 +56,7 @@ def print_listing(
         name = bad.entry[:_SHOWN_DIGITS] or f"key {bad.key[:_SHOWN_DIGITS]}"
         click.echo(f"{name}  unreadable: {output.in_line(bad.reason)}")
     if len(shown) < len(order):
-        click.echo(f"the first {len(shown)} of:")
+        click.echo(f"these are the first {len(shown)} of:")
     where = f"{root}, which does not exist yet" if store is None else str(root)
     click.echo(f"{_sentence(total)} in {output.in_line(where)}")
 
