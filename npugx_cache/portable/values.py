@@ -356,7 +356,7 @@ def class_body_hash(cls: type) -> str:
     digest = hashlib.sha256()
     for base in cls.__bases__:
         digest.update(repr(identity(base)).encode())
-    for name, member in sorted(vars(cls).items()):
+    for name, member in sorted(vars(cls).copy().items()):
         digest.update(name.encode())
         function = unwrap(member)
         if isinstance(function, types.FunctionType):

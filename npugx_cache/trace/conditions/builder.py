@@ -380,7 +380,7 @@ def _root_of_dict(value: dict[str, Any], name: str) -> Root:
 
     if value is vars(builtins):
         return Step.BUILTINS, None
-    for module_name, module in list(sys.modules.items()):
+    for module_name, module in sys.modules.copy().items():
         if isinstance(module, types.ModuleType) and vars(module) is value:
             return Step.NAMESPACE, module_name
     # namedtuple() runs its __new__ in a dict of its own, which no module holds.

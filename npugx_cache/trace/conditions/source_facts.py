@@ -78,7 +78,8 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
     Use this for code that was executed and not traced. We go by the file name, because `__module__`
     lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function.
     """
-    modules = {getattr(m, "__file__", None): name for name, m in list(sys.modules.items())}
+    # A copy is made in one step, a list is not: another thread may import something meanwhile.
+    modules = {getattr(m, "__file__", None): name for name, m in sys.modules.copy().items()}
     return [each for each in codes if not is_covered_module(modules.get(each.co_filename) or "")]
 
 
