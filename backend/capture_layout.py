@@ -1,4 +1,4 @@
-"""Computes the layout of an optimised aten graph: what capturing its program needs to know."""
+"""Computes the Layout of an optimised aten graph: the role of each input in a captured graph."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ _LOOKS_AT_PLACE = frozenset(
         "aten::sym_storage_offset",
     }
 )
-"""Operators that count from the start of the storage, or reach beyond the tensor they are given."""
+"""Operators whose result depends on a tensor's place in its storage, or on the rest of the storage.
+
+They must be given the original tensor, because a copy has another storage.
+"""
 
 
 def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Layout:
-    """The layout of a graph that has a Program. `static`: positions of inputs that seldom move."""
+    """The layout of a graph. `static`: positions of the inputs whose addresses seldom change."""
     graph = graph_module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     unknown = [node.name for node in graph.nodes if _has_no_value(node)]
@@ -81,7 +84,7 @@ def _role(node: fx.Node, parameter: bool, written: set[fx.Node], placed: set[fx.
 
 
 def _is_value(node: fx.Node) -> bool:
-    """Whether an input is a tensor on the CPU of which nothing but its one number is used."""
+    """Whether a node is an input that is a CPU tensor of which only its one number is read."""
     if node.op != "placeholder":
         return False
     value: Any = node.meta.get("val")
@@ -90,7 +93,7 @@ def _is_value(node: fx.Node) -> bool:
 
 
 def _is_transferred(node: fx.Node) -> bool:
-    """Whether an input is a tensor on the CPU that is copied to another device, and no more."""
+    """Whether a node is an input that is a CPU tensor which is only copied to another device."""
     value: Any = node.meta.get("val")
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return (
@@ -126,14 +129,15 @@ def _devices(graph_module: fx.GraphModule, lengths: Collection[fx.Node]) -> Iter
                 yield str(part.device)
 
 
-# --- which inputs a call reaches, through any number of views
+# --- which inputs a call works on, directly or through views
 
 
 def _inputs_of(graph: fx.Graph, reached: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
-    """The inputs and constants whose memory some of a call's arguments may be.
+    """The inputs and constants that may share memory with the nodes that `reached` selects.
 
-    Unlike for a pass, which must assume that inputs overlap, each input counts by itself here:
-    which of them overlap is looked at when a call is made.
+    `reached` gives some of the arguments of a call. A pass must assume that inputs overlap one
+    another; here we assume that they don't, because `capture.keys` checks at each call whether
+    they do.
     """
     roots: dict[fx.Node, frozenset[fx.Node]] = {}
     by_storage: defaultdict[int, set[fx.Node]] = defaultdict(set)
@@ -179,9 +183,9 @@ def _is_on_cpu(value: object) -> bool:
 
 
 def _reads_data(node: fx.Node) -> bool:
-    """Whether the host waits for a number: a replay would go on with that of the capture.
+    """Whether a call reads a number from a tensor. A replay would reuse the number of the capture.
 
-    The number of an input that nothing else is read of is part of the key instead.
+    An input of which only the number is read is no problem: the number is part of the graph's key.
     """
     if node.target == _READ and _is_value(node.all_input_nodes[0]):
         return False
