@@ -1,4 +1,4 @@
-"""Bytes on disk: content-addressed blobs and the manifests naming them. Knows nothing of torch."""
+"""Keeps entries on disk: content-addressed blobs, and manifests that name them. Torch-free."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ __all__ = [
     "preload",
 ]
 
-# Loaded on first use: a hit needs neither locks nor eviction, and `ls` counts milliseconds.
+# Imported on first use, because a hit needs neither locks nor eviction, and `npugx-cache ls` must
+# start within milliseconds.
 _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
     "interface": ("Store",),
@@ -81,6 +82,6 @@ def __getattr__(name: str) -> object:
 
 
 def preload() -> None:
-    """Import what a lookup that hits needs, so that no call waits for it."""
+    """Import the modules that a hit needs, so that no call waits for the imports."""
     from npugx_cache.store import tiers  # noqa: F401
     from npugx_cache.store.content import blobs  # noqa: F401

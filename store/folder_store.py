@@ -1,4 +1,4 @@
-"""FolderStore: one folder of verified entries."""
+"""`FolderStore`: the store that is one folder of verified entries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FolderStore:
         self, folder: Folder, *, caps: PrunePolicy | None = None, state: Path | None = None
     ) -> None:
         self._folder = folder
-        # Settled here: hits are written later, by a timer, when the environment may name another.
+        # Resolved now: a timer writes the hits later, when the environment may name another folder.
         self._state = state or state_folder()
         self._verified = Verified(folder)
         self._usage = Usage(folder.root, self._state)
@@ -79,7 +79,7 @@ class FolderStore:
 
     @property
     def readonly(self) -> str | None:
-        """Why nothing is ever written here, or None."""
+        """Why nothing is ever written to this store, or None."""
         return self._folder.readonly
 
     def candidates(self, key: str, *, skip: Collection[str] = ()) -> Candidates:
@@ -93,7 +93,7 @@ class FolderStore:
         return entries.find(self._folder, prefix)
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
-        """Return the logical bytes of these blobs, all verified, or a miss."""
+        """Return the verified, uncompressed bytes of the blobs with these names, or a miss."""
         refs = {ref.name: ref for ref in manifest.blobs}
         found: dict[str, bytes] = {}
         for name in names:
@@ -130,7 +130,7 @@ class FolderStore:
         return Published(manifest=entry.manifest)
 
     def _put(self, entry: Prepared) -> str | None:
-        """Write an entry; return why it could not be, or None."""
+        """Write an entry; return why that failed, or None."""
         from npugx_cache.store.content.publish import write
 
         folder = self._folder
@@ -152,7 +152,7 @@ class FolderStore:
         return True
 
     def adopt(self, other: FolderStore, manifest: Manifest) -> str | None:
-        """Copy an entry from another store; return why it could not be, or None."""
+        """Copy an entry from another store; return why that failed, or None."""
         from npugx_cache.store.content.publish import take
 
         if self._folder.readonly is not None:
@@ -171,7 +171,7 @@ class FolderStore:
     ) -> Iterator[Locked | NotLocked]:
         """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`.
 
-        Without `wait` the bound is what the work under this lock took the last time.
+        If `wait` is None, the limit follows from how long the last work under this lock took.
         """
         from npugx_cache.store.content.lock import Wait, hold
 
@@ -179,12 +179,12 @@ class FolderStore:
             yield answer
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
-        """Move away an entry whose verified bytes turned out not to decode."""
+        """Move an entry to quarantine, because its verified bytes could not be decoded."""
         path = self._folder.manifest(manifest.key, manifest.entry)
         quarantine(self._folder, path, reason, None)
 
     def record_hit(self, manifest: Manifest) -> None:
-        """Count a hit in memory; `flush` does the writing."""
+        """Count a hit in memory. A timer calls `flush` some seconds later."""
         now = time.time()
         with self._mutex:
             first = not self._hits
@@ -194,8 +194,8 @@ class FolderStore:
             flushing.has_hits(self)
 
     def flush(self) -> None:
-        """Write the counters and freshen the entries hit. Called by itself soon after a hit."""
-        # First, so that a hit that comes in between asks for a flush of its own.
+        """Write the counted hits, and set the mtime of the entries that were hit to now."""
+        # First, so that a hit that is counted meanwhile schedules a flush of its own.
         flushing.flushed(self)
         with self._mutex:
             hits, self._hits = self._hits, {}
@@ -204,7 +204,8 @@ class FolderStore:
         for entry, (_, key, used) in hits.items():
             path = self._folder.manifest(key, entry)
             with contextlib.suppress(OSError):
-                # At most hourly, as relatime does: a write per read would be the dearer part.
+                # At most once an hour, as the mount option relatime does, because a write for each
+                # read would cost more than the read.
                 if used - self._folder.tree.lstat(path).st_mtime > _TOUCH_EVERY:
                     self._folder.tree.touch(path)
                     stamp_shard(self._folder, key)
@@ -223,7 +224,7 @@ class FolderStore:
         return records.write(self._folder, entry, data)
 
     def settle(self) -> None:
-        """Wait for what goes on behind a publish: a store above its limits is being cleaned."""
+        """Wait some seconds for the background cleaner, which a publish may have started."""
         self._upkeep.settle()
 
     def listing(self) -> Iterator[Listed | Refused]:
@@ -242,7 +243,7 @@ class FolderStore:
             )
 
     def overview(self) -> tuple[Overview, Mapping[str, Use]]:
-        """Return what `listing` would, in brief and from the index, and the counters by entry."""
+        """Return a summary of every entry, from the index, and the hit counters by entry."""
         from npugx_cache.store.upkeep.index import Index
 
         return Index(self._folder, self._state).overview(), self._usage.load()
@@ -254,24 +255,24 @@ class FolderStore:
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> PruneReport:
-        """Evict what the policy says; `progress(done, total)` is called per entry."""
+        """Evict entries by the policy; calls `progress(done, total)` after each one."""
         from npugx_cache.store.upkeep.eviction import Limits
 
         self.flush()
         return self._upkeep.prune(policy, Limits(dry_run=dry_run, progress=progress))
 
     def forget_parent(self) -> None:
-        """Start anew in a forked child."""
-        # The parent counts its own hits, and a lock held at the fork would never be released.
+        """Reset the state of this store in a forked child."""
+        # The parent writes its own hits, and a mutex held at the fork would never be released.
         self._mutex = threading.Lock()
         self._hits = {}
         self._upkeep.forget_parent()
 
 
 def open_folder(settings: Settings) -> FolderStore | Unusable:
-    """Open the folder of the settings, and no other tier, after checking whom it belongs to.
+    """Open `settings.cache_dir` (no other tier) after checking its owner and its mode.
 
-    Creates it where it is missing, except in mode "readonly".
+    Creates the folder if it is missing, except in mode "readonly".
     """
     if settings.mode == "off":
         return Unusable(reason="the cache is switched off (NPUGX_CACHE=off)")

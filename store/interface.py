@@ -1,4 +1,4 @@
-"""Store: what a caller needs of one, be it a folder or several in layers."""
+"""The protocol `Store`: what callers use, whether a store is one folder or several layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Store(Protocol):
-    """Verified entries by key. Its faults are answers; none of them raises OSError.
+    """Finds verified entries by key. Returns its faults as values; none of them raises OSError.
 
     Thread-safe, and safe to use in a forked child. Make one with `open_store`.
     """
@@ -37,48 +37,48 @@ class Store(Protocol):
 
     @property
     def readonly(self) -> str | None:
-        """Why nothing is ever written here, or None."""
+        """Why nothing is ever written to this store, or None."""
 
     def candidates(self, key: str) -> Candidates:
-        """The entries under a key, most recently used first, with the notes of bypasses."""
+        """The entries under a key, most recently used first, and the stored bypasses."""
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
-        """The entries of one function under any key, newest first."""
+        """The entries of one function under any key, newest first, without bypasses."""
 
     def find(self, prefix: str) -> Manifest | Miss:
-        """The entry whose id starts with `prefix`, where that is exactly one."""
+        """The only entry whose id starts with `prefix`, or a miss if none or several do."""
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
-        """The logical bytes of these blobs, all verified, or a miss."""
+        """The verified, uncompressed bytes of the blobs with these names, or a miss."""
 
     def publish(self, draft: Draft) -> Published | NotStored:
-        """Write an entry; others see it whole or not at all."""
+        """Write an entry. Other processes see the whole entry or nothing of it."""
 
     def lock(
         self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
     ) -> AbstractContextManager[Locked | NotLocked]:
         """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`.
 
-        Without `wait` the bound is what the work under this lock took the last time.
+        If `wait` is None, the limit follows from how long the last work under this lock took.
         """
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
-        """Move away an entry whose verified bytes turned out not to decode."""
+        """Move an entry to quarantine, because its verified bytes could not be decoded."""
 
     def record_hit(self, manifest: Manifest) -> None:
-        """Count a hit in memory; `flush` does the writing, by itself soon after."""
+        """Count a hit in memory. A timer calls `flush` some seconds later."""
 
     def read_record(self, entry: str) -> Plain:
-        """What was last recorded about an entry after it was published, or None."""
+        """The record of an entry (data that may change after the publish), or None."""
 
     def write_record(self, entry: str, data: Plain) -> str | None:
-        """Replace what is recorded about an entry; say why that failed, or None."""
+        """Replace the record of an entry; return why that failed, or None."""
 
     def flush(self) -> None:
-        """Write the counters and freshen the entries hit, at once."""
+        """Write the counted hits now, and mark the entries that were hit as recently used."""
 
     def listing(self) -> Iterator[Listed | Refused]:
-        """Every entry, read from its manifest."""
+        """Every entry, read from its manifest; `Refused` for a file that can't be read as one."""
 
     def prune(
         self,
@@ -87,4 +87,4 @@ class Store(Protocol):
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> PruneReport:
-        """Evict what the policy says; `progress(done, total)` is called per entry."""
+        """Evict entries by the policy; calls `progress(done, total)` after each one."""

@@ -1,7 +1,7 @@
-"""The answers of a store. Expected failures are values with a reason that a person understands.
+"""The result types of a store. An expected failure is a value with a reason for people.
 
-Named tuples, like the other values on the way of a hit: making a dataclass takes 0.4 to 0.8 ms of
-every start, and each instance ten times as long.
+They are named tuples, like all values on the hit path: defining a dataclass takes 0.4 to 0.8 ms of
+every start, and making an instance of one takes ten times as long as making a named tuple.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ class Miss(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """The folder can't be a store: `reason` says what is wrong, where, and what to do."""
+    """The folder can't be used as a store. `reason` says what is wrong, where, and what to do."""
 
     reason: str
 
 
 class Refused(NamedTuple):
-    """A file in an entry's place that is not taken for an entry."""
+    """A file in the place of an entry that is not accepted as an entry.
+
+    `entry` is empty if the reason concerns the whole folder of the key.
+    """
 
     entry: str
     reason: str
@@ -33,7 +36,8 @@ class Refused(NamedTuple):
 class Candidates(NamedTuple):
     """The entries of one key, most recently used first.
 
-    `bypasses` are notes of calls that can't be cached: no graphs, but what saves a compile in vain.
+    `bypasses` are notes that a call can't be cached. A bypass holds no graph; it saves others a
+    compile in vain. `missing_reason` says why there is no graph.
     """
 
     manifests: tuple[Manifest, ...] = ()
@@ -51,7 +55,10 @@ class NotStored(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One readable entry; `stored_bytes` counts a blob shared with others in full."""
+    """One readable entry. `stored_bytes` counts every blob in full, also one that entries share.
+
+    `last_used` is in seconds since the epoch.
+    """
 
     manifest: Manifest
     stored_bytes: int
@@ -66,11 +73,11 @@ Weigh = Literal["lru", "cost"]
 
 
 class PrunePolicy(NamedTuple):
-    """What to keep: `max_size` in bytes, `older_than` in seconds since the last use.
+    """Which entries to evict: `max_size` in bytes, `older_than` in seconds since the last use.
 
-    `weigh` says what goes first: what was not used for longest, or, weighed by cost, what was
-    not used for long, is large and was cheap to compile. `bypasses`: the stored notes of calls that
-    can't be cached go, and nothing else does.
+    `weigh` says which entry goes first: "lru" the one whose last use is the longest ago, "cost" the
+    one with the smallest compile time per byte and per second since its last use. `everything`
+    evicts all entries. `bypasses` evicts the stored bypasses and no other entry.
     """
 
     max_size: int | None = None

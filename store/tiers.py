@@ -1,4 +1,4 @@
-"""Layers: a node-local folder before a shared one before read-only ones baked into an image."""
+"""Layered stores: a node-local folder, then a shared folder, then read-only baked folders."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Layered:
-    """Reads ask `tiers` in turn. `main` is the one of them that workers share.
+    """A store of several folders. Reads ask `tiers` in turn; `main` is the tier that workers share.
 
-    `local` is filled by hits and publishes. A tier that fails is a miss of that tier.
+    Hits and publishes also fill `local`. A tier that fails counts as a miss of that tier.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Layered:
         refused: list[Refused] = []
         reasons: list[str] = []
         for tier in self.tiers:
-            # What a nearer tier has is not read again from a slower one.
+            # An entry that a nearer tier has is not read again from a slower tier.
             found = tier.candidates(key, skip=manifests.keys() | bypasses.keys())
             manifests.update((manifest.entry, manifest) for manifest in found.manifests)
             bypasses.update((manifest.entry, manifest) for manifest in found.bypasses)
@@ -154,14 +154,14 @@ class Layered:
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> PruneReport:
-        """Prune the folder that workers share; the others keep themselves within their size."""
+        """Prune the shared folder. The local folder prunes itself when entries are added to it."""
         return self.main.prune(policy, dry_run=dry_run, progress=progress)
 
 
 def open_store(settings: Settings) -> Store | Unusable:
-    """Open what the settings name. A tier that can't be used is left out with a warning.
+    """Open the folders that the settings name; leave out, with a warning, each that can't be used.
 
-    Creates the folders that are written where they are missing, except in mode "readonly".
+    Creates missing folders, except baked ones, and none in mode "readonly".
     """
     main = open_folder(settings)
     if settings.mode == "off" or (settings.local_dir is None and not settings.baked_dirs):

@@ -1,1 +1,1 @@
-"""The contents of one folder: opened, read, verified, locked, published."""
+"""Opens one cache folder, and reads, verifies, locks and publishes the entries in it."""

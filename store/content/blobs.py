@@ -1,4 +1,4 @@
-"""Content-addressed blobs, named by the sha256 of the bytes as stored."""
+"""Reads and writes blobs: content-addressed files, named by the SHA-256 of their stored bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 40
 _LEVEL = 6
-_WORTH = 0.9  # below this ratio compression pays for decompressing on every hit
+_WORTH = 0.9  # below this ratio, compression is worth decompressing at every hit
 
 
 class Packed(NamedTuple):
@@ -28,7 +28,7 @@ class Packed(NamedTuple):
 
 
 def pack(name: str, data: bytes, *, compress: bool) -> Packed:
-    """Give a blob its stored form and its name."""
+    """Return a blob in its stored form, compressed where that pays."""
     small = zlib.compress(data, _LEVEL) if compress else data
     pays = compress and len(small) < _WORTH * len(data)
     stored = small if pays else data
@@ -43,13 +43,13 @@ def pack(name: str, data: bytes, *, compress: bool) -> Packed:
 
 
 def write(folder: Folder, blob: Packed, *, durable: bool, changed: set[str]) -> bool:
-    """Put a blob in its place; tell whether it was written rather than there already.
+    """Write a blob unless an intact one is there; tell whether it was written. Raises OSError.
 
-    `changed` gains the folders to sync before its name survives a power cut. Raises OSError.
+    Adds to `changed` the folders to sync so that the blob's name survives a power cut.
     """
     path = folder.blob(blob.ref.sha256)
     with contextlib.suppress(OSError):
-        # Touched before it is looked at: a cleaner spares what is younger than its scan.
+        # Touched before it is checked, because a cleaner spares files younger than its scan.
         folder.tree.touch(path)
         if _is_intact(folder, blob.ref):
             if durable:  # whoever wrote it may not have synced it
@@ -68,7 +68,7 @@ def is_there(folder: Folder, ref: BlobRef) -> bool:
 
 
 def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
-    """Return the stored bytes of a blob, of the right size and digest."""
+    """Return the stored bytes of a blob, after checking their size and digest."""
     path = folder.blob(ref.sha256)
     known = refused = None
     if verified is not None:
@@ -94,9 +94,9 @@ def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> by
 
 
 def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
-    """Return the logical bytes of a blob.
+    """Return the uncompressed bytes of a blob.
 
-    Raises `Malformed` where the stored bytes are right and the manifest is wrong about them.
+    Raises `Malformed` if the stored bytes are intact and the manifest is wrong about them.
     """
     data = stored(folder, ref, verified)
     return data if isinstance(data, Miss) else unpack(ref, data)
@@ -112,7 +112,7 @@ def unpack(ref: BlobRef, data: bytes) -> bytes:
         return data
     try:
         decompressor = zlib.decompressobj()
-        # One byte more than announced is asked for, so that a longer stream shows.
+        # Asks for one byte more than announced, so that a stream that is too long is noticed.
         logical = decompressor.decompress(data, ref.logical_size + 1)
     except zlib.error as error:
         raise Malformed(f"blob {ref.name}: {error}") from None

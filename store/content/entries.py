@@ -1,7 +1,7 @@
-"""Key -> manifests.
+"""Finds the entries under a key and reads their manifests.
 
-A key is a folder and an entry a file in it: one key names several entries, and two publishers
-never read, change and write back the same file.
+A key is a folder, and each entry under the key is a file in that folder. So one key can have
+several entries, and two publishers never read, change and write back the same file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.layout import Folder
 
 MIN_PREFIX = 4
-# What is looked at under one key. Of both an honest key has a small part: a manifest is some KB,
-# and a function that is compiled for more shapes than these is given up. Who can write the folder
-# could make a lookup take minutes otherwise, with files that are holes for the most part.
+# How much is read under one key. An honest key stays far below both limits: a manifest has some KB,
+# and a function that is compiled for too many shapes is given up. Without the limits, whoever can
+# write the folder could make a lookup take minutes, with files that consist of holes.
 MAX_ENTRIES = 1024
 MAX_KEY_BYTES = 64 << 20
 _MAX_NAMES = 4 * MAX_ENTRIES
@@ -39,7 +39,7 @@ _MAX_MARKERS = 4096
 
 
 class Entry(NamedTuple):
-    """A manifest as it lies on disk, and the file that it was read from."""
+    """A manifest, and the status of the file that it was read from."""
 
     manifest: Manifest
     status: os.stat_result
@@ -63,9 +63,9 @@ def load(
     verified: Verified | None = None,
     allowance: Allowance | None = None,
 ) -> Entry | Refused:
-    """Read, verify and decode one manifest; a bad one goes to quarantine.
+    """Read, verify and decode one manifest; a damaged file goes to quarantine.
 
-    `at` is the folder of the key, where that is open.
+    `at` is the descriptor of the key's folder, if the caller has it open.
     """
     path = folder.manifest(key, entry)
     left = MAX_BYTES if allowance is None else allowance.left
@@ -84,10 +84,10 @@ def load(
     try:
         manifest = decode(found.data, key, folder.secret)
         if (manifest.key, manifest.entry) != (key, entry):
-            # A renamed or swapped file is intact in itself and still not what was asked for.
+            # A renamed or swapped file is intact, but it is not the entry that was asked for.
             raise Malformed("the manifest of another entry")  # noqa: TRY301
     except Unsigned as error:
-        # Left where it is: another team, or this one before it changed its key, may need it.
+        # No quarantine: another team, or this team with its earlier key, may need the file.
         reason = f"{path} is not trusted: {error}"
     except Malformed as error:
         reason = f"{path}: {error}"
@@ -102,9 +102,9 @@ def load(
 def load_key(
     folder: Folder, key: str, skip: Collection[str] = (), verified: Verified | None = None
 ) -> list[Entry | Refused]:
-    """Read the entries of a key but those in `skip`; OSError where its folder can't be read.
+    """Read the entries of a key except those in `skip`; raises OSError if the folder is unreadable.
 
-    What is verified is noted, all of the key at once where nothing of it was refused.
+    If every entry was read and none was refused, `verified` keeps the entries for the next lookup.
     """
     at = open_key(folder, key)
     try:
@@ -144,13 +144,13 @@ def _load_names(
 
 
 def entry_names(at: int) -> list[str]:
-    """Return the names in the open folder of a key that can be entries, of many only some."""
-    # .nfs files and other leftovers are nobody's entries.
+    """Return the names of entries in the open folder of a key, out of the first 4096 names."""
+    # .nfs files and other leftovers are no entries.
     return sorted(filter(is_digest, syscalls.some_names(at, _MAX_NAMES)))
 
 
 def load_all(folder: Folder) -> Iterator[Entry | Refused]:
-    """Read every entry of the store; what can't be read is a refusal."""
+    """Read every entry of the store; yields `Refused` for what can't be read."""
     for key in key_folders(folder):
         try:
             yield from load_key(folder, key)
@@ -186,7 +186,7 @@ def candidates(
 def _known(
     folder: Folder, key: str, skip: Collection[str], verified: Verified | None
 ) -> list[Entry | Refused]:
-    """Return what `load_key` would, without reading it again where nothing has changed."""
+    """Return the same as `load_key`, without reading the entries again if nothing has changed."""
     known = None if verified is None else verified.key(key)
     if known is not None:
         return [entry for entry in known if entry.manifest.entry not in skip]
@@ -200,7 +200,7 @@ def _missing_reason(*, bypassed: bool, refused: tuple[Refused, ...]) -> str:
 
 
 def siblings(folder: Folder, identity: str, limit: int) -> tuple[Manifest, ...]:
-    """Return the graphs of one function under any key, newest first."""
+    """Return the entries of one function under any key, newest first, without bypasses."""
     if not is_key(identity):
         return ()
     root = folder.part(f"fn/{identity}")
@@ -229,7 +229,7 @@ def _markers(folder: Folder, root: str) -> list[str]:
 
 
 def find(folder: Folder, prefix: str) -> Manifest | Miss:
-    """Return the entry whose id starts with `prefix`, where that is exactly one."""
+    """Return the only entry whose id starts with `prefix`, or a miss if none or several do."""
     wanted = prefix.lower()
     if len(wanted) < MIN_PREFIX or not set(wanted) <= set("0123456789abcdef"):
         return Miss(reason=f"{prefix!r} is not an entry id: give {MIN_PREFIX} or more hex digits")

@@ -1,4 +1,4 @@
-"""Reads and writes one file: judged by its open descriptor, and written whole or not at all."""
+"""Reads files after checking their open descriptors, and writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOVES = 8
 
 
 class Contents(NamedTuple):
-    """`verified`: these very bytes have been verified before."""
+    """The bytes of a file. `verified`: the digest of the same bytes was verified before."""
 
     data: bytes
     status: os.stat_result
@@ -31,9 +31,9 @@ class Contents(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a file was not read. `status` is there when the file was opened.
+    """Why a file was not read. `status` is given if the fault is in the size or the contents.
 
-    `known`: it is as it was when it was refused before.
+    `known`: the file was refused before and has not changed since, so it was not read again.
     """
 
     reason: str
@@ -53,10 +53,10 @@ def read_file(
     refused: Refusal | None = None,
     at: int | None = None,
 ) -> Contents | Fault:
-    """Read a whole file that is trusted, regular and of the expected size (`size`, `limit`).
+    """Read a whole file if it is trusted, regular, and of the right size (`size`, at most `limit`).
 
-    `known` is the stamp that the file had when it was verified before, `refused` what was found
-    when it was refused. `at` is the folder that it lies in, where that is open.
+    `known` is the stamp of the file when it was verified, `refused` its earlier refusal. `at` is
+    the descriptor of the file's folder, if the caller has it open.
     """
     try:
         if at is None:
@@ -65,7 +65,7 @@ def read_file(
             fd = syscalls.open_read(path.rpartition("/")[2], at)
     except OSError as error:
         error.filename = path
-        # ENOENT, ESTALE, ELOOP, EACCES, EIO ...: whatever it is, the worker must go on.
+        # Any error (ENOENT, ESTALE, ELOOP, EACCES, EIO ...) is a value: the worker must go on.
         return Fault(
             reason=folder.explain(error, path), absent=isinstance(error, FileNotFoundError)
         )
@@ -105,13 +105,13 @@ def _read_open(
     data = syscalls.read_all(fd, length)
     if len(data) != length:
         return Fault(reason=f"{folder.relative(path)} got shorter while it was read", status=status)
-    # Looked at after reading as well: it may have been changed in between.
+    # Compared again after the read, because the file may have been changed during the read.
     verified = known is not None and known == stamp(status) == stamp(syscalls.fstat(fd))
     return Contents(data, status, verified)
 
 
 def is_writable_in_place(folder: Folder, fd: int) -> bool:
-    """Tell whether an open file is one of the store's alone: regular, trusted, of one name."""
+    """Tell whether an open file may be changed: regular, trusted, and with no second name."""
     status = syscalls.fstat(fd)
     return (
         syscalls.is_regular(status)
@@ -121,16 +121,16 @@ def is_writable_in_place(folder: Folder, fd: int) -> bool:
 
 
 def write_file(folder: Folder, path: str, data: bytes, *, durable: bool) -> set[str]:
-    """Put a file in its place atomically; raises OSError and leaves no temporary behind.
+    """Write a file atomically; raises OSError, and then leaves no temporary file behind.
 
-    `durable`: the contents survive a power cut. Without fsync a renamed file comes back
-    zero-length. Its name survives once the folders that are returned are synced as well.
+    `durable`: the contents survive a power cut, after which a renamed file without fsync can be
+    empty. The name survives once the caller has synced the returned folders as well.
     """
     return move(folder, stage(folder, path, data, durable=durable), path)
 
 
 def stage(folder: Folder, path: str, data: bytes, *, durable: bool) -> str:
-    """Write a temporary file for the place `path` and return its name; `move` finishes it."""
+    """Write a temporary file for the place `path` and return its name; `move` puts it there."""
     temporary = folder.temporary()
     with unlinked_on_error(folder, temporary, path):
         try:
@@ -148,16 +148,16 @@ def stage(folder: Folder, path: str, data: bytes, *, durable: bool) -> str:
 
 
 def move(folder: Folder, temporary: str, path: str) -> set[str]:
-    """Put a temporary file in its place; return the folders that have new names in them."""
+    """Rename a temporary file to its place; return the folders in which names were added."""
     changed = {path.rpartition("/")[0]}
     with unlinked_on_error(folder, temporary, path):
         for _ in range(_MOVES):
             try:
                 folder.tree.rename(temporary, path)
             except FileNotFoundError:
-                # Missing, or a cleaner has removed the folder while it was empty, and may do so
-                # again before our file is in it (seen once in 2,000 publishes beside a cleaner
-                # that never rests).
+                # The folder is missing, or a cleaner removed it while it was empty. A cleaner may
+                # do that again before our file is in the folder (seen once in 2,000 publishes
+                # beside a cleaner that never rests).
                 changed.update(make_parents(folder, path))
             else:
                 return changed
@@ -167,22 +167,22 @@ def move(folder: Folder, temporary: str, path: str) -> set[str]:
 
 @contextlib.contextmanager
 def unlinked_on_error(folder: Folder, temporary: str, path: str) -> Iterator[None]:
-    """Remove a temporary file for the place `path` where what follows fails."""
+    """Remove a temporary file if the body raises; `path` is the place that the file was for."""
     try:
         yield
     except BaseException as error:
         with contextlib.suppress(OSError):
             folder.tree.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = path  # write and fsync know a descriptor only
+            error.filename = path  # write and fsync know only a descriptor, and give no name
         raise
 
 
 def quarantine(folder: Folder, path: str, reason: str, status: os.stat_result | None) -> None:
-    """Move a bad file away, so that the next publish heals its place. Best effort.
+    """Move a bad file to quarantine, so that the next publish can replace it. Best effort.
 
-    `status` is the file as it was read: where another writer has put a good one in its place
-    since, that one stays.
+    `status` belongs to the file that was read. If another writer has replaced that file since, the
+    new file stays.
     """
     if folder.readonly is not None:
         return

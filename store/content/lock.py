@@ -1,6 +1,6 @@
 """Locks by name, so that one worker compiles a graph while the others wait.
 
-A lock saves work and never carries correctness: a worker that gets no lock goes on without it.
+A lock only saves work. Correctness never depends on it: a worker that gets no lock goes on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 _NOTICE_EVERY = 10.0
 _MAX_HOLDER = 160
-_WAIT_AT_MOST = 600.0  # also where nobody knows what the work takes
+_WAIT_AT_MOST = 600.0  # also if nobody knows how long the work takes
 _WAIT_AT_LEAST = 30.0
-_WAIT_FACTOR = 2.0  # what is noted is work alone; a busy host and a slow disk come on top
-# Waiting for a lock that this very thread holds would last until the wait is over.
+_WAIT_FACTOR = 2.0  # the work took the noted time; a busy host and a slow disk add to it
+# The locks that this thread holds: it would wait in vain for one of its own.
 _held_here = threading.local()
 
 
@@ -44,9 +44,9 @@ class Locked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotLocked:
-    """Go on without the lock: it saves work and never carries correctness.
+    """The lock is not held. The caller goes on without it, because a lock only saves work.
 
-    `appeared`: `done` said yes while waiting. `held`: somebody else still has it.
+    `appeared`: `Wait.done` returned True. `held`: another worker still held the lock at the end.
     """
 
     reason: str
@@ -59,8 +59,9 @@ class NotLocked:
 class Wait:
     """How long to wait, and when to stop because the result has appeared.
 
-    `seconds` None: bounded by what the holders of this lock took for their last compile, and by
-    10 minutes whatever they noted: a lock file can be written by others.
+    If `seconds` is None, a worker waits twice as long as the last compile under this lock took, at
+    least 30 seconds and at most 10 minutes. The maximum holds whatever the lock file says, because
+    others can write that file.
     """
 
     seconds: float | None
@@ -69,9 +70,9 @@ class Wait:
 
 @contextlib.contextmanager
 def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
-    """Hold the lock of a name, for a bounded time of waiting.
+    """Hold the lock of a name while the body runs, after waiting for a bounded time.
 
-    Errors of locking are answers; what the body (or `wait.done`) raises goes through.
+    An error of locking gives `NotLocked`; what the body raises goes through.
     """
     if folder.readonly is not None:
         yield NotLocked(reason=f"read-only: {folder.readonly}")
@@ -124,7 +125,7 @@ def _acquire(folder: Folder, path: str, wait: Wait) -> tuple[LockFile | None, Lo
         return None, NotLocked(reason=f"locks are not available: {error}")
     finally:
         if answer is None:
-            lock.release()  # of what is not held: it is closed
+            lock.release()  # the lock is not held: this closes the file
     return lock, answer
 
 
@@ -138,7 +139,7 @@ def _notice(lock: LockFile, waited: float, longest: float) -> None:
 
 
 def note_cost(seconds: float) -> None:
-    """Note in the locks that this thread holds what the work under them has cost."""
+    """Write into the locks that this thread holds how many seconds the work under them took."""
     for lock in _held_here.__dict__.get("files", {}).values():
         lock.sign(seconds)
 
@@ -155,7 +156,7 @@ def _holder(text: str) -> str:
 
 
 def _cost(text: str) -> float | None:
-    """Return what the holders of a lock have noted of the work under it, where that makes sense."""
+    """Return the seconds that the last work under a lock took, or None without a valid number."""
     try:
         _, noted = text.split("\n")
         cost = float(noted)
@@ -165,9 +166,9 @@ def _cost(text: str) -> float | None:
 
 
 class LockFile:
-    """A lock file. Opened in the folder of the locks, through no link; filelock does the locking.
+    """A lock file, opened in the folder of the locks through no link, and locked by filelock.
 
-    Given a path, filelock would go the way to it anew, which others may have swapped meanwhile.
+    filelock gets the descriptor and no path, because others may have swapped a folder on the path.
     """
 
     __slots__ = ("_fd", "_folder", "path")
@@ -178,7 +179,7 @@ class LockFile:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """Try once; tell whether it is held now. Raises OSError where it can't be locked at all."""
+        """Try once to lock; tell whether the lock is held. Raises OSError if it can't be locked."""
         from filelock import lock_descriptor
 
         if self._fd < 0:
@@ -187,11 +188,11 @@ class LockFile:
             return False
         if syscalls.fstat(self._fd).st_nlink > 0:
             return True
-        self.release()  # a cleaner has removed it while we waited: others lock a new one
+        self.release()  # a cleaner has removed this file meanwhile: others lock a new one
         return False
 
     def release(self) -> None:
-        """Release the lock and close the file. In a forked child that has been done before."""
+        """Release the lock and close the file, unless a fork has closed it in this child."""
         with _forking:
             _open_here.discard(self)
             if self._fd >= 0:
@@ -214,10 +215,10 @@ class LockFile:
             raise OSError(errno.EINVAL, "not a regular file", self.path)
 
     def sign(self, cost: float | None) -> None:
-        """Write into it who holds it, for those who wait, and what it cost the last time.
+        """Write who holds the lock, and the seconds that the last work took, for those who wait.
 
-        Only into a file that has this one name: a link that a stranger made in the place of a lock
-        file would give them what is in any file of the user's to destroy.
+        Written only if the file has no second name. A stranger could have put a hard link to any
+        other file of the user in the place of the lock file, to have it overwritten.
         """
         with contextlib.suppress(OSError):
             if self._fd < 0 or not is_writable_in_place(self._folder, self._fd):
@@ -228,21 +229,21 @@ class LockFile:
             syscalls.write_at_start(self._fd, text.encode("utf-8", "replace"))
 
     def text(self) -> str:
-        """Return what its holder wrote into it."""
+        """Return what the holder wrote into the file, or an empty text."""
         try:
             return syscalls.read_at_start(self._fd, _MAX_HOLDER).decode("utf-8", "replace")
         except OSError:
             return ""
 
     def forget_parent(self) -> None:
-        """Close the file in a forked child, where it is still its parent's to release."""
+        """Close the file in a forked child; the parent still holds the lock and releases it."""
         with contextlib.suppress(OSError):
             syscalls.close(self._fd)
         self._fd = -1
 
 
-# A lock lasts until the last process that has the file open is gone, be the holder long dead: a
-# forked child closes it. The mutex keeps a fork from coming between opening a file and noting it.
+# A lock lasts until every process has closed the file, so a forked child must close it: otherwise
+# the lock would outlive its holder. The mutex prevents a fork between opening a file and noting it.
 _open_here: set[LockFile] = set()
 _forking = threading.RLock()  # a signal handler may fork as well
 

@@ -1,4 +1,4 @@
-"""Make a folder ready to be a store, or say why it can't be one."""
+"""Opens and prepares the folder of a store, or says why the folder can't be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NOT_WRITABLE = f"{VERSION} is not writable here"
 _TAG = "CACHEDIR.TAG"
-_told: set[str] = set()  # one warning for each folder
+_told: set[str] = set()  # the folders that had their warning
 _PARTS = (VERSION, *(f"{VERSION}/{name}" for name in FOLDERS))
 _NO_KEY = (
     "NPUGX_CACHE_TRUST=signed needs NPUGX_CACHE_KEY_FILE. Make a key with: npugx-cache key new FILE"
@@ -26,7 +26,7 @@ _NO_KEY = (
 
 
 def folder_of(settings: Settings) -> Folder | Unusable:
-    """Return the folder that the settings name, with the signing key where they ask for one."""
+    """Return the folder that the settings name, not opened yet, with the signing key if needed."""
     root = os.path.abspath(settings.cache_dir)  # noqa: PTH100  # without following links
     secret = None
     if settings.trust == "signed":
@@ -43,9 +43,9 @@ def folder_of(settings: Settings) -> Folder | Unusable:
 
 
 def prepare_folder(folder: Folder) -> Folder | Unusable:
-    """Create what is missing (unless it is read-only) and check whom everything belongs to.
+    """Create what is missing (unless read-only), and check the owner and mode of each folder.
 
-    A folder that is there and can't be written becomes a read-only store.
+    If the folder exists and can't be written, the store is read-only.
     """
     try:
         found = folder.tree.open(folder.folder_mode if folder.readonly is None else None)
@@ -70,10 +70,11 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
 
 
 def sharing_of(root: os.stat_result, version: os.stat_result | None) -> int:
-    """Return what group and others may do with the new folders of a signed store, as mode bits.
+    """Return the permission bits of group and others for the new folders of a signed store.
 
-    As with its folder of this version, which is made for the owner alone: `chmod` on it lets others
-    read. Where others can write the cache folder, whoever made it shares it with them.
+    They are those of the version folder, so that `chmod` on it lets others read. If there is no
+    version folder yet, they give all permissions to those who can write the cache folder (the group
+    or everybody), because whoever made that folder shares it with them, and else none.
     """
     if version is not None:
         return version.st_mode & 0o077
@@ -83,10 +84,10 @@ def sharing_of(root: os.stat_result, version: os.stat_result | None) -> int:
 
 
 def look_again(folder: Folder) -> str | None:
-    """Say why a folder that is open can't be written any more, or None; raises OSError.
+    """Return why an open folder can't be written any more, or None; raises OSError.
 
-    Where it was removed or replaced since, it is opened anew as at first, and made where it is
-    missing. What a reader takes from it is checked file by file in any case.
+    If the folder was removed or replaced, it is opened again as at first, and created if missing.
+    Only writers need this, because readers check each file anyway.
     """
     try:
         if folder.tree.is_in_place():
@@ -103,13 +104,13 @@ def look_again(folder: Folder) -> str | None:
 
 
 def _make_parts(folder: Folder, found: dict[str, os.stat_result]) -> str | None:
-    """Create the version's folders that were not found; return why that is denied, or None.
+    """Create the version's folders that are not in `found`; return why that is denied, or None.
 
-    What is made is added to what was found.
+    Adds the new folders to `found`.
     """
     try:
         if folder.part("tmp") in found and not _may_write(folder, "tmp"):
-            return _NOT_WRITABLE  # asked first: nothing is tried in vain
+            return _NOT_WRITABLE  # asked first, so that nothing is tried in vain
         missing = [path for path in _PARTS if path not in found]
         for path in missing:
             folder.make_folder(path)
@@ -126,12 +127,12 @@ def _make_parts(folder: Folder, found: dict[str, os.stat_result]) -> str | None:
     except OSError as error:
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             return folder.explain(error)
-        # Anything else (a full disk) may pass: publishing will try again and say why.
+        # Any other error (a full disk) may pass: each publish tries again and gives the reason.
     return None
 
 
 def _look(folder: Folder) -> dict[str, os.stat_result]:
-    """Return whose the version's folders are and their modes, of those that are there."""
+    """Return the status (owner, mode) of each of the version's folders that exists."""
     found: dict[str, os.stat_result] = {}
     with contextlib.suppress(FileNotFoundError):
         found[VERSION] = folder.tree.lstat(VERSION)
@@ -160,7 +161,7 @@ def _may_write(folder: Folder, part: str) -> bool:
 
 
 def _checked(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusable:
-    """Whoever can write one of these folders can put files in it that look like mine."""
+    """Check each folder, because whoever can write one can put files in it that look like ours."""
     for path, status in parts.items():
         shown = f"{folder.root}/{path}"
         if not syscalls.is_folder(status):
@@ -172,9 +173,9 @@ def _checked(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusa
 
 
 def tell_who_can_mend(folder: Folder, denied: str) -> None:
-    """Say that a folder which a group shares can't be written by this member of it.
+    """Warn once that this process can't write a folder that its group shares; name the repair.
 
-    A member's umask of 022 does that, with folders that this release did not make.
+    The cause may be a member's umask of 022, with folders that this release did not make.
     """
     import logging
 

@@ -1,4 +1,4 @@
-"""Publish: blobs first, then the manifest that names them. Readers see an entry whole or not."""
+"""Publishes entries: blobs first, then the manifest. Readers see a whole entry or none."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from npugx_cache.store.content.blobs import Packed
     from npugx_cache.store.format.layout import Folder
 
-# An fsync costs milliseconds: worth it only for what took longer to compute.
+# Only entries that took longer to compile are synced, because an fsync costs milliseconds.
 _DURABLE_SECONDS = 0.5
-# Beyond so many blobs one syncfs is quicker than an fsync each, even where it has to write what
-# others have left unwritten.
+# With more blobs than this, one syncfs is faster than an fsync for each, even if syncfs also has to
+# write unsynced data of other processes.
 _ONE_BY_ONE = 16
 _NOT_FOR_FOLDERS = frozenset({errno.ENOENT, errno.EINVAL, errno.ENOTSUP})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(draft: Draft, secret: bytes | None = None) -> Prepared:
-    """Compress, digest and encode; raises `Malformed` saying what can't be stored."""
+    """Compress, hash and encode a draft; raises `Malformed` if a part of it can't be stored."""
     try:
         packed = tuple(
             blob_files.pack(name, bytes(data), compress=name not in draft.uncompressed)
@@ -64,7 +64,7 @@ def prepare(draft: Draft, secret: bytes | None = None) -> Prepared:
 
 
 def write(folder: Folder, entry: Prepared, make_room: Callable[[int], bool]) -> None:
-    """Write an entry; raises OSError. On a full disk `make_room(bytes)` is asked once."""
+    """Write an entry; raises OSError. On a full disk, retry once if `make_room(bytes)` agrees."""
     written: list[str] = []
     try:
         try:
@@ -74,8 +74,8 @@ def write(folder: Folder, entry: Prepared, make_room: Callable[[int], bool]) -> 
                 raise
             _write(folder, entry, written)
     except OSError:
-        # Blobs that no manifest names would fill the disk further until a cleaner comes. A
-        # publisher that has just found one of them writes it again (see _write).
+        # No manifest names the new blobs, so they would fill the disk until a cleaner comes. If
+        # another publisher has just found one of them, it writes the blob again (see _write).
         for path in written:
             with contextlib.suppress(OSError):
                 folder.tree.unlink(path)
@@ -91,7 +91,7 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
         new = blob_files.write(folder, blob, durable=durable, changed=changed)
         written += [folder.blob(blob.ref.sha256)] if new else []
     if many:
-        # Unsynced blobs in their places harm nobody: nothing names them before the manifest.
+        # Until now the blobs could lie unsynced in their places, because no manifest names them.
         folder.tree.sync_filesystem()
     staged = stage(folder, path, entry.data, durable=entry.durable)
     with unlinked_on_error(folder, staged, path):
@@ -99,21 +99,22 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
             sync_folders(folder, changed)
         changed = _announce(folder, entry.manifest, staged, path)
     for blob in entry.blobs:
-        # A cleaner may have taken a blob between our look at it and our manifest.
+        # A cleaner may have removed a blob after we found it and before our manifest named it.
         if not blob_files.is_there(folder, blob.ref):
             blob_files.write(folder, blob, durable=entry.durable, changed=changed)
     if entry.durable:
-        # The entry is in place: an error of the last step must not take its blobs away.
+        # The entry is in place: an error of this last step must not remove its blobs.
         with contextlib.suppress(OSError):
             sync_folders(folder, changed)
     mark(folder, entry.manifest)
 
 
 def _announce(folder: Folder, manifest: Manifest, staged: str, path: str) -> set[str]:
-    """Put the manifest in its place, where readers find it; return the folders to sync.
+    """Move the manifest to its place, where readers find it; return the folders to sync.
 
-    The shard's time changes before as well as after: killed in between, the entry would be
-    missing from every index. A new key folder changes it by itself.
+    The shard's mtime changes before the move as well as after it. Otherwise, if the process were
+    killed in between, the entry would be missing from every index. A new key folder changes the
+    mtime by itself.
     """
     try:
         new = folder.make_folder(folder.key(manifest.key))
@@ -132,14 +133,14 @@ def sync_folders(folder: Folder, folders: set[str]) -> None:
         try:
             folder.tree.fsync(path)
         except OSError as error:
-            # ENOENT: a cleaner took it, empty; what is missing is written again after the
-            # manifest. The others: the file system has no such thing for a folder.
+            # ENOENT: a cleaner removed the folder while it was empty; _write writes missing blobs
+            # again after the manifest. The others: this file system can't sync a folder.
             if error.errno not in _NOT_FOR_FOLDERS:
                 raise
 
 
 def mark(folder: Folder, manifest: Manifest) -> None:
-    """Note that a key belongs to a function. Derived data: a failure is nobody's failure."""
+    """Note that a key belongs to a function. Best effort, because markers decide no hit."""
     path = folder.marker(manifest.identity, manifest.key)
     with contextlib.suppress(OSError):
         try:
@@ -153,11 +154,11 @@ def mark(folder: Folder, manifest: Manifest) -> None:
         syscalls.close(fd)
 
 
-# Whole entries from one store to another: the stored bytes as they are, signatures included.
+# Whole entries are copied between stores as their stored bytes, with their signatures.
 
 
 def take(folder: Folder, key: str, entry: str) -> Prepared | Miss:
-    """Read an entry in its stored form, everything verified."""
+    """Read an entry in its stored form, after verifying its manifest and all blobs."""
     data = manifest_bytes(folder, key, entry)
     if isinstance(data, Miss):
         return data
@@ -172,7 +173,7 @@ def take(folder: Folder, key: str, entry: str) -> Prepared | Miss:
 
 
 def manifest_bytes(folder: Folder, key: str, entry: str) -> bytes | Miss:
-    """Read the stored form of a manifest, verified for this place."""
+    """Read the stored form of a manifest, after verifying that it belongs to this place."""
     found = read_file(folder, folder.manifest(key, entry), limit=MAX_BYTES)
     if isinstance(found, Fault):
         return Miss(reason=found.reason)

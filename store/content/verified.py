@@ -1,12 +1,12 @@
 """Remembers which files this process has verified or refused, by the stamps of the files.
 
-That makes the second hit cheaper, and the second lookup beside files that somebody planted.
+That makes the second hit cheaper, and also the second lookup beside files that somebody planted.
 
-On a local file system, the stamp (device, inode, times, size) of a file that is older than the
-grain of its times stands for its contents: whoever changes the file later changes its ctime, which
-nobody can set. That is not so where strangers may write (trust `signed`), because a write through
-mmap may leave the times as they are. There, blobs are verified each time, and manifests are kept
-decoded, so that their bytes don't matter any more.
+On a local file system the stamp of a file (device, inode, times, size) stands for its contents, if
+the file is older than the resolution of its times: a later change also changes the ctime, which
+nobody can set. Strangers who may write (trust `signed`) can change a file through mmap, which may
+leave the times as they are. So under trust `signed`, blobs are verified at each read; manifests are
+kept decoded, so that later changes of their bytes have no effect.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 Stamp: TypeAlias = tuple[int, int, int, int, int]
 
-_RACY_NS = 2_000_000_000
+_RACY_NS = 2_000_000_000  # a file younger than this may change without a new stamp
 _MAX_BLOBS = 4096
 _MAX_KEYS = 256
 _MAX_REFUSALS = 8192
 
 
 class Refusal(NamedTuple):
-    """Why a file was refused, and its stamp then."""
+    """Why a file was refused, and the stamp that it had then."""
 
     seen: Stamp
     reason: str
@@ -50,7 +50,7 @@ def stamp(status: os.stat_result) -> Stamp:
 
 
 class Verified:
-    """The verified files of one store, in memory. Whatever it does not know is verified anew."""
+    """The verified files of one store, in memory. A file that is not in it is verified again."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class Verified:
         self._refusals: dict[str, Refusal] = {}
 
     def note_refusal(self, path: str, seen: Stamp, reason: str) -> None:
-        """Keep in mind that a file was read in vain. A wrong refusal is a miss and no more."""
+        """Remember why a file was refused. If that is wrong later, the result is only a miss."""
         if _is_young(seen) or not self._is_local():
             return
         if len(self._refusals) >= _MAX_REFUSALS:
@@ -83,7 +83,7 @@ class Verified:
         return known if known is not None and self._is_local() else None
 
     def note_key(self, key: str, seen: Stamp, entries: list[Entry]) -> None:
-        """Keep all entries of a key. `seen` is the stamp of its folder before it was listed."""
+        """Keep all entries of a key. `seen` is the stamp of the folder before it was listed."""
         if _is_young(seen) or any(_is_young(stamp(entry.status)) for entry in entries):
             return
         if len(self._keys) >= _MAX_KEYS:
@@ -91,7 +91,7 @@ class Verified:
         self._keys[key] = seen, entries
 
     def key(self, key: str) -> list[Entry] | None:
-        """Return the entries of a key where nothing of it has changed since."""
+        """Return the entries of a key that were kept, or None if the key has changed since."""
         known = self._keys.get(key)
         if known is None or not self._is_local():
             return None
@@ -103,17 +103,17 @@ class Verified:
     def _is_unchanged(self, key: str, seen: Stamp, entries: list[Entry]) -> bool:
         place = f"{key[:2]}/{key}"
         try:
-            # Looks that open nothing: whatever a path leads to, a stamp tells that it is the same.
+            # Only lstat, nothing is opened: an equal stamp means the same file on any path.
             at = self._folder.tree.held(f"{VERSION}/ac")
             return stamp(syscalls.lstat(place, at.fd)) == seen and all(
                 stamp(syscalls.lstat(f"{place}/{manifest.entry}", at.fd)) == stamp(status)
                 for manifest, status in entries
             )
         except OSError:
-            return False  # whoever reads it anew finds out why
+            return False  # the caller reads the key again and finds the reason
 
     def _is_local(self) -> bool:
-        # Asked when it first matters: a worker that reads everything once never pays for it.
+        # Asked at the first use: a worker that reads each file once never pays for the question.
         if self._local is None:
             self._local = is_local(self._folder.tree.held().fd)
         return self._local

@@ -1,1 +1,1 @@
-"""What lies in a cache folder: its layout, and manifests as bytes."""
+"""The format of a cache folder: where files lie, and how manifests are written as bytes."""

@@ -1,22 +1,23 @@
-"""Where things lie in a store. Nothing absolute is written inside, so the folder can be moved.
+"""Names every file of a store. No absolute path is written inside, so the folder can be moved.
 
     CACHEDIR.TAG                     tells backup tools to leave the folder out
     v1/                              this format; a later one lies beside it, in a folder of its own
       ac/<aa>/<key>/<entry>          manifests: what an entry is, and which blobs it names by digest
       cas/<aa>/<sha256>              blobs, named by the digest of their stored bytes; never changed
-      fn/<function>/<key>            empty markers: which keys a function has, to explain a miss
+      fn/<function>/<key>            empty markers: which keys a function has, to explain a miss and
+                                     to bind entries ahead of a call
       rec/<aa>/<entry>               records: which device graphs workers captured for an entry;
                                      replaced as a whole, the last writer wins
       tmp/<pid>-<random>             unfinished files; a rename puts them in their place
-      locks/<name>.lock              one for each graph that somebody compiles
+      locks/<name>.lock              one for each graph that is compiled, one for the cleaner
       quarantine/<sha256>.<random>   bad files, with a `.reason` beside each
-      size                           bytes and entries published since a cleaner last looked
+      size                           an estimate of bytes and entries: what the last full scan
+                                     found, and what was published since
 
-`<aa>` are the first two digits of the name that follows: 256 shards. Keys, entries and digests are
-hexadecimal. No absolute path, host or user is in any name.
+`<aa>` is the first two digits of the name that follows, which gives 256 shards. Keys, entries and
+digests are hexadecimal. No absolute path, host or user is in any name.
 
-Paths in this module are those inside a store, such as `v1/tmp`; `Folder.tree` reaches what they
-name.
+Paths in this module are relative to the store, such as `v1/tmp`; `Folder.tree` opens them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CACHEDIR_TAG = (
     b"# This folder is a cache of npugx_cache. It can be moved or deleted at any time.\n"
 )
 
-# Checked by hand: compiling the patterns would cost every start milliseconds.
+# No regular expressions, because compiling them would cost every start milliseconds.
 _HEX = "0123456789abcdef"
 _DIGITS = "0123456789"
 
@@ -81,13 +82,13 @@ def is_quarantined(name: str) -> bool:
 class Folder:
     """A store's folder and what this process may do with it. Never changed once it is made.
 
-    `readonly` is the reason why nothing is ever written, or None. `secret` is the signing key,
-    there under trust `signed` and only there. `group` is the group that is trusted under trust
-    `group`; None before the folder is opened, and then it is nobody's. `sharing` are the permission
+    `readonly` says why nothing is ever written, or is None. `secret` is the signing key, set under
+    trust `signed` only. `group` is the group whose members are trusted under trust `group`; it is
+    None until the folder is opened, and then no member is trusted. `sharing` are the permission
     bits of group and others that a signed store gives to new folders (`opening.sharing_of`).
     """
 
-    # No dataclass: its repr must not show the secret, and a start would pay for making it.
+    # No dataclass: its repr would show the secret, and defining it would slow down every start.
     __slots__ = (
         "file_mode",
         "folder_mode",
@@ -117,7 +118,7 @@ class Folder:
         self.secret = secret
         self.group = group
         self.sharing = sharing
-        # mkstemp's fixed 0600 would lock others out; the umask trims these.
+        # mkstemp's fixed 0600 would lock others out. The umask removes bits from these modes.
         self.folder_mode = {"private": 0o700, "group": 0o770, "signed": 0o700 | sharing}[trust]
         self.file_mode = self.folder_mode & 0o666
         self.tree = Tree(root, trust) if tree is None else tree
@@ -147,13 +148,13 @@ class Folder:
         return f"{self.part('tmp')}/{os.getpid()}-{syscalls.random_name()}"
 
     def look_only(self, reason: str) -> Folder:
-        """The same folder, in which nothing is written and no bad file moved away."""
+        """Return the same folder as read-only: no bad file is moved to quarantine either."""
         return self.but(readonly=self.readonly or reason)
 
     def but(
         self, *, readonly: str | None, group: int | None = None, sharing: int | None = None
     ) -> Folder:
-        """The same folder as it turned out to be when it was opened."""
+        """Return the same folder with what was found out when it was opened."""
         return Folder(
             self.root,
             trust=self.trust,
@@ -165,14 +166,14 @@ class Folder:
         )
 
     def open_new(self, path: str) -> int:
-        """Create a file, to write it."""
+        """Create a file and open it to write; the caller closes the descriptor."""
         with self.tree.place(path) as (at, name):
             return self.create(name, at)
 
     def create(self, name: str, at: int) -> int:
-        """Create a file in an open folder.
+        """Create a file in the open folder `at`; the caller closes the descriptor.
 
-        Under trust `group` the group can write it, whatever the umask.
+        Under trust `group` the group can write the file, whatever the umask is.
         """
         fd = syscalls.open_new(name, self.file_mode, at)
         if self.group is not None and self.trust == "group":
@@ -180,10 +181,10 @@ class Folder:
         return fd
 
     def make_folder(self, path: str) -> bool:
-        """Create one folder unless it is there; tell whether it was created.
+        """Create one folder unless it exists; tell whether it was created.
 
-        Under trust `group` the group can write it, whatever the umask: the folders of the member
-        who comes first must not keep the others from adding to them.
+        Under trust `group` the group can write the folder, whatever the umask is, because otherwise
+        the folders of the first member would keep the other members from storing anything.
         """
         with self.tree.place(path) as (at, name):
             try:
@@ -195,24 +196,24 @@ class Folder:
         return True
 
     def relative(self, path: object) -> str:
-        """Return the path inside the store: messages must not depend on where it lies."""
+        """Return the path inside the store, because no message may depend on where it lies."""
         text = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""
         return text.removeprefix(f"{self.root}/")
 
     def explain(self, error: OSError, path: str = "") -> str:
-        """Say which error it was and at which file of the store."""
+        """Return an error as text, with the file of the store that it concerns."""
         name = errno.errorcode.get(error.errno or 0, str(error.errno))
         where = self.relative(error.filename) or self.relative(path)
         return f"{name} at {where}: {error.strerror}" if where else f"{name}: {error.strerror}"
 
 
 def make_parents(folder: Folder, path: str) -> set[str]:
-    """Create what is missing between the store's root and a file.
+    """Create the missing folders between the store's root and a file.
 
-    Return the folders that have a new folder in them.
+    Returns the folders in which a folder was created.
     """
     for _ in range(_ATTEMPTS):
-        # A cleaner may remove one of them, empty as it is, before the next one is in it.
+        # A cleaner may remove a new folder while it is still empty.
         with contextlib.suppress(FileNotFoundError):
             return _make_parents(folder, path)
     return _make_parents(folder, path)
@@ -229,15 +230,15 @@ def _make_parents(folder: Folder, path: str) -> set[str]:
 
 
 def stamp_shard(folder: Folder, key: str) -> None:
-    """Give the shard a new mtime: a change inside a key folder shows there, and nowhere else."""
+    """Set the mtime of the key's shard to now, so that indexes see a change in a key folder."""
     with contextlib.suppress(OSError):
         folder.tree.touch(folder.shard(key))
 
 
 def listdir(folder: Folder, path: str) -> list[str]:
-    """Return the sorted names in a folder, none where it is missing, unreadable or a link.
+    """Return the sorted names in a folder, none if it is missing, unreadable or a link.
 
-    Following a link in a folder's place would let a cleaner delete outside the store.
+    Links are not followed, because a cleaner would then delete files outside of the store.
     """
     try:
         return sorted(folder.tree.names(path))
@@ -246,18 +247,18 @@ def listdir(folder: Folder, path: str) -> list[str]:
 
 
 def shards(folder: Folder, part: str) -> list[str]:
-    """Return the shards of `ac` or `cas`, as `ac/00`."""
+    """Return the shards of `ac`, `cas` or `rec`, each as `ac/00`."""
     return [f"{part}/{name}" for name in subfolders(folder, folder.part(part)) if is_shard(name)]
 
 
 def keys_of_shard(folder: Folder, shard: str) -> list[str]:
-    """Return every key that has a folder in `ac/00`."""
+    """Return every key that has a folder in a shard such as `ac/00`."""
     found = subfolders(folder, folder.part(shard))
     return [key for key in found if is_key(key) and key[:2] == shard[3:]]
 
 
 def subfolders(folder: Folder, path: str) -> list[str]:
-    """Return the sorted names of the folders in a folder, without links to some."""
+    """Return the sorted names of the folders in a folder, without symbolic links."""
     try:
         return sorted(folder.tree.subfolders(path))
     except OSError:

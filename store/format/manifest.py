@@ -1,4 +1,4 @@
-"""Manifest: what one entry is and which blobs it names <-> bytes (msgpack, sealed)."""
+"""Writes and reads manifests: what one entry is, and which blobs it names, as sealed msgpack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Factors: TypeAlias = tuple[tuple[str, str, str], ...]
 MAX_BYTES = 8 << 20
 _MAX_DEPTH = 32
 _MAX_BLOBS = 1024
-# deflate can't do better: a larger claim is a decompression bomb, not a blob.
+# The best ratio that deflate can reach. A blob that claims more is a decompression bomb.
 _MAX_RATIO = 1032
 _MAX_NAME = 128
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
@@ -31,7 +31,10 @@ _FACTOR = ("name", "value", "scope")
 
 
 class BlobRef(NamedTuple):
-    """One blob of an entry. `sha256` is of the stored bytes, which is also its file name."""
+    """One blob of an entry. `sha256`, the digest of the stored bytes, is also the file's name.
+
+    Sizes are in bytes; `logical_size` is the size before compression.
+    """
 
     name: str
     sha256: str
@@ -41,7 +44,10 @@ class BlobRef(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """One entry. `factors` are (name, value, scope) rows, opaque to the store."""
+    """What one entry is. The store does not interpret `factors`, rows of (name, value, scope).
+
+    `created` is in seconds since the epoch. `cost_seconds` is how long the compile took.
+    """
 
     key: str
     entry: str
@@ -54,13 +60,13 @@ class Manifest(NamedTuple):
     blobs: tuple[BlobRef, ...]
 
 
-_FIELDS = Manifest._fields  # as they are written
+_FIELDS = Manifest._fields  # in the order in which they are written
 
 
 class Draft(NamedTuple):
-    """What a publisher gives. `blobs` are logical bytes.
+    """An entry to be published. `blobs` hold uncompressed bytes.
 
-    The store compresses them where that pays, except those named in `uncompressed`.
+    The store compresses a blob where that pays, unless `uncompressed` names the blob.
     """
 
     key: str
@@ -74,12 +80,12 @@ class Draft(NamedTuple):
 
 
 def entry_id(key: str, kind: str, factors: Factors, about: Plain, blobs: list[Plain]) -> str:
-    """Name an entry by its content, so that equal results of two publishers are one entry."""
+    """Name an entry by the digest of its content: two publishers of one result make one entry."""
     return hashlib.sha256(FORMAT + pack([key, kind, blobs, about, factors])).hexdigest()
 
 
 def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manifest:
-    """Make the manifest of a draft; raises `Malformed` saying what of it can't be stored."""
+    """Make the manifest of a draft; raises `Malformed` if a part of it can't be stored."""
     about = _canonical(dict(draft.about), "about", 0)
     factors = tuple((str(a), str(b), str(c)) for a, b, c in draft.factors)
     refs = tuple(sorted(blobs, key=lambda ref: ref.name))
@@ -94,7 +100,7 @@ def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manife
         about=about,
         blobs=refs,
     )
-    # What a reader would refuse must not be written: it would be a miss for ever.
+    # A manifest that readers refuse must not be written: its entry would be a miss for ever.
     read_back = decode(encode(manifest), manifest.key)
     if read_back != manifest:
         raise Malformed("about does not survive encoding")
@@ -108,10 +114,10 @@ def encode(manifest: Manifest, secret: bytes | None = None) -> bytes:
 
 
 def decode(data: bytes, key: str, secret: bytes | None = None) -> Manifest:
-    """Check and decode; raises `Malformed` for anything else than what `encode` writes.
+    """Verify and decode a manifest; raises `Malformed` for bytes that `encode` would not write.
 
-    Given a secret, nothing is decoded before its signature for this key is verified
-    (`signing.Unsigned`).
+    With a secret, the signature for this key is verified before anything is decoded; raises
+    `signing.Unsigned` if that fails.
     """
     if len(data) > MAX_BYTES:
         raise Malformed(f"{len(data)} bytes can't be a manifest")
@@ -150,7 +156,7 @@ def _blob_rows(blobs: tuple[BlobRef, ...]) -> list[Plain]:
 
 
 def _canonical(value: Any, where: str, depth: int) -> Any:
-    """Plain data with sorted keys: dict order must not make two entries of one result."""
+    """Return plain data with sorted keys: the order of a dict must not make another entry."""
     kind = type(value)
     if kind is str or value is None:
         return value
@@ -166,7 +172,7 @@ def _canonical(value: Any, where: str, depth: int) -> Any:
         return [_canonical(item, where, depth + 1) for item in value]
     if kind not in (bool, int, float, bytes):
         raise Malformed(f"{where} holds a {kind.__name__}")
-    # NaN is equal to nothing, itself included: two equal entries would count as different.
+    # NaN does not equal itself, so that two equal entries would count as different.
     if value != value:  # noqa: PLR0124
         raise Malformed(f"{where} holds a NaN")
     return value

@@ -1,4 +1,4 @@
-"""Plain data <-> msgpack, with limits. Nothing in it names a type to build or code to run."""
+"""Encodes plain data as msgpack and decodes it within limits. Decoding never runs code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MAX_ITEMS = 1 << 17
 _MAX_BYTES = 1 << 26
 
 
-class Malformed(ValueError):  # a refusal inside this package, not an error of it
-    """Bytes or values that can't be what they should be. Never leaves the store."""
+class Malformed(ValueError):  # caught inside this package; users never see it
+    """Bytes or values that are not what they should be. Never leaves the store."""
 
 
 def pack(value: object) -> bytes:

@@ -1,9 +1,9 @@
-"""The stored form of a manifest, and the signature that binds the manifest to its key.
+"""Seals manifests and records: adds a digest and, with a secret, a signature for one key.
 
 Unsigned: body, sha256(tag, body). Signed: body, HMAC-SHA256(secret, tag, key, body) and
-sha256(tag, body, HMAC). The body names every blob by its digest, so the signature covers the blobs
-as well. The plain digest tells a damaged file, which goes to quarantine, from a file with another
-team's signature, which stays where it is.
+sha256(tag, body, HMAC). The body of a manifest names every blob by its digest, so the signature
+covers the blobs as well. The plain digest tells a damaged file, which goes to quarantine, from a
+file with another team's signature, which stays where it is.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DIGEST = 32
 _MAX_KEY_FILE = 4096
 
 
-class Unsigned(ValueError):  # a refusal inside this package, not an error of it
-    """Intact bytes that nobody who holds the key has signed for this place."""
+class Unsigned(ValueError):  # caught inside this package; users never see it
+    """Intact bytes that nobody with the signing key has signed for this place."""
 
 
 def seal(body: bytes, key: str, secret: bytes | None) -> bytes:
-    """Give a body its stored form, signed where there is a secret."""
+    """Return the stored form of a body, signed if there is a secret."""
     if secret is None:
         return body + hashlib.sha256(FORMAT + body).digest()
     mac = _mac(body, key, secret)
@@ -41,13 +41,12 @@ def seal(body: bytes, key: str, secret: bytes | None) -> bytes:
 
 
 def unseal(data: bytes, key: str, secret: bytes | None) -> bytes:
-    """Return the body; raises `Malformed` for damage and, given a secret, `Unsigned`.
+    """Return the body; raises `Malformed` for damage and, with a secret, `Unsigned`.
 
-    Without a secret a signed manifest is as good as any other: whoever asks that way trusts
-    the owner of the file.
+    Without a secret no signature is checked, because that caller trusts the owner of the file.
     """
     content, digest = data[:-_DIGEST], data[-_DIGEST:]
-    # The usual form first: each of the two takes a hash of all of it.
+    # The usual form is tried first, because each try hashes the whole content.
     if secret is None and _is_plain(content, digest):
         return content
     if len(content) > _DIGEST and hashlib.sha256(SIGNED + content).digest() == digest:
@@ -65,7 +64,7 @@ def _is_plain(content: bytes, digest: bytes) -> bool:
 
 
 def _mac(body: bytes, key: str, secret: bytes) -> bytes:
-    # A key is hex, so the NUL ends it: no other split of key and body gives the same bytes.
+    # The NUL ends the key, which is hex: no other split into key and body gives the same bytes.
     return hmac.digest(secret, SIGNED + key.encode("ascii") + b"\0" + body, "sha256")
 
 
@@ -75,9 +74,9 @@ def new_secret() -> str:
 
 
 def read_secret(path: Path, root: str) -> bytes | str:
-    """Return the signing key of a file, or say why the file can't be one."""
+    """Return the signing key in a file, or say why the file can't be used."""
     shown = f"the key file {path}"
-    # Followed where it is a link: a secret mounted into a container is one.
+    # Links are followed, because a secret that is mounted into a container is a link.
     real = os.path.realpath(path)
     if real.startswith(f"{os.path.realpath(root)}/"):
         return f"{shown} lies in the cache that it signs; keep it elsewhere"

@@ -1,1 +1,1 @@
-"""The system calls of the store, and whom a folder belongs to."""
+"""The system calls of the store, and the checks of who could have written a file or folder."""

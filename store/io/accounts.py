@@ -1,6 +1,6 @@
-"""Tells who is in which group now, by the databases of this host. Unknown means no.
+"""Tells which users are in a group now, by the user databases of this host. Unknown means no.
 
-Asked only for a file of another user, or for a folder that a group can write.
+Used only for a file of another user, or for a folder that a group can write.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import re
 import time
 
-# Someone who leaves a group is trusted for so long by a worker that lives on.
+# A running worker trusts a user who leaves the group for at most this long.
 _REMEMBERED_SECONDS = 60.0
 _MAX_REMEMBERED = 4096
 _NAME_SERVICES = "/etc/nsswitch.conf"
@@ -19,7 +19,7 @@ _members: dict[tuple[int, int], tuple[bool, float]] = {}
 
 
 def is_member(uid: int, group: int) -> bool:
-    """Tell whether a user is in a group now, be it the user's primary group."""
+    """Tell whether a user is in a group now; the user's primary group counts as well."""
     now = time.monotonic()
     known = _members.get((uid, group))
     if known is not None and now < known[1]:
@@ -42,9 +42,10 @@ def _groups_of(uid: int) -> list[int]:
 
 
 def is_mine_alone(group: int) -> bool:
-    """Tell whether nobody but this process's user and root is in a group.
+    """Tell whether only this process's user and root are in a group.
 
-    Such are the private groups of users, for which distributions set the umask to 002.
+    The private groups of users are such groups. Distributions that give each user one set the umask
+    to 002, so that this group can write the user's folders.
     """
     import grp
     import pwd
@@ -60,7 +61,7 @@ def is_mine_alone(group: int) -> bool:
     except (KeyError, OSError, ValueError):
         return False
     if me not in members and group in {os.getegid(), *os.getgroups()}:
-        return False  # a member that the lists do not know: there may be more
+        return False  # this user is a member that is not in the lists: there may be more
     return bool(members) and members <= {me, 0}
 
 

@@ -1,4 +1,4 @@
-"""Says which file system a folder lies on, by the magic numbers of statfs(2)."""
+"""Tells which file system a folder lies on, by the magic numbers of statfs(2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOST_AT_A_RESTART = {"tmpfs", "ramfs"}
 
 
 def is_local(path: str | int) -> bool:
-    """Tell whether this host alone keeps the times of the files in a folder, open or by path."""
+    """Tell whether a folder (path or descriptor) is local: only this host sets its files' times."""
     try:
         return syscalls.filesystem_magic(path) in LOCAL
     except OSError:

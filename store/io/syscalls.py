@@ -1,7 +1,8 @@
 """Every system call of the store goes through here, so that a test can number them and fail one.
 
-`at` is the descriptor of the folder that a name is in. A name that comes with `at` has no `/`, so
-no call passes through a link, even if somebody swaps a folder for a link in the meantime.
+`at` is the descriptor of the folder that a name is in. A call that opens or changes a file gets a
+name without `/` with `at`, so that the call passes through no link, even if somebody swaps a folder
+for a link in the meantime. Only `lstat` is also given paths of several names.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ def open_new(path: str, mode: int, at: int | None = None) -> int:
 
 
 def open_lock(path: str, at: int) -> int:
-    """Open an existing file to lock it and to write into it once it has been looked at."""
+    """Open an existing lock file to read and write, or only to read if writing is not allowed."""
     try:
         return os.open(path, _LOCK_FLAGS | os.O_RDWR, dir_fd=at)
     except PermissionError:
-        return os.open(path, _LOCK_FLAGS | os.O_RDONLY, dir_fd=at)  # enough to lock it
+        return os.open(path, _LOCK_FLAGS | os.O_RDONLY, dir_fd=at)  # that is enough to lock it
 
 
 def open_append(path: str, at: int) -> int:
-    """Open an existing file to write behind its end, never blocking on a planted FIFO."""
+    """Open an existing file to append to it, never blocking on a planted FIFO."""
     return os.open(path, _APPEND_FLAGS, dir_fd=at)
 
 
@@ -51,12 +52,12 @@ def open_folder(path: str, at: int | None = None) -> int:
 
 
 def step(name: str, at: int | None = None) -> int:
-    """Open a folder to go on from there, which asks for no permission to read it."""
+    """Open a folder only to open names in it, which needs no permission to list the folder."""
     return os.open(name, _STEP_FLAGS, dir_fd=at)
 
 
 def open_link(name: str, at: int) -> int:
-    """Open what has a name, a symbolic link itself rather than what it points to."""
+    """Open a file by its name; a symbolic link itself is opened, not its target."""
     return os.open(name, _LINK_FLAGS, dir_fd=at)
 
 
@@ -65,7 +66,7 @@ def close(fd: int) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Read `size` bytes, or fewer where the file ends before."""
+    """Read `size` bytes, or fewer if the file is shorter."""
     data = os.read(fd, size)
     if len(data) == size:
         return data
@@ -90,8 +91,8 @@ def text_of(path: str) -> str:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    # os.write returns a short count on a nearly full disk instead of failing: without the loop
-    # a torn file would count as written.
+    # On a nearly full disk os.write returns a short count instead of failing. Without the loop a
+    # torn file would count as written.
     rest = memoryview(data)
     while rest:
         written = os.write(fd, rest)
@@ -126,7 +127,7 @@ def fsync_path(path: str, at: int | None = None) -> None:
 
 
 def sync_filesystem(fd: int) -> None:
-    """Make all that was written to the file system of an open folder survive a power cut."""
+    """Sync the whole file system of an open folder, so that all files in it survive a power cut."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -136,7 +137,7 @@ def sync_filesystem(fd: int) -> None:
 
 
 def rename(source: str, target: str, at: int | None = None, to: int | None = None) -> None:
-    # The rule asks for pathlib; str paths keep the hot path free of Path objects.
+    # ruff asks for pathlib; str paths keep Path objects out of the hot path.
     os.rename(source, target, src_dir_fd=at, dst_dir_fd=to)
 
 
@@ -158,13 +159,13 @@ def names(fd: int) -> list[str]:
 
 
 def some_names(fd: int, count: int) -> list[str]:
-    """Return so many of the names in an open folder at most, those that come first."""
+    """Return at most `count` of the names in an open folder, in the folder's own order."""
     with os.scandir(fd) as found:
         return [entry.name for entry in islice(found, count)]
 
 
 def subfolders(fd: int) -> list[str]:
-    """Return the names of the folders in an open folder, without links to some."""
+    """Return the names of the folders in an open folder, without symbolic links."""
     with os.scandir(fd) as found:
         return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
 
@@ -182,12 +183,12 @@ def lstat(path: str, at: int | None = None) -> os.stat_result:
 
 
 def readlink(fd: int) -> str:
-    """Return where a symbolic link that is open points to."""
+    """Return the target of an open symbolic link."""
     return os.readlink("", dir_fd=fd)
 
 
 def touch(name: str, at: int) -> None:
-    """Set the times to now. Explicit times would need ownership; `None` only needs write access."""
+    """Set a file's times to now. Explicit times would need ownership; `None` needs write access."""
     os.utime(name, None, dir_fd=at, follow_symlinks=False)
 
 
@@ -200,7 +201,7 @@ def set_group(fd: int, group: int) -> None:
 
 
 def has_access_list(fd: int) -> bool:
-    """Tell whether more users can write than the mode of an open file or folder says: POSIX ACL."""
+    """Tell whether a POSIX ACL may let more users write than the mode of an open file says."""
     try:
         os.getxattr(f"/proc/self/fd/{fd}", "system.posix_acl_access")
     except OSError as error:
@@ -231,7 +232,7 @@ def is_folder(status: os.stat_result) -> bool:
 
 
 def filesystem_magic(path: str | int) -> int:
-    """Return the file system's magic number (statfs(2)), which `os` does not give."""
+    """Return the file system's magic number by statfs(2), which `os` does not offer."""
     import ctypes
 
     # The buffer is larger than any struct statfs; its first field is a long on every Linux.

@@ -1,8 +1,8 @@
-"""Reaches the files of a store through open descriptors of folders.
+"""Opens the files of a store through open descriptors of folders, never through a link.
 
-The folder of the store is opened once, after the way to it was checked. From there, each folder is
-opened by its name in the folder above, and never through a link. So nobody who swaps a folder for
-another one can lead a reader or a cleaner somewhere else.
+The folder of the store is opened once, after each folder on the path to it was checked. From there,
+each folder is opened by its name in the folder above. So nobody who swaps a folder for another one
+can lead a reader or a cleaner somewhere else.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from npugx_cache.config import TrustMode
 
-# What a call says when a folder was removed, or when its descriptor was closed behind our back, as
-# a process does that turns itself into a daemon.
+# The errors of a call whose folder was removed, or whose descriptor was closed by other code of the
+# process, as when a process turns itself into a daemon.
 _REPLACED = frozenset({errno.ENOENT, errno.ESTALE, errno.EBADF, errno.ENOTDIR})
-_PART = 2  # names, as in v1/ac
+_PART = 2  # how many names a part of the store has, as in v1/ac
 
 
 class _Held:
-    """An open folder. Closed when nobody holds it any more.
+    """An open folder. Its descriptor is closed when nobody refers to the object any more.
 
-    A number that is closed while another thread is about to use it may be a different folder by
-    then.
+    If it were closed earlier, another thread that is about to use the number could meet a different
+    folder, because the system gives out numbers again.
     """
 
     __slots__ = ("fd", "identity")
@@ -41,7 +41,7 @@ class _Held:
         self.identity = status.st_dev, status.st_ino
 
     def is_open(self, fstat: Callable[[int], os.stat_result] = syscalls.fstat) -> bool:
-        """Tell whether the number still is this folder."""
+        """Tell whether the descriptor still refers to this folder."""
         try:
             status = fstat(self.fd)
         except OSError:
@@ -49,23 +49,23 @@ class _Held:
         return (status.st_dev, status.st_ino) == self.identity
 
     def has_a_name(self) -> bool:
-        """Tell whether the folder was not removed. One that was moved away has a name."""
+        """Tell whether the folder still exists, if only under another name."""
         try:
             return syscalls.fstat(self.fd).st_nlink > 0
         except OSError:
             return False
 
     def __del__(self, close: Callable[[int], None] = syscalls.close) -> None:
-        # The functions are bound as defaults: at the end of an interpreter modules are empty.
+        # The functions are bound as defaults, because modules are empty when an interpreter ends.
         if hasattr(self, "identity") and self.is_open():
             close(self.fd)
 
 
 class Tree:
-    """The open folder of a store. Opens itself at the first use, where that was not done before.
+    """The open folder of a store. If `open` was not called, the first use opens the folder.
 
-    Paths are those inside the store. What raises, raises OSError with such a path. Forked children
-    share the descriptors of their parent; no program that is started gets them.
+    Paths are relative to the store, also in the OSErrors that the methods raise. Forked children
+    share the descriptors of their parent; programs that are started don't inherit them.
     """
 
     __slots__ = ("_parts", "_root", "_trust", "path")
@@ -74,13 +74,14 @@ class Tree:
         self.path = path
         self._trust = trust
         self._root: _Held | None = None
-        # The folders of the version folder that were used, such as v1/ac: they are used again.
+        # The parts that were opened, such as v1/ac, kept open because they are used again.
         self._parts: dict[str, _Held] = {}
 
     def open(self, make: int | None = None) -> os.stat_result | str:
-        """Open the folder at the path; say why it can't be trusted. Raises OSError.
+        """Open the folder; return its status, or why it can't be trusted. Raises OSError.
 
-        Where it is open already, and the path leads to it, nothing changes.
+        `make` is the mode with which missing folders are created, or None to create none. If the
+        folder is open already, and the path still leads to it, nothing changes.
         """
         found = open_root(self.path, self._trust, make)
         if isinstance(found, str):
@@ -96,9 +97,9 @@ class Tree:
         return found.status
 
     def held(self, part: str = "") -> _Held:
-        """Return a part, such as v1 or v1/ac, or the whole, and keep it open.
+        """Return a part of the store, such as v1 or v1/ac, or the whole store, and keep it open.
 
-        Its descriptor stays what it is for as long as the caller keeps the answer.
+        The descriptor stays valid as long as the caller keeps the returned object.
         """
         if not part:
             return self._whole()
@@ -125,7 +126,7 @@ class Tree:
     def is_in_place(self) -> bool:
         """Tell whether the path still leads to the folder that is open; raises OSError.
 
-        Parts of it that were replaced are opened again at their next use.
+        Parts of the store that were replaced are opened again at their next use.
         """
         whole = self._root
         if whole is None or not whole.is_open() or not _is(whole, syscalls.stat(self.path)):
@@ -134,11 +135,11 @@ class Tree:
         return True
 
     def _drop_replaced(self, whole: _Held) -> bool:
-        """Forget the parts whose names lead elsewhere by now; tell whether there were any."""
+        """Forget the parts that were replaced; tell whether there were any."""
         dropped = False
         for part, held in list(self._parts.items()):
             with contextlib.suppress(OSError):
-                # A look and no more: whatever it passes through, nothing is opened this way.
+                # Only lstat: nothing is opened by this path, whatever links it passes through.
                 if held.is_open() and _is(held, syscalls.lstat(part, whole.fd)):
                     continue
             self._parts.pop(part, None)
@@ -146,16 +147,19 @@ class Tree:
         return dropped
 
     def enter(self, path: str, *, to_list: bool = False) -> int:
-        """Open a folder; the caller closes it. `to_list`: its names can be read, or be synced."""
+        """Open a folder; the caller closes it. `to_list`: its names can be listed or synced."""
         part, names = _split(path)
         return self.open_below(
             part, names or ["."], syscalls.open_folder if to_list else syscalls.step
         )
 
     def open_below(self, part: str, names: list[str], opening: Callable[[str, int], int]) -> int:
-        """Open what has the last of these names below a part; the caller closes it."""
+        """Open the last of these names; the others are the folders on the way from the part.
+
+        The caller closes the returned descriptor.
+        """
         try:
-            held = self._parts.get(part) or self.held(part)  # until the call is over
+            held = self._parts.get(part) or self.held(part)  # keeps it open until the call is over
             return _descend(held.fd, names, opening)
         except OSError as error:
             if not self._renewed(error, part, names[0]):
@@ -165,16 +169,16 @@ class Tree:
         return _descend(held.fd, names, opening)
 
     def _renewed(self, error: OSError, part: str, name: str) -> bool:
-        """Tell whether what a call failed at was replaced since it was opened.
+        """Tell whether a call failed because a folder was replaced, so that a retry may succeed.
 
-        It is then opened again at its next use, and all of it where the whole was replaced. `name`
-        is what was looked for in the part.
+        Parts that were replaced are opened again at their next use. If the whole store was
+        replaced, the new one is opened now. `name` is the name that the call looked up in the part.
         """
         if error.errno not in _REPLACED:
             return False
         held = self._parts.get(part)
         if held is not None and error.errno == errno.ENOENT and held.has_a_name():
-            return False  # something in it is missing, as at every miss
+            return False  # only a file in the part is missing, as at every miss
         whole = self._whole()
         dropped = self._drop_replaced(whole)
         try:
@@ -186,7 +190,7 @@ class Tree:
 
     @contextlib.contextmanager
     def place(self, path: str) -> Iterator[tuple[int, str]]:
-        """Open the folder that something lies in, for as long as the caller works in it."""
+        """Yield the open folder that `path` lies in, and the last name of the path."""
         folder, _, name = path.rpartition("/")
         part, names = _split(folder)
         try:
@@ -201,14 +205,14 @@ class Tree:
             yield at, name
         except OSError as error:
             self._renewed(error, part, name)  # for the next try
-            error.filename = path  # a call knows the last name only
+            error.filename = path  # the call itself knows only the last name
             raise
         finally:
             if names:
                 syscalls.close(at)
 
     def open_read(self, path: str) -> int:
-        # No `place`: on the way of a hit every step counts.
+        # Without `place`, because this is the hot path of a hit.
         part, _, rest = path.partition("/")
         below, _, rest = rest.partition("/")
         if not rest:
@@ -259,7 +263,7 @@ class Tree:
             syscalls.close(fd)
 
     def subfolders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, without links to some."""
+        """Return the names of the folders in a folder, without symbolic links."""
         fd = self.enter(path, to_list=True)
         try:
             return syscalls.subfolders(fd)
@@ -272,18 +276,18 @@ def _is(held: _Held, status: os.stat_result) -> bool:
 
 
 def _split(folder: str) -> tuple[str, list[str]]:
-    """Return the part of a store that a folder is, or is in, and the names below that part."""
+    """Split a folder's path into its part of the store, such as v1/ac, and the names below it."""
     names = folder.split("/") if folder else []
     return "/".join(names[:_PART]), names[_PART:]
 
 
 def _descend(at: int, names: list[str], opening: Callable[[str, int], int]) -> int:
-    """Open what has the last name, by the folders on the way to it, none of them a link."""
+    """Open the last name, through the folders with the other names, following no link."""
     if len(names) == 1:
         return opening(names[0], at)
     below = syscalls.step(names[0], at)
     try:
-        # Two names are those of a hit.
+        # Fast path: a hit has two names.
         if len(names) == 2:
             return opening(names[1], below)
         return _descend(below, names[1:], opening)

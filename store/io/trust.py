@@ -1,7 +1,7 @@
 """Tells whether only people whom the user trusts can have written a file or folder.
 
-Trust `private`: this user and root, and nobody else can write. `group`: the members of the group of
-the store's folder as well. `signed`: anybody; there the signature of an entry says whose it is.
+Trust `private`: only this user and root may write. `group`: the members of the group of the store's
+folder may write as well. `signed`: anybody may write, because signatures prove the origin.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _OTHER_FOLDER = "or name another folder with NPUGX_CACHE_DIR"
 _ALL_IDS = ["0", "0", "4294967295"]
 _USUAL_OVERFLOW = 65534
 _NONE = -1
-# By kind of id, as they were when a store was last opened.
+# The answers of `unmapped` by kind of id; `open_root` clears them.
 _unmapped: dict[str, int] = {}
 
 
 def unmapped(kind: str) -> int:
-    """Return the id ("uid", "gid") that every id unknown to this user namespace is shown as.
+    """Return the id that the kernel shows for each id that this user namespace does not know.
 
-    What has it is nobody's, also if this process has it: an unknown user's folder would look like
-    one's own. -1, which is no id, where the namespace knows all.
+    `kind` is "uid" or "gid". A file with this id never counts as ours, even if this process has the
+    id too, because the folder of an unknown user would then look like ours. Returns -1, which is no
+    id, if the namespace knows all ids.
     """
     found = _unmapped.get(kind)
     if found is None:
@@ -51,7 +52,7 @@ def _look_up_unmapped(kind: str) -> int:
 
 
 def _has_no_namespaces() -> bool:
-    """Tell whether the kernel has no user namespaces; where /proc is missing nobody knows."""
+    """Tell whether the kernel has no user namespaces; False without /proc, which would tell."""
     try:
         syscalls.stat("/proc/self/status")
         syscalls.stat("/proc/self/uid_map")
@@ -64,14 +65,14 @@ def _has_no_namespaces() -> bool:
 
 def is_ours(uid: int) -> bool:
     """Tell whether a user id is this process's or root's."""
-    # Asked for each file that is read: a set would be made each time.
+    # Runs for each file that is read, so it makes no set of the two ids.
     return (uid == os.geteuid() or uid == 0) and uid != unmapped("uid")
 
 
 def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str | None:
-    """Say why something with this owner and mode is not trusted, or None.
+    """Return why a file or folder with this owner and mode is not trusted, or None.
 
-    `group` is the group of the store's folder, where its members are trusted.
+    `group` is the group of the store's folder; under trust `group` its members are trusted.
     """
     if trust == "signed":
         return None
@@ -82,7 +83,7 @@ def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str
     if ours and not mode & stat.S_IWGRP:
         return None
     if trust == "group":
-        # In a folder that only the group can write, a file of this group is a member's.
+        # Only members can write the folder, so a member has made each file of this group in it.
         if (not ours or mode & stat.S_IWGRP) and status.st_gid != group:
             who = "its group can write it" if ours else f"owned by uid {uid}"
             return f"{who}, and it is of group {status.st_gid} instead of {group}"
@@ -105,7 +106,7 @@ def _not_a_member(uid: int, group: int | None) -> str:
 
 
 def _is_member(uid: int, group: int | None) -> bool:
-    # Looked up where it is needed: a folder of one user never asks.
+    # Imported where it is needed: a folder of one user never needs it.
     from npugx_cache.store.io.accounts import is_member
 
     if group is None or uid == unmapped("uid") or group == unmapped("gid"):
@@ -114,18 +115,18 @@ def _is_member(uid: int, group: int | None) -> bool:
 
 
 class Opened(NamedTuple):
-    """The folder of a store, open, and whose it is."""
+    """The open folder of a store, with its owner and mode."""
 
     fd: int
     status: os.stat_result
 
 
 def open_root(root: str, trust: TrustMode, make: int | None = None) -> Opened | str:
-    """Open a folder that can hold a trusted store, or say why it can't.
+    """Open the folder of a store, or return why a store in this folder can't be trusted.
 
-    Where `make` is given, folders that are missing are made with that mode. The way to the folder
-    is walked by descriptors: what is looked at is what is used, and a folder on the way that is
-    swapped later changes nothing. Raises OSError where the folder can't be opened.
+    If `make` is given, missing folders are created with that mode. The path to the folder is walked
+    by descriptors, so that the folders that are checked are the folders that are used; to swap one
+    of them later changes nothing. Raises OSError if the folder can't be opened.
     """
     _unmapped.clear()  # this process may have entered a user namespace since
     way = _Way(root, trust, make)
@@ -147,9 +148,9 @@ def open_root(root: str, trust: TrustMode, make: int | None = None) -> Opened | 
 
 
 def check_root(root: str, trust: TrustMode) -> int | str:
-    """Return the group of a folder that can hold a trusted store, or say why it can't.
+    """Check a folder as `open_root` does; return its group, or why it can't be trusted.
 
-    Raises OSError where it can't be looked at.
+    Raises OSError if the folder can't be opened.
     """
     found = open_root(root, trust)
     if isinstance(found, str):
@@ -177,7 +178,7 @@ def check_folder(
 
 
 def _check_group(root: str, status: os.stat_result) -> str | None:
-    """Say why a folder of a member of the group is not one that the group shares, or None."""
+    """Return why another user's folder is not one that the group shares, or None."""
     if is_ours(status.st_uid):
         return None
     owner, group = status.st_uid, status.st_gid
@@ -194,12 +195,12 @@ def _check_group(root: str, status: os.stat_result) -> str | None:
 
 
 class _Way:
-    """The way to a store's folder, walked as the kernel does, link by link.
+    """Walks the path to a store's folder as the kernel does, link by link, and checks each folder.
 
-    Whoever can replace a folder on it chooses what is found at its end: a folder of the user's own
-    with a stranger's files in it, for one. Under trust `signed` the files prove whose they are;
-    there only links that strangers planted are refused, which would have a worker make its folders
-    among the user's other files.
+    Whoever can replace a folder on the path chooses the folder at its end, such as another folder
+    of the same user that holds a stranger's files. Under trust `signed` the files prove their
+    origin, so only links that strangers planted are refused: through such a link a worker would
+    create its folders among the user's other files.
     """
 
     def __init__(self, root: str, trust: TrustMode, make: int | None) -> None:
@@ -207,14 +208,15 @@ class _Way:
         self._trust = trust
         self._make = make
         self._pending = root.split("/")[::-1]
-        self._of_links = len(self._pending)  # names further up were not given by the user
+        # A name after which at least this many are pending came from a link, not from the user.
+        self._of_links = len(self._pending)
         self._links = 0
         self._shown = ""
-        # Folders that the members of the store's group must answer for, once that is known.
+        # Folders that are trusted only if the store's group is, which is known at the end.
         self._others: list[tuple[str, os.stat_result]] = []
 
     def walk(self) -> int | str:
-        """Return the descriptor of the folder at the end, or say who could redirect the way."""
+        """Return the descriptor of the folder at the end, or why the path to it is not trusted."""
         current = syscalls.step("/")
         try:
             while self._pending:
@@ -253,7 +255,7 @@ class _Way:
                     raise
                 return self._follow(name, at)
         except OSError as error:
-            error.filename = shown  # the call knows the last name only
+            error.filename = shown  # the call itself knows only the last name
             raise
         self._shown = shown
         return found
@@ -264,11 +266,11 @@ class _Way:
         except FileExistsError:
             return
         if self._trust == "group" and not any(self._pending):
-            # A umask of 022 must not shut the others out of a folder that they are to share.
+            # A umask of 022 must not keep the other members out of a folder that they share.
             share_folder(name, at, self._make or 0, None)
 
     def _follow(self, name: str, at: int) -> int | str:
-        """Go on where a symbolic link points to; return the descriptor to start from."""
+        """Continue at the target of a symbolic link; return the descriptor to continue from."""
         shown = f"{self._shown}/{name}"
         link = syscalls.open_link(name, at)
         try:
@@ -294,12 +296,12 @@ class _Way:
         return syscalls.step(".", at)
 
     def _fault(self, at: int) -> str | None:
-        """Say why a folder in which the next name is looked up is not trusted, or None."""
+        """Return why the folder in which the next name is looked up is not trusted, or None."""
         if self._trust == "signed":
             return None
         status = syscalls.fstat(at)
         if not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and is_ours(status.st_uid):
-            return None  # as nearly all are
+            return None  # the usual case
         path = self._shown or "/"
         fault = _check_parent(path, status, at, None)
         if fault is not None and self._trust == "group":
@@ -308,7 +310,7 @@ class _Way:
         return fault
 
     def fault_for(self, group: int) -> str | None:
-        """Say which folder on the way the group of the store can't answer for, or None."""
+        """Return why a folder on the path is not trusted although this group is, or None."""
         for path, status in self._others:
             fault = _check_parent(path, status, None, group)
             if fault is not None:
@@ -319,13 +321,13 @@ class _Way:
 def _check_parent(
     path: str, status: os.stat_result, at: int | None, group: int | None
 ) -> str | None:
-    """Say who could replace what lies in a folder, or None. `group`: its members are trusted."""
+    """Return who could replace a file in this folder, or None. Members of `group` are trusted."""
     mode, uid, gid = status.st_mode, status.st_uid, status.st_gid
     if not is_ours(uid) and not _is_member(uid, group):
         fault = _foreign(uid) if group is None else _not_a_member(uid, group)
         remedy = f"chown {os.geteuid()}"
     elif mode & stat.S_ISVTX:
-        return None  # there only the owner of a folder can replace it
+        return None  # in a folder with the sticky bit, only a file's owner can replace the file
     elif mode & stat.S_IWOTH:
         fault, remedy = "everybody can write it, and it has no sticky bit", "chmod +t"
     elif mode & stat.S_IWGRP and not (gid == group and gid != unmapped("gid")):
@@ -360,14 +362,14 @@ def share_folder(name: str, at: int, mode: int, group: int | None) -> None:
 
 
 def share(fd: int, mode: int, group: int | None) -> None:
-    """Give the group what this process has just made; left as it is where that is not allowed."""
+    """Let the group use a file or folder that this process has just made. Best effort."""
     try:
         status = syscalls.fstat(fd)
         if group is not None and status.st_gid != group:
             syscalls.set_group(fd, group)
         syscalls.set_mode(fd, status.st_mode & (stat.S_ISGID | stat.S_ISVTX) | mode)
     except OSError:
-        pass  # of a group that this process is not in: its own files stay its own
+        pass  # this process is not in the group: the file keeps its group and mode
 
 
 def quoted(path: str) -> str:

@@ -1,1 +1,1 @@
-"""What a person asks of a store: check all of it, move entries, find out what is wrong with it."""
+"""Tools for people: verify a whole store, copy entries between stores, examine a folder."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bad:
-    """A file that is not what its place says. `repaired`: it is in quarantine now."""
+    """A file that can't be used. `repaired`: the file was moved to quarantine."""
 
     path: str
     reason: str
@@ -40,10 +40,11 @@ class VerifyReport:
 def verify(
     folder: Folder, *, repair: bool, progress: Callable[[int], None] | None = None
 ) -> VerifyReport:
-    """Verify every manifest and blob; `folder` is read-only unless `repair`.
+    """Verify every manifest and blob; the caller passes a read-only `folder` unless `repair`.
 
-    A bad file is moved away, and so is a manifest whose blob is bad or gone: the next publish of
-    that entry heals both. What is merely not trusted or can't be read now stays.
+    `repair` moves a damaged file to quarantine, and also a manifest whose blob is damaged or
+    missing, so that the next publish of the entry writes both again. A file that is only not
+    trusted, or can't be read at the moment, stays.
     """
     report = VerifyReport()
     known: dict[str, str | None] = {}
@@ -80,7 +81,7 @@ def _verify_entry(
             continue
         path = folder.manifest(manifest.key, manifest.entry)
         reason = f"its blob {ref.name} is unusable: {fault}"
-        # Only what will stay so: a blob that can't be read just now may be readable tomorrow.
+        # Only a fault that stays: a blob that can't be read just now may be readable tomorrow.
         gone = not blobs.is_there(folder, ref) or "does not decompress" in fault
         if repair and gone:
             quarantine(folder, path, reason, None)
@@ -96,7 +97,7 @@ def _verify_blob(
     *,
     repair: bool,
 ) -> str | None:
-    """Return why a blob is unusable, or None. The same file is read once."""
+    """Return why a blob is unusable, or None. An intact file is read only once."""
     if ref.sha256 in known and known[ref.sha256] is None:
         return None
     if ref.sha256 not in known:
@@ -113,7 +114,7 @@ def _verify_blob(
         return None
     if ref.sha256 not in known:
         known[ref.sha256] = data.reason
-        if "ENOENT" in data.reason:  # there is no bad blob, only a manifest that lacks one
+        if "ENOENT" in data.reason:  # the blob is missing: the manifest is bad, not a blob
             report.blobs -= 1
             return data.reason
         _note(folder, folder.blob(ref.sha256), data.reason, report, repair=repair)

@@ -1,7 +1,7 @@
-"""Bundles: entries in a tar file whose bytes depend on nothing but the entries.
+"""Writes and reads bundles: entries in a tar file whose bytes depend only on the entries.
 
-The members lie as in a store, so that plain `tar -x` makes one as well. Blobs come first: a
-reader that is killed half-way leaves blobs that nothing names and no entry without its blobs.
+The members lie as in a store, so that plain `tar -x` makes a store as well. Blobs come first, so
+that a reader that is killed leaves unused blobs at worst, and never an entry without its blobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class BundleReport:
-    """What was written to a bundle or taken from one. `refused` are names with a reason each."""
+    """What was written to a bundle or read from one. `refused` holds (name, reason) pairs."""
 
     entries: list[Manifest] = field(default_factory=list)
     blobs: int = 0
@@ -37,7 +37,7 @@ class BundleReport:
 
 
 def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> BundleReport:
-    """Write the entries at these (key, entry) to `out`, without those that don't verify.
+    """Write the entries at `places`, pairs of (key, entry), to `out`; refuse bad ones.
 
     Raises OSError of `out`.
     """
@@ -72,17 +72,18 @@ def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> B
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    # A TarInfo made by hand has no owner, no time and a fixed mode.
+    # A TarInfo made by hand has no owner, no time and a fixed mode: nothing but contents counts.
     member = tarfile.TarInfo(name)
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))
 
 
 def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
-    """Take over what a bundle holds, everything verified as on a read.
+    """Copy the entries of a bundle into the store, after verifying them as on a read.
 
-    `sign`: whoever calls vouches for the bundle; its entries are signed with the store's key.
-    Raises OSError of the store and of `source`, `tarfile.TarError` where that is no tar file.
+    `sign`: the caller vouches for the bundle, so its signatures are not checked and its entries are
+    signed with the store's key. Raises OSError of the store and of `source`, and
+    `tarfile.TarError` if `source` is no tar file.
     """
     try:
         return _unpack(folder, source, sign=sign)
@@ -103,7 +104,7 @@ def _unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
                     manifests.append((member, key, entry))
                 case None if member.name != "CACHEDIR.TAG" and not member.isdir():
                     report.refused.append((member.name[:200], "not a file of a cache"))
-        # Synced at once and not file by file, the blobs before any manifest names them.
+        # One sync for all files. The blobs are synced before any manifest names them.
         folder.tree.sync_filesystem()
         for member, key, entry in manifests:
             _unpack_manifest(folder, tar, member, (key, entry), sign=sign, report=report)
@@ -112,9 +113,12 @@ def _unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
 
 
 def _place(member: tarfile.TarInfo) -> tuple[str, str] | tuple[str, str, str] | None:
-    """Take no name but those that the store itself gives: nothing can point outside of it."""
+    """Return where a member belongs, or None if the store itself never gives such a name.
+
+    So no member can be written outside of the store.
+    """
     parts = member.name.removeprefix("./").split("/")
-    # A sparse member claims terabytes in a few bytes.
+    # A sparse member can claim terabytes in a few bytes.
     if not member.isreg() or member.issparse() or parts[0] != layout.VERSION:
         return None
     match parts[1:]:

@@ -1,4 +1,4 @@
-"""Doctor: whether a folder can do what a store needs, tried for real with a second process."""
+"""Tests whether a folder supports what a store needs, by trying it with a second process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TAKEOVER = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at. `detail` says what was found, and what to do where it is not ok."""
+    """The result of one test. `detail` says what was found and, if not ok, what follows from it."""
 
     name: str
     verdict: Verdict
@@ -38,7 +38,7 @@ class Finding:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Look at the folder of the settings. What is tried is tried in a folder of its own in it."""
+    """Test the cache folder of the settings. Files are written only in a temporary folder in it."""
     yield from _trust(settings)
     root = str(settings.cache_dir)
     try:
@@ -173,7 +173,7 @@ def _locks(place: str, other: _Other) -> Iterator[Finding]:
 
 
 class _Other:
-    """The second process."""
+    """The second process, which runs `probe`."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -1,6 +1,7 @@
-"""The other process of `doctor`: tries on a folder what a second worker would.
+"""The second process of `doctor`: does to a folder what a second worker would do.
 
-Run as a script, by path: it imports nothing of the package. One request per line, one answer.
+It runs as a script, by path, and imports nothing of the package. It reads one request per line and
+writes one line as the answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 
 
 def answer(request: str, path: str, held: dict[str, int]) -> str:
-    """Do one thing and say what came of it: yes, no, the contents, or the error."""
+    """Do what a request asks; return "yes", "no", the contents of a file, or the error."""
     try:
         if request == "create":
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -35,7 +36,7 @@ def answer(request: str, path: str, held: dict[str, int]) -> str:
 
 
 def as_line(request: str, path: str) -> str:
-    """Return what `serve` reads; the path in hex, because it need be neither UTF-8 nor one line."""
+    """Return a request for `serve`; its path is in hex, because a path may hold any bytes."""
     return f"{request} {os.fsencode(path).hex()}\n"
 
 

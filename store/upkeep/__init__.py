@@ -1,1 +1,1 @@
-"""What keeps a store small and known: limits, cleaning, usage, the index behind `ls`."""
+"""Keeps a store within its limits, counts hits, and keeps the index behind `npugx-cache ls`."""

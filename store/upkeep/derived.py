@@ -1,9 +1,9 @@
 """Host-local databases of derived data: diskcache without pickle, in the user's state folder.
 
-Nothing of this lies in the shared folder, because SQLite on a network file system corrupts. A
-failure here is a DEBUG line only, because derived data can be derived again. A folder that others
-can write or have put there is not used at all: through a link in the place of a database, this
-process would write into any other database of the user.
+They don't lie in the shared folder, because SQLite corrupts databases on network file systems. A
+failure here is only a DEBUG line, because derived data can be derived again. A folder that others
+can write or have created is not used at all: through a link that they put in the place of a
+database, this process would write into another database of the user.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _said: set[str] = set()
 
 
 class Untrusted(Exception):
-    """The state folder may be somebody else's; the text says what is wrong with it."""
+    """Others may control the state folder; the text says what is wrong with it."""
 
 
 class Derived:
-    """One database per kind and store. Opened for each operation: all are off the hit path.
+    """One database per kind of data and store. Each operation opens it; no hit does.
 
-    `state` is settled when this is made, by the environment where it is not given.
+    `state` is the state folder. If it is not given, the environment names it now and not later.
+    Stores of one folder with different `mark`s have different databases.
     """
 
     def __init__(self, kind: str, root: str, *, state: Path | None = None, mark: str = "") -> None:
@@ -51,9 +52,9 @@ class Derived:
         return self._state / self.kind / hashlib.sha256(name).hexdigest()[:16]
 
     def rows(self) -> list[tuple[Any, Any]]:
-        """Return (key, msgpack bytes) of every value, none where there is no database.
+        """Return (key, msgpack bytes) of every value, none if there is no database.
 
-        Read without diskcache, which writes settings on every opening and takes 20 ms.
+        Reads without diskcache, which writes settings whenever it opens and takes 20 ms.
         """
         if not self.exists():
             return []
@@ -72,7 +73,7 @@ class Derived:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
-        """Open it as a `diskcache.Cache`, created where it is missing."""
+        """Open the database as a `diskcache.Cache`, and create it if it is missing."""
         import diskcache
 
         from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainDisk
@@ -95,17 +96,17 @@ class Derived:
     def exists(self) -> bool:
         try:
             return (self.folder() / _DATABASE).is_file()
-        except OSError:  # a state folder of somebody else, after a change of users
+        except OSError:  # the state folder of another user, after a change of users
             return False
 
     @contextlib.contextmanager
     def harmless(self, doing: str) -> Iterator[None]:
-        """Turn every failure into a DEBUG line, and drop a database that is none."""
+        """Turn every failure into a log line, and delete a file that is no database."""
         try:
             yield
         except Untrusted as error:
             _say_once(f"no hits are counted, and listings take longer: {error}")
-        except Exception as error:  # noqa: BLE001  # diskcache's own failures are of every kind
+        except Exception as error:  # noqa: BLE001  # diskcache raises errors of many types
             debug(f"{doing} {self.kind} failed: {error!r}")
             if type(error).__name__ == "DatabaseError":
                 self._reset()
@@ -117,7 +118,7 @@ class Derived:
 
 
 def _make(folder: Path) -> None:
-    """Create what is missing, for this user alone, and not in a place that somebody else rules."""
+    """Create missing folders for this user alone; raise `Untrusted` if others control the place."""
     missing = [folder]
     while not os.path.lexists(missing[-1].parent):
         missing.append(missing[-1].parent)
@@ -164,6 +165,6 @@ def _say_once(text: str) -> None:
 
 
 def debug(text: str) -> None:
-    import logging  # for `ls`, which has no other use for it, 5 ms
+    import logging  # here, because it takes 5 ms and `npugx-cache ls` does not need it otherwise
 
     logging.getLogger("npugx_cache").debug("%s", text)

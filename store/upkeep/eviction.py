@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from npugx_cache.store.upkeep.index import Overview
     from npugx_cache.store.upkeep.usage import Use
 
-_CHEAPEST = 0.01  # seconds: a compile that took nothing is not worth nothing
+_CHEAPEST = 0.01  # seconds; with a cost of 0, size and last use would not count at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How a prune goes about it. `protect` is the entry that must stay: the newest one.
+    """How a prune proceeds. `protect` is the id of the entry that must stay: the newest one.
 
-    `low_water` is the share of a limit to prune down to once that is exceeded. `room` asks for so
-    many bytes on a full disk, whatever the policy.
+    `deadline` is in seconds of `time.monotonic`. `low_water` is the fraction of a limit to prune
+    down to once the limit is exceeded. `room` is how many bytes are needed on a full disk; the
+    limits of the policy don't count then.
     """
 
     dry_run: bool = False
@@ -37,7 +38,7 @@ class Limits:
 
 
 class Inventory:
-    """What lies in a store, a list per property: an object per entry would take too long."""
+    """What lies in a store, as one list per property: one object per entry would be too slow."""
 
     def __init__(self, seen: Overview) -> None:
         self.started = time.time()
@@ -48,7 +49,7 @@ class Inventory:
         self.blobs = list(map(int, seen.columns.numbers("blobs")))
         self.digests = seen.columns.digests()
         self.files = seen.blob_sizes()
-        # Of each of `digests`, None where there is no such file.
+        # The size of each of `digests`, None if there is no such file.
         self.sizes = list(map(self.files.get, self.digests))
         self.named = set(self.digests)
         self._first = [0, *accumulate(self.blobs)]
@@ -68,16 +69,16 @@ class Inventory:
 
     @cached_property
     def shared(self) -> Counter[bytes]:
-        """How many entries name a blob, of those that more than one names."""
+        """How many times a blob is named, for the blobs that are named more than once."""
         if len(self.named) == len(self.digests):
             return Counter()
         return Counter({name: n for name, n in Counter(self.digests).items() if n > 1})
 
     @property
     def complete(self) -> bool:
-        """Tell whether a blob that nothing names is garbage.
+        """Tell whether every manifest was read, so that a blob that none of them names is garbage.
 
-        A manifest that could not be read just now (EIO, another owner) may name any of them.
+        A manifest that could not be read just now (EIO, another owner) may name any blob.
         """
         return not self.refused
 
@@ -85,7 +86,7 @@ class Inventory:
         return self.digests[self._first[at] : self._first[at + 1]]
 
     def per_entry(self, values: list[int]) -> list[int]:
-        """Add up values, one for each of `digests`, by entry."""
+        """Return the sum for each entry of `values`, which has one value for each of `digests`."""
         sums = [0, *accumulate(values)]
         ends = list(map(sums.__getitem__, self._first))
         return list(map(sub, ends[1:], ends))
@@ -96,7 +97,7 @@ class Inventory:
         return sum(filter(None, self.sizes)) - twice + sum(self.manifest_bytes)
 
     def orphans(self, grace: float) -> list[bytes]:
-        """Return the blobs that nothing names and that are older than `grace` seconds."""
+        """Return the blobs that no manifest names and that are older than `grace` seconds."""
         if not self.shared and len(self.files) == len(self.sizes) - self.sizes.count(None):
             return []
         oldest = self.started - grace
@@ -106,7 +107,7 @@ class Inventory:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """The positions of the entries to evict, and what is freed if all of them go."""
+    """The positions of the entries to evict, and what their eviction frees."""
 
     chosen: list[int]
     blobs: int
@@ -136,7 +137,7 @@ def make_plan(
     for at in order:
         if size <= most and count <= many and used[at] >= oldest:
             if policy.weigh == "lru":
-                break  # those that follow were used later
+                break  # the entries that follow were used later
             continue
         if limits.protect and stock.entry[at] == limits.protect:
             continue
@@ -149,7 +150,10 @@ def make_plan(
 
 
 class _Release:
-    """What the eviction of an entry frees: its manifest, and the blobs that only it still named."""
+    """Computes what an eviction frees: the manifest, and the blobs that no other entry names now.
+
+    `drops` tells whether blobs are removed at all.
+    """
 
     def __init__(self, stock: Inventory, *, drops: bool) -> None:
         self._stock = stock
@@ -205,7 +209,7 @@ def _worth(stock: Inventory, policy: PrunePolicy, used: list[float]) -> list[flo
 
 
 def _target(limit: int | None, now: int, limits: Limits) -> float:
-    """Return what to prune down to: some less than the limit, once that is exceeded."""
+    """Return what to prune down to: somewhat less than the limit, if the limit is exceeded."""
     if limit is None:
         return float("inf")
     return limit * limits.low_water if now > limit else limit

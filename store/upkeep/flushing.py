@@ -1,7 +1,8 @@
 """Writes the hits that stores count in memory: some seconds later, and when the process ends.
 
-Writing at exit alone would not do. A server lives for days and is then killed, and a cleaner
-would take its entries for unused. Children of multiprocessing end without running atexit.
+To write them only at exit is not enough. A server lives for days and is then killed, and until then
+a cleaner would take its entries for unused. Children of multiprocessing end without running atexit,
+so they get a finalizer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 SOON = 10.0
 _open_stores: weakref.WeakSet[Opened] = weakref.WeakSet()
-# A store that nobody holds any more still has its hits to write.
+# Strong references, because the hits of a store that nobody else refers to must be written too.
 _with_hits: set[Flushed] = set()
 _waiting: list[threading.Timer] = []
 _finalized_in: set[int] = set()
@@ -37,7 +38,7 @@ def opened(store: Opened) -> None:
 
 
 def has_hits(store: Flushed) -> None:
-    """Have a store flushed soon. Called once between two flushes of it, on the way of a hit."""
+    """Schedule the flush of a store. Called by a hit, once between two flushes of the store."""
     _with_hits.add(store)
     util = sys.modules.get("multiprocessing.util")
     if util is not None and os.getpid() not in _finalized_in:
@@ -46,10 +47,10 @@ def has_hits(store: Flushed) -> None:
     if not _waiting:
         timer = threading.Timer(SOON, _flush_all)
         timer.daemon = True
-        _waiting.append(timer)  # before it starts: what it does first is to clear this
+        _waiting.append(timer)  # before the start, because the timer begins by clearing the list
         try:
             timer.start()
-        except RuntimeError:  # at the end of an interpreter no thread can be; atexit flushes then
+        except RuntimeError:  # an interpreter that ends starts no thread; atexit flushes then
             _waiting.clear()
 
 
@@ -73,7 +74,7 @@ def _at_exit() -> None:
 
 def _after_fork() -> None:
     _with_hits.clear()
-    _waiting.clear()  # the thread stayed with the parent
+    _waiting.clear()  # the timer's thread exists only in the parent
     for store in list(_open_stores):
         store.forget_parent()
 

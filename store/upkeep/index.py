@@ -1,9 +1,9 @@
-"""The index: what a listing shows and a cleaner needs of every entry, as one value for each shard.
+"""The index: what listings and cleaners need to know of every entry, one value for each shard.
 
-The index is derived data and lies on this host. A value is valid while the shard folder has the
-mtime that it had when the value was made. A shard that had changed just before does not count,
-because a second change within the grain of the clock leaves no trace (git's "racy" rule). Whoever
-changes a key folder touches its shard.
+The index is derived data and lies on this host. A value is valid while the mtime of the shard's
+folder is the same as when the value was made. The value of a shard that had just changed is not
+stored, because a second change within the resolution of the clock would leave the mtime as it is
+(git's "racy" rule). Whoever changes a key folder touches its shard (`layout.stamp_shard`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.plain import Plain
     from npugx_cache.store.results import Refused
 
-# What an index holds of many entries, as columns: reading them takes no step for each entry.
+# The entries of a shard are stored as columns, so that reading takes no step for each entry.
 
 
 _IDS = ("entry", "key", "identity")
@@ -42,9 +42,10 @@ _DIGEST = 32
 
 
 class Row(NamedTuple):
-    """One entry. `function` and the texts after it are from `about`, empty where it has none.
+    """One entry. `function` and the texts after it come from the manifest's `about`, or are empty.
 
-    `stored_bytes` is of the manifest and its blobs; `blobs` counts them, each named once.
+    `stored_bytes` is the size of the manifest and its blobs; `blobs` is the number of its blobs.
+    `mtime` and `manifest_bytes` are those of the manifest's file.
     """
 
     entry: str
@@ -64,9 +65,9 @@ class Row(NamedTuple):
 
 
 def pack_rows(rows: list[Row], digests: list[str]) -> dict[str, Plain]:
-    """One value per column: a loop in C reads it, one object per cell would not.
+    """Pack rows as one value for each column, because C code can read that without a Python loop.
 
-    `digests` are those of all blobs, entry by entry.
+    `digests` are the digests of all blobs, entry by entry.
     """
     packed: dict[str, Plain] = {"count": len(rows), "digests": bytes.fromhex("".join(digests))}
     cells = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
@@ -84,7 +85,7 @@ def pack_rows(rows: list[Row], digests: list[str]) -> dict[str, Plain]:
 
 
 class Columns:
-    """The columns of many shards in one."""
+    """The columns of several shards, joined."""
 
     def __init__(self) -> None:
         self._parts: list[Mapping[str, Plain]] = []
@@ -109,7 +110,7 @@ class Columns:
         return column.tolist()
 
     def digests(self) -> list[bytes]:
-        """The digests of all blobs, entry by entry, as many of each as its `blobs` says."""
+        """The digests of all blobs, entry by entry: of each entry as many as its `blobs` says."""
         return split_digests(b"".join(cast("bytes", part["digests"]) for part in self._parts))
 
     def rows(self) -> list[Row]:
@@ -144,9 +145,9 @@ _NO_LIMIT = float("inf")
 
 @dataclass(slots=True, kw_only=True)
 class Overview:
-    """What lies in a store. `disk_bytes` is what the file system counts, `size` the file sizes.
+    """What lies in a store. `size` adds up file sizes, `disk_bytes` the blocks used on the disk.
 
-    `complete` is False where the time was over before all of it was looked at.
+    `complete` is False if the deadline came before every shard was read.
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -174,9 +175,9 @@ class Overview:
 
 @dataclass(slots=True, kw_only=True)
 class _Shard:
-    """One value of the index. `part` is of manifests or of blobs, by the shard.
+    """One value of the index: one shard. `part` has the columns of its manifests, or of its blobs.
 
-    `stamps` are packed; a stamp is the file that a row was read from: inode, mtime, size, blocks.
+    `stamps` is packed: for each row the inode, mtime and size of the file that it was read from.
     """
 
     mtime: int
@@ -192,26 +193,26 @@ class _Shard:
 
 
 class Index:
-    """The index of one store. Whatever is wrong with it, the answer comes from the store."""
+    """The index of one store. What is missing, outdated or damaged in it is read from the store."""
 
     def __init__(self, folder: Folder, state: Path | None = None) -> None:
         self._folder = folder.look_only("a listing changes nothing")
-        # What is listed depends on whose signature counts.
+        # Each trust mode and signing key has an index of its own, because both change the listing.
         secret = hashlib.sha256(folder.secret or b"").hexdigest()[:16]
         mark = f"\0{folder.trust}\0{secret}"
         self._derived = Derived("index", folder.root, state=state, mark=mark)
 
     def overview(self, *, deadline: float = _NO_LIMIT, trusting: bool = True) -> Overview:
-        """Look at every shard, until `deadline` (monotonic seconds).
+        """Read every shard, until `deadline` (in seconds of `time.monotonic`).
 
-        Without `trusting` no shard is taken from the index: where the folder's mtime may be that
-        of a minute ago (network file systems), a listing may be late and a cleaner may not.
+        If `trusting` is False, no shard is taken from the index. A network file system may show the
+        mtime that a folder had a minute ago: a listing may be that late, a cleaner may not.
         """
         known = self._load() if trusting else {}
         answer = Overview()
         fresh: dict[str, _Shard] = {}
-        # Blobs before manifests: a blob published in between is younger than its listing and not
-        # in it, so it can't be taken for garbage.
+        # Blobs before manifests: a blob that is published in between is not in the list of blobs,
+        # so a cleaner can't take it for garbage.
         present = [*shards(self._folder, "cas"), *shards(self._folder, "ac")]
         for where in present:
             if time.monotonic() > deadline:
@@ -226,16 +227,16 @@ class Index:
             else:
                 answer.columns.add(shard.part)
                 answer.refused.extend(shard.refused)
-        # What was read before the time was over is known the next time.
+        # Stored also after the deadline, so that the next call gets further.
         self._save(fresh, known.keys() - set(present))
         return answer
 
     def _shard(self, where: str, known: _Shard | None, fresh: dict[str, _Shard]) -> _Shard:
-        """Return a shard as it is now, from the index where that is still true."""
+        """Return a shard as it is now, from the index if that value is still valid."""
         try:
             mtime = self._folder.tree.lstat(self._folder.part(where)).st_mtime_ns
         except OSError:
-            mtime = 0  # gone just now
+            mtime = 0  # removed just now
         if known is not None and known.mtime == mtime:
             return known
         started = time.time_ns()
@@ -243,8 +244,8 @@ class Index:
             shard = self._list_blobs(where, mtime)
         else:
             shard = self._read_entries(where, mtime, known)
-        # A change right after this scan could leave the same mtime: not kept. Nor is a file that
-        # could not be read, which may be readable next time.
+        # A shard that has just changed is not stored: a further change could leave the same mtime.
+        # A shard with a refused file is not stored: the file may be readable the next time.
         if not shard.refused and abs(started - mtime) > RACY_NS:
             fresh[where] = shard
         return shard
@@ -366,7 +367,7 @@ def _row(found: Entry) -> Row:
 
 
 def _encode(shard: _Shard) -> bytes:
-    # A check sum, because SQLite has none: a flipped bit must not become an entry that is none.
+    # A checksum, because SQLite has none: a flipped bit must not show an entry that is not there.
     counts = [shard.mtime, shard.size, shard.blocks]
     body = pack([_VERSION, counts, shard.part, shard.stamps])
     return zlib.crc32(body).to_bytes(4, "big") + body

@@ -1,4 +1,4 @@
-"""Keeping a store within its limits: one cleaner at a time, time-boxed where somebody waits."""
+"""Keeps a store within its limits. One cleaner runs at a time, for some seconds if a call waits."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from npugx_cache.store.upkeep.prune import PruneReport
     from npugx_cache.store.upkeep.usage import Usage
 
-_CLEANER = "c1ea"  # the lock of the one cleaner; too short for a key
+_CLEANER = "c1ea"  # the name of the cleaner's lock, shorter than any key
 _CLEAN_SECONDS = 5.0
 _PATIENCE = 0.03
 _LOW_WATER = 0.9
 
 
 class Upkeep:
-    """The limits of one store, and what is known of how far it is from them."""
+    """Keeps one store within its limits (`caps`)."""
 
     def __init__(
         self, folder: Folder, usage: Usage, caps: PrunePolicy, state: Path | None = None
@@ -62,7 +62,7 @@ class Upkeep:
         return report
 
     def make_room(self, wanted: int) -> bool:
-        """Evict on a full disk; tell whether that freed anything."""
+        """Evict entries to free `wanted` bytes on a full disk; tell whether any byte was freed."""
         import logging
 
         from npugx_cache.store.results import PrunePolicy
@@ -77,9 +77,9 @@ class Upkeep:
         return report.freed_bytes > 0
 
     def keep_to_limits(self, entry: Prepared) -> None:
-        """Prune down to the limits, scanning only when they may have been passed.
+        """Prune the store down to its limits, if it may exceed them after a publish of `entry`.
 
-        The caller waits for a moment only: a large store is cleaned behind its back.
+        A thread does that. The caller waits for it for a moment only (30 ms).
         """
         if self._caps.limits_nothing or not self._may_exceed(entry):
             return
@@ -92,17 +92,17 @@ class Upkeep:
                     daemon=True,
                 )
                 self._cleaning.start()
-        # Also where one is at work: publishing without a pause would outrun it.
+        # Waits also for a cleaner that is running already: publishes without a pause outrun it.
         self.settle(_PATIENCE)
 
     def settle(self, seconds: float = _CLEAN_SECONDS) -> None:
-        """Wait for the cleaner of this process, where one runs."""
+        """Wait for the cleaner of this process, if one runs, at most so many seconds."""
         cleaning = self._cleaning
         if cleaning is not None:
             cleaning.join(seconds)
 
     def forget_parent(self) -> None:
-        """Start anew in a forked child: it has no cleaner, and its mutex might stay held."""
+        """Reset in a forked child, which has no cleaner thread and whose mutex might stay held."""
         self._mutex = threading.Lock()
         self._cleaning = None
 
@@ -112,7 +112,7 @@ class Upkeep:
         return self._exceeds(grown(self._folder, entry.stored_bytes, 1))
 
     def _exceeds(self, now: Total | None) -> bool:
-        """Whether a total is above the limits, or not known."""
+        """Whether a total exceeds the limits, or is not known."""
         caps = self._caps
         return (
             now is None
@@ -133,19 +133,19 @@ class Upkeep:
                 if report.stopped is not None:
                     return
                 looked(self._folder, Total(report.kept_bytes, report.kept_entries), before)
-                # What was published meanwhile started no cleaner of its own.
+                # Entries that were published meanwhile have started no cleaner of their own.
                 if not self._exceeds(total(self._folder)):
                     return
-        except Exception as error:  # noqa: BLE001  # a thread has nobody to raise to
+        except Exception as error:  # noqa: BLE001  # nobody would catch an exception of this thread
             debug(f"cleaning failed: {error!r}")
 
 
 # Estimates how large a store is, for all processes that publish into it.
 #
 # The estimate is a file of records (bytes, entries). The first record is the time of the last full
-# look, the second what that look found, and each publish appends one record. If each process
-# counted its own entries only, N processes could exceed a limit N times. When the file is missing,
-# odd or old, somebody takes a full look.
+# scan, the second what that scan found, and each publish appends one record. If each process
+# counted only its own entries, N processes could exceed a limit N times. If the file is missing,
+# damaged or older than 10 minutes, the next publish scans the store.
 
 
 _NAME = "size"
@@ -160,11 +160,11 @@ class Total(NamedTuple):
 
 
 def grown(folder: Folder, size: int, entries: int) -> Total | None:
-    """Add what was published and return the total, or None where nobody knows it."""
+    """Add what was published to the estimate; return the total, or None if it is not known."""
     with contextlib.suppress(OSError):
         fd = folder.tree.open_append(folder.part(_NAME))
         try:
-            # Not into a FIFO, nor through a hard link into another file of the user's.
+            # Not into a FIFO, and not through a hard link into another file of the user.
             if is_writable_in_place(folder, fd):
                 syscalls.write_all(fd, array("q", [size, entries]).tobytes())
         finally:
@@ -183,9 +183,9 @@ def total(folder: Folder) -> Total | None:
 
 
 def looked(folder: Folder, found: Total, before: Total | None) -> None:
-    """Note what a scan has found. `before` is the total when it began.
+    """Replace the estimate by what a scan has found. `before` is the total when the scan began.
 
-    What was published meanwhile may be in both: better counted twice than not at all.
+    Entries published during the scan may be counted twice, which is better than not at all.
     """
     now = total(folder)
     since = Total(0, 0)

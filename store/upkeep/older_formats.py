@@ -1,6 +1,7 @@
-"""Removes folders of older formats, when somebody asks or when nobody has used them for long.
+"""Removes folders of older formats: all on request, or those that nobody has used for long.
 
-Releases with different formats share one root. A format that is later than ours is never touched.
+That is 30 days, or the `older_than` of the policy. Releases with different formats share one root.
+A format that is newer than ours is never touched.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from npugx_cache.store.results import PrunePolicy
 
 _UNUSED = 30 * DAY
-# Manifests first: a reader of that format finds a whole entry or none.
+# Manifests first, so that a reader of that format finds a whole entry or none.
 _PARTS = ("ac", "cas", "fn", "tmp", "quarantine", "locks")
 
 
 def age_out(
     folder: Folder, policy: PrunePolicy, *, deadline: float, dry_run: bool
 ) -> tuple[tuple[str, ...], int]:
-    """Remove the older formats that are due; return their names and the bytes freed."""
+    """Remove the older formats that are no longer used; return their names and the bytes freed."""
     gone: list[str] = []
     freed = 0
     for name in older_formats(folder):
@@ -59,7 +60,7 @@ def older_formats(folder: Folder) -> list[str]:
 
 
 def _in_use(folder: Folder, name: str, policy: PrunePolicy, deadline: float) -> bool:
-    """Tell whether anything in it has changed since; a hit freshens its manifest once an hour."""
+    """Tell whether a format was used lately: a hit sets its manifest's mtime, at most hourly."""
     limit = _UNUSED if policy.older_than is None else policy.older_than
     since = time.time() - limit
     for path in _tree(folder, name, "ac"):

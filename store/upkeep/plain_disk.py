@@ -1,6 +1,6 @@
 """A diskcache `Disk` that never pickles (CVE-2025-69872: whoever writes the folder runs code).
 
-The only module that imports diskcache at its top; itself imported only to use it.
+Only this module imports diskcache at its top; it is itself imported only where it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _is_native(value: object) -> bool:
 class PlainDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     """Keys are str, int, float or bytes; values int or float, or else msgpack bytes.
 
-    All lie in the database: a row that names a file could name any file.
+    All values lie in the database itself, because a row that names a file could name any file.
     """
 
     def put(self, key: Any) -> tuple[Any, bool]:
@@ -56,4 +56,4 @@ class PlainDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return unpack(found)
 
     def remove(self, file_path: str) -> None:
-        """Delete nothing: no row of ours names a file, and one that does could name any file."""
+        """Delete nothing: our rows name no file, and a row that does could name any file."""

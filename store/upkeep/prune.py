@@ -1,6 +1,6 @@
 """Evicts entries: first whole entries as planned, then blobs that no entry names any more.
 
-Deletes only inside the version folder, and only files with names that a store gives.
+Deletes only inside the version folder, and only files whose names a store could have given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OUT_OF_TIME = "out of time; the rest is left to the next one"
 
 
 class Removed(NamedTuple):
-    """An entry that is gone. `function` is its name for people, as a listing shows it."""
+    """An entry that was evicted. `function` is the name that a listing shows."""
 
     entry: str
     key: str
@@ -43,7 +43,7 @@ class Removed(NamedTuple):
 
 
 class Gone(Sequence[Removed]):
-    """The entries of an inventory that are gone, by position. Made one by one when asked for."""
+    """The evicted entries of an inventory; each `Removed` is made only when it is asked for."""
 
     def __init__(self, columns: Columns, positions: list[int]) -> None:
         self._columns = columns
@@ -78,9 +78,9 @@ class Gone(Sequence[Removed]):
 class PruneReport:
     """What was removed (or would be, on a dry run) and what is left.
 
-    `swept` counts leftovers that were no entry: old temporaries, quarantined files, locks and, but
-    on a dry run, markers. `old_formats` are folders of older releases that were removed whole.
-    `stopped` says why the work is incomplete.
+    `swept` counts the leftovers that `sweep` removes; on a dry run, which does not look for the
+    others, only temporary files and quarantine. `old_formats` are folders of older releases that
+    were removed whole. `stopped` says why the work is incomplete.
     """
 
     entries: int = 0
@@ -98,7 +98,7 @@ class PruneReport:
 def prune(
     folder: Folder, seen: Overview, policy: PrunePolicy, uses: Mapping[str, Use], limits: Limits
 ) -> PruneReport:
-    """Evict what the policy says of what was seen. The caller holds the cleaner's lock."""
+    """Evict entries of `seen` by the policy. The caller holds the cleaner's lock, if it can."""
     if not seen.complete:
         return PruneReport(stopped=_OUT_OF_TIME, dry_run=limits.dry_run)
     stock = Inventory(seen)
@@ -117,11 +117,11 @@ def prune(
 
 
 def _size_with_room(folder: Folder, live: int, wanted: int) -> int:
-    """Return the size to prune down to; all of it where even that would not make the room."""
+    """Return the size to prune down to: the present size if no prune could make the room."""
     with contextlib.suppress(OSError):
         if live + syscalls.free_bytes(folder.tree.held().fd) < wanted:
             return live
-    # Some more than asked for, or every publish on the full disk would come here.
+    # More than asked for, because otherwise every publish on the full disk would prune.
     return max(0, live - max(2 * wanted, min(_MIN_ROOM, live // 10)))
 
 
@@ -143,14 +143,14 @@ def _promise(folder: Folder, stock: Inventory, policy: PrunePolicy, plan: Plan) 
 
 
 def _garbage(stock: Inventory, policy: PrunePolicy) -> list[bytes]:
-    """Return the blobs that no entry has named before this prune and that go as well."""
+    """Return the blobs to remove that no entry named even before this prune."""
     if policy.everything:
         return stock.orphans(float("-inf"))
     return stock.orphans(GRACE) if stock.complete else []
 
 
 class _Cleaning:
-    """One real prune, and the tally of it."""
+    """One prune that is no dry run, and what it has removed so far."""
 
     def __init__(self, folder: Folder, stock: Inventory, policy: PrunePolicy) -> None:
         self._folder = folder
@@ -164,7 +164,8 @@ class _Cleaning:
         self._stopped: str | None = None
 
     def run(self, chosen: list[int], limits: Limits) -> PruneReport:
-        # With time for all of them, folder by folder: on a disk that is quicker than by age.
+        # Without a deadline all of them go, so go folder by folder: a disk is faster that way. With
+        # a deadline, the least valuable entries go first.
         unhurried = limits.deadline == float("inf")
         for done, at in enumerate(sorted(chosen) if unhurried else chosen):
             if time.monotonic() > limits.deadline:
@@ -193,12 +194,12 @@ class _Cleaning:
         folder, stock = self._folder, self._stock
         key, entry = stock.key[at], stock.entry[at]
         if not is_key(key) or not is_digest(entry):
-            return  # an index that says so is not ours
+            return  # a damaged index: such names are never deleted
         path = folder.manifest(key, entry)
         try:
             with folder.tree.place(path) as (place, name):
                 if syscalls.lstat(name, place).st_mtime != stock.mtime[at]:
-                    return  # published again or used since it was seen
+                    return  # published again or used since the scan
                 syscalls.unlink(name, place)
         except FileNotFoundError:
             pass
@@ -216,13 +217,14 @@ class _Cleaning:
         self._kept_bytes -= int(stock.manifest_bytes[at])
         for digest in stock.digests_of(at):
             self._named[digest] -= 1
-            # Deleting it at once keeps a size limit true within the hour of grace; a publisher
-            # that has just found it has touched it, and looks again after its manifest.
+            # Removed at once, because a size limit must hold within the hour of grace as well. A
+            # publisher that has just found the blob has touched it, and checks it again after
+            # writing its manifest.
             if not self._named[digest] and (stock.complete or self._policy.everything):
                 self._kept_bytes -= self._drop_blob(digest, _JUST_NOW)
 
     def _drop_blob(self, digest: bytes, grace: float) -> int:
-        """Remove a blob that nothing names, unless it was touched since; return its size."""
+        """Remove a blob that no entry names, unless it was touched since; return its size or 0."""
         size = self._stock.files.get(digest)
         if size is None:
             return 0
@@ -230,7 +232,7 @@ class _Cleaning:
         try:
             with self._folder.tree.place(path) as (place, name):
                 mtime = syscalls.lstat(name, place).st_mtime
-                # An index does not tell of a touch that came before it was looked at.
+                # The time in an index may be old, because a touch does not change the shard.
                 seen = self._stock.blob_times[digest]
                 if mtime != seen and mtime > self._stock.started - grace:
                     return 0  # touched
@@ -243,7 +245,7 @@ class _Cleaning:
         return size
 
     def _tidy(self) -> None:
-        """Remove what belongs to no entry."""
+        """Remove blobs and other files that belong to no entry."""
         folder, stock, everything = self._folder, self._stock, self._policy.everything
         for digest in _garbage(stock, self._policy):
             self._drop_blob(digest, _JUST_NOW if everything else GRACE)
@@ -251,11 +253,12 @@ class _Cleaning:
             if not is_digest(item.entry):
                 continue
             if everything:
-                # It stands in an entry's place and would be listed for ever.
+                # The file stands in an entry's place and would be listed for ever.
                 self._swept += remove(folder, folder.manifest(item.key, item.entry))
                 stamp_shard(folder, item.key)
             else:
-                # Damaged, it goes to quarantine: the next prune can then tell what is garbage.
+                # `load` moves a damaged file to quarantine, so that the next prune can tell which
+                # blobs are garbage.
                 load(folder, item.key, item.entry)
         gone = set(self._gone)
         kept = {key for at, key in enumerate(stock.key) if at not in gone}

@@ -1,8 +1,8 @@
-"""Records: small data about an entry that changes after it was published, such as a capture plan.
+"""Records: small data that may change after an entry is published, such as a capture plan.
 
-One file per entry, `rec/<aa>/<entry>`, sealed like a manifest and replaced as a whole: of several
-writers the last one wins. Best effort on both sides: a record that is missing or bad is none, and
-decides nothing about its entry.
+There is one file per entry, `rec/<aa>/<entry>`, sealed like a manifest and replaced as a whole: of
+several writers the last one wins. Reads and writes are best effort: a bad record counts as missing,
+and no record decides whether its entry is used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read(folder: Folder, entry: str) -> Plain:
 
 
 def write(folder: Folder, entry: str, data: Plain) -> str | None:
-    """Replace the record of an entry; say why it could not be, or None."""
+    """Replace the record of an entry; return why that failed, or None."""
     if folder.readonly is not None:
         return folder.readonly
     if not is_digest(entry):
@@ -83,7 +83,7 @@ def write(folder: Folder, entry: str, data: Plain) -> str | None:
 
 
 def _is_trusted(folder: Folder, path: str) -> bool:
-    """Whether only trusted hands can have put a file there: its folders count as well."""
+    """Whether only trusted users can have put a file there, by the owners of its folders."""
     try:
         for part in (folder.part(PART), path.rpartition("/")[0]):
             status = folder.tree.lstat(part)
@@ -106,7 +106,7 @@ def sweep(folder: Folder) -> int:
 
 def _removed(folder: Folder, path: str) -> int:
     try:
-        # Young ones stay: an entry that is just being published is not listed yet.
+        # Young records stay, because an entry that is just being published is not listed yet.
         if folder.tree.lstat(path).st_mtime > time.time() - _AGE:
             return 0
         folder.tree.unlink(path)

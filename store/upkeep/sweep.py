@@ -1,7 +1,7 @@
-"""Removes leftovers that are no entries.
+"""Removes leftovers: files and folders that belong to no entry.
 
-They are temporary files of killed writers, empty folders, stale markers, old quarantine, and unused
-locks.
+Leftovers are temporary files of killed writers, old files in quarantine, stale markers, empty
+folders, records of entries that are gone, and unused locks.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def remove(folder: Folder, path: str) -> bool:
 def sweep(
     folder: Folder, *, everything: bool, dry_run: bool, kept: Collection[str] = ()
 ) -> tuple[int, int]:
-    """Remove leftovers; return how many and how many bytes.
+    """Remove leftovers; return their number and their size in bytes.
 
-    `kept` are keys that have entries. A dry run does not count markers: that takes as long as
-    planning all the rest.
+    `kept` are keys that have entries. A dry run counts only temporary files and quarantine, because
+    to count markers takes as long as to plan all the rest. The size is always that of these two.
     """
-    # A live writer's temporary must stay even when everything goes: its rename would fail.
+    # The temporary file of a live writer stays even if everything goes: its rename would fail.
     count, size = _sweep_files(
         folder, "tmp", is_temporary, _LIVE_WRITER if everything else HOUR, dry_run=dry_run
     )
@@ -86,7 +86,7 @@ def _sweep_markers(folder: Folder) -> int:
     markers = {
         name: listdir(folder, f"{root}/{name}") for name in filter(is_key, listdir(folder, root))
     }
-    # A marker is written after its manifest, so one without a key's folder has none.
+    # A marker is written after its manifest, so a marker whose key has no folder is stale.
     keys = set(key_folders(folder))
     count = 0
     for identity, marked in markers.items():
@@ -98,7 +98,7 @@ def _sweep_markers(folder: Folder) -> int:
 
 
 def _sweep_folders(folder: Folder, kept: Collection[str]) -> None:
-    """Remove empty key and shard folders; rmdir itself spares those that are not empty."""
+    """Remove empty key and shard folders; rmdir fails for a folder that is not empty."""
     for key in key_folders(folder):
         if key not in kept:
             _remove_empty(folder, folder.key(key))
@@ -119,8 +119,8 @@ def _sweep_locks(folder: Folder, age: float) -> int:
         with contextlib.suppress(OSError):
             if folder.tree.lstat(path).st_mtime > oldest:
                 continue
-            # Removed only while held: whoever holds it would otherwise share the name with a
-            # second holder.
+            # Removed only while we hold the lock. Otherwise another worker could create a new file
+            # and hold the same lock as the present holder.
             with hold(folder, name.removesuffix(".lock"), Wait(seconds=0)) as answer:
                 if isinstance(answer, Locked) and remove(folder, path):
                     count += 1

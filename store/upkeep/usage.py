@@ -1,4 +1,4 @@
-"""Hit counters and last-use stamps. They are derived data and lie on this host."""
+"""Counts the hits of each entry and notes its last use, as derived data on this host."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Use(NamedTuple):
 
 
 class Usage:
-    """The counters of one store.
+    """The hit counters of one store.
 
-    One value holds a whole shard of entries: iterating 100,000 rows would take seconds.
+    One value holds the counters of a whole shard, because reading 100,000 rows would take seconds.
     """
 
     def __init__(self, root: str, state: Path | None = None) -> None:
@@ -88,7 +88,7 @@ def _decoded(value: object) -> object:
 
 
 def _rows(value: object) -> dict[str, Use]:
-    """Take what looks like counters from a stored value and drop the rest."""
+    """Return the valid counters in a stored value, without the rest."""
     uses: dict[str, Use] = {}
     for entry, row in value.items() if isinstance(value, dict) else ():
         match row:
