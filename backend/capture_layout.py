@@ -46,7 +46,7 @@ def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Lay
     unknown = [node.name for node in graph.nodes if _has_no_value(node)]
     if unknown:
         roles = tuple(Role.UNUSED for _ in inputs)
-        return Layout(device="", roles=roles, refusal=f"nothing is known of {unknown[0]}'s value")
+        return Layout(device="", roles=roles, refusal=f"its input {unknown[0]} has no traced value")
     lengths = lengths_of(graph)
     devices = sorted(set(_devices(graph_module, lengths)))
     written = _inputs_of(graph, _writes)
@@ -208,7 +208,7 @@ def _refusal(graph_module: fx.GraphModule, devices: list[str]) -> str:
     if freed := _inputs_of(graph, _marks_stream):
         return f"it calls record_stream on {min(n.name for n in freed)}, which it does not own"
     if constants := {n.name for n in _inputs_of(graph, _writes) if n.op == "get_attr"}:
-        return f"it writes to {min(constants)}, a tensor of its own"
+        return f"it writes to {min(constants)}, a constant of the graph"
     return ""
 
 
@@ -225,9 +225,9 @@ def _reason(node: fx.Node) -> str:
     if schema is not None and schema.name.startswith(f"{STREAMS}::synchronize_"):
         return f"{node.target} makes the host wait"
     if schema is not None and schemas.acts(node.target) and schemas.is_custom(node.target):
-        return f"{node.target} is called for what it does, which a replay would not repeat"
+        return f"{node.target} is called for an effect that a replay would not repeat"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:
-        return f"it calls {node.target}, of which nothing is known"
+        return f"it calls {node.target}, whose effects are unknown"
     return ""

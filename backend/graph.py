@@ -130,7 +130,7 @@ class _Encoder:
             if named[1] == STREAMS and named[2] not in STREAM_OPERATORS:
                 _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
             if named[1] == COLLECTIVES and named[2].rstrip("_") not in _COLLECTIVES_KNOWN:
-                _refuse(node, f"{node.target} is no collective that is known", _OUTSIDE)
+                _refuse(node, f"{node.target} is not one of the known collectives", _OUTSIDE)
             return Operator(*named[1:])
         if named is not None:
             _refuse_higher_order(node)
@@ -197,7 +197,7 @@ def _refuse(node: fx.Node, what: str, change: str) -> NoReturn:
 
 
 _OUTSIDE = "do this outside the cached function"
-_AS_ARGUMENT = "make it outside the cached function and pass it in as an argument"
+_AS_ARGUMENT = "create it outside the cached function and pass it in as an argument"
 
 
 def _without_dropout(node: fx.Node) -> bool:
