@@ -1,4 +1,6 @@
-"""cache_compile: look up, restore or compile, publish. The whole story of a call, in call order.
+"""`cache_compile`, the entry point of the package, and what it makes: a `CachedFunction`.
+
+What happens at a call, in order:
 
 call -> a bound graph accepts it (guards checked)           -> run
      -> else an entry of the store accepts it (lookup)      -> bind, run
@@ -38,10 +40,10 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 
 class CachedFunction:
-    """A function that is compiled once for the fleet. Made by `cache_compile`.
+    """A function that is compiled once for all workers of a store. Made by `cache_compile`.
 
-    Runs under `torch.no_grad()`, cold and restored alike. In a class body it is a descriptor: each
-    instance gets a binding of its own. Safe to call from several threads.
+    It runs under `torch.no_grad()`, cold and restored alike. In a class body it is a descriptor:
+    each instance gets a binding of its own. Safe to call from several threads.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class CachedFunction:
     def _find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, warming: bool = False
     ) -> Callable[..., Any]:
-        """The graph for a call; the function itself for a bypass."""
+        """What runs a call: the graph that accepts it, or for a bypass the function itself."""
         function, state = self._recipe.function, self._state
         scope = Scope(self._locals(args, kwargs), function.__globals__)
         if known := state.specialisations.find(scope):
@@ -87,9 +89,9 @@ class CachedFunction:
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
         """Restore or compile what a call with these arguments needs, without running it.
 
-        Without arguments: restore the entries that earlier processes have captured graphs of, and
-        capture those again, the most used first. What needs a caller's own tensors is left out and
-        named in the answer.
+        Without arguments: restore the entries for which earlier processes have captured device
+        graphs, and capture those graphs again, the most used first. A graph that needs a caller's
+        own tensors is left out; `Warmed.refused` names it.
         """
         from npugx_cache.capture_plan import Warmed
 
@@ -103,7 +105,7 @@ class CachedFunction:
         return warmed
 
     def warm_from_plan(self) -> Warmed:
-        """What `warm` does without arguments, whatever the function takes."""
+        """Warm by capture plans only; `warm()` also compiles a function without parameters."""
         with torch.no_grad():
             return self._state.warm()
 
@@ -125,7 +127,7 @@ class CachedFunction:
         return self._twin(instance, self._state_of(instance))
 
     def _state_of(self, instance: object) -> State:
-        """The state of one instance, for as long as it lives."""
+        """The binding of one instance, kept for as long as the instance lives."""
         known = self._bound.get(id(instance))
         if known is None or known[0]() is not instance:
             try:
@@ -160,10 +162,10 @@ class CachedFunction:
 
 
 def _is_traced() -> bool:
-    """Whether somebody else traces this call, and is to see the function itself.
+    """Whether somebody else traces this call, and must see the function itself.
 
-    Dynamo takes `is_dynamo_compiling` for True in the code that it reads; as code that runs the
-    function says False, and then this thread is asked: another one may compile meanwhile.
+    In code that Dynamo traces, `is_dynamo_compiling()` is True. In code that runs it is False; then
+    the state of this thread decides, because `is_compiling()` may mean another thread.
     """
     return torch.compiler.is_dynamo_compiling() or runtime.is_traced_here()
 
@@ -214,12 +216,12 @@ def cache_compile(
 
     A module is changed in place (its `forward` becomes a CachedFunction) and returned.
     dynamic: None follows torch (static first, then dynamic where sizes changed), True makes sizes
-    symbolic at once, False never. strict: raise `Uncacheable` for what can't be cached and
+    symbolic at once, False never. strict: raise `Uncacheable` for a call that can't be cached and
     `StoreError` for faults of the store. guards: "full" checks all conditions at every call;
-    "inputs_unsafe" only those on arguments, once an entry is bound: results are wrong if a module,
-    a global or code changes afterwards. warm: "plan" does `.warm()` at once for a module or a
-    bound method, and at the first call of anything else. The ranks are accepted for compatibility
-    and change nothing: ranks whose graphs are equal share an entry.
+    "inputs_unsafe" checks only those on arguments, once an entry is bound: results are wrong if a
+    module, a global or code changes afterwards. warm: "plan" captures the graphs of stored capture
+    plans, at once for a module or a bound method, and at the first call of anything else. The ranks
+    are accepted for compatibility and change nothing: ranks whose graphs are equal share an entry.
     Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments.
     """
     del global_rank, tp_rank, pp_rank

@@ -1,4 +1,4 @@
-"""The arguments of a call as the locals of a frame; and what can be decorated at all."""
+"""Turns the arguments of a call into the locals of its frame, and checks what can be decorated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VARARGS, _VARKW = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 
 
 def split(target: object) -> tuple[types.FunctionType, object | None]:
-    """The plain function behind a target and the object it is bound to; raises TypeError."""
+    """The plain function behind a target, and the object that it is bound to; raises TypeError."""
     function = target.__func__ if isinstance(target, types.MethodType) else target
     owner = target.__self__ if isinstance(target, types.MethodType) else None
     if not isinstance(function, types.FunctionType):
@@ -31,7 +31,7 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
         inspect.isasyncgenfunction,
     ):
         if test(function):
-            raise TypeError(f"{function.__qualname__} is a generator or a coroutine: not a graph")
+            raise TypeError(f"{function.__qualname__} is a generator or a coroutine, and no graph")
     return function, owner
 
 
@@ -40,10 +40,10 @@ def name_of(function: types.FunctionType) -> str:
 
 
 def reference(owner: object) -> Callable[[], object]:
-    """How to get at the object that a function is bound to, without keeping it alive."""
+    """A function that returns the owner as long as it lives, without keeping it alive."""
     try:
         return weakref.ref(owner)
-    except TypeError:  # none, or one with __slots__
+    except TypeError:  # no owner, or an owner with __slots__
         return lambda: None
 
 
@@ -59,8 +59,8 @@ def accepts(frame_locals: FrameLocals, args: tuple[Any, ...]) -> bool:
 class FrameLocals:
     """Binds arguments the way Python does, at the speed of a Python call.
 
-    The names are those of the code object: a decorator's `__signature__` or `__wrapped__` plays no
-    part, as it plays none in the frame that Dynamo traces.
+    The names are those of the code object. A decorator's `__signature__` or `__wrapped__` is
+    ignored, because the frame that Dynamo traces has the names of the code object as well.
     """
 
     def __init__(self, function: types.FunctionType) -> None:
@@ -78,7 +78,7 @@ class FrameLocals:
         ):
             try:
                 frame_locals[name] = cell.cell_contents
-            except ValueError:  # not filled yet: the function would raise NameError
+            except ValueError:  # the cell is empty: the function would raise NameError
                 continue
         return frame_locals
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """One binding: of a function, or of one object that it is bound to.
+    """One binding: a function alone, or a function with one object that it is bound to.
 
     Safe to use from several threads.
     """
@@ -41,7 +41,7 @@ class State:
                 from npugx_cache.entry.kernel_packages import StoredPackages
 
                 self.captures.packages = StoredPackages(settings)
-            state = weakref.ref(self)  # or graphs would stay until somebody collects garbage
+            state = weakref.ref(self)  # a strong one would keep graphs until garbage is collected
 
             def changed() -> None:
                 alive = state()
@@ -51,7 +51,7 @@ class State:
             self.captures.changed = changed
 
     def record_captures(self) -> None:
-        """Have what is captured recorded soon, so that another process can do it ahead."""
+        """Record the captured graphs soon, so that another process can capture them ahead."""
         if self._recorder is None:
             from npugx_cache.capture_plan import Recorder
 
@@ -59,7 +59,7 @@ class State:
         self._recorder.changed()
 
     def warm(self) -> Warmed:
-        """Bind the entries that have capture plans, and capture what those say."""
+        """Bind the entries that have capture plans, and capture the graphs in these plans."""
         from npugx_cache import capture_plan
 
         if self.captures is None:

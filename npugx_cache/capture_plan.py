@@ -1,4 +1,4 @@
-"""Capture plans: a worker records which device graphs it captured, and the next one does so ahead.
+"""Capture plans: a worker records which device graphs it captured; the next captures them ahead.
 
 A plan never decides whether a graph may run. A graph that was captured ahead runs for the calls
 that its entry accepts and that have its key, like a graph that was captured during a call.
@@ -35,7 +35,10 @@ _MAX_ROWS = 256
 
 
 class Row(NamedTuple):
-    """One captured graph. `uses`: replays in all processes together; `shape`: for people."""
+    """One captured graph of a plan. `uses` counts the replays in all processes together.
+
+    `shape` is a text for people. `nbytes` and `seconds` are what the last capture cost.
+    """
 
     planned: planned.Planned
     shape: str
@@ -53,7 +56,7 @@ class Warmed(NamedTuple):
 
 
 class GraphInfo(NamedTuple):
-    """One graph that is captured now. `entry` is empty for one that is not stored."""
+    """One graph that is captured now. `entry` is empty if the graph is not stored."""
 
     entry: str
     shape: str
@@ -74,7 +77,7 @@ def graphs_of(specialisations: Iterable[Specialisation]) -> tuple[GraphInfo, ...
 
 
 def runner_of(known: Specialisation) -> Runner | None:
-    """What captures the graphs of a specialisation, if anything does."""
+    """The object that captures the graphs of a specialisation, if it captures any."""
     graph: Any = known.graph
     return graph if hasattr(graph, "prepare") else None
 
@@ -94,7 +97,7 @@ class Recorded(Protocol):
 class Recorder:
     """Writes the plans of one function soon after a capture, and when the function is gone.
 
-    Holds what is known of graphs, not the graphs: their memory is free when the function is.
+    Holds the tallies of graphs and not the graphs, whose memory is freed with the function.
     """
 
     def __init__(self, function: Recorded) -> None:
@@ -105,7 +108,7 @@ class Recorder:
         weakref.finalize(function, self._finish)
 
     def changed(self) -> None:
-        """Take note of the graphs that there are now."""
+        """Note the graphs that are captured now, and write them soon."""
         function = self._function()
         if function is None:
             return
@@ -122,7 +125,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Merge what was captured here into what is recorded. Best effort."""
+        """Merge the graphs captured in this process into the recorded plans. Best effort."""
         flushing.flushed(self)
         opened = self._store
         if opened is None or opened.readonly is not None:
@@ -147,7 +150,7 @@ class Recorder:
 
 
 def to_plain(rows: list[Row]) -> Any:
-    """Inputs that several graphs share, as most parameters are, are written once."""
+    """A plan as plain data. Inputs that graphs share, as most parameters, are written once."""
     table: dict[Any, int] = {}
     plain = []
     for row in rows:
@@ -159,7 +162,7 @@ def to_plain(rows: list[Row]) -> Any:
 
 
 def read(opened: store.Store, entry: str) -> list[Row]:
-    """The recorded plan of an entry in the order of capture; empty where there is none."""
+    """The recorded plan of an entry in the order of capture; empty if there is none."""
     record = opened.read_record(entry)
     if record is None:
         return []
@@ -191,9 +194,9 @@ def _rows(record: Any) -> list[Row]:
 
 
 def warm(lookup: Lookup, bound: tuple[Specialisation, ...]) -> tuple[list[Specialisation], Warmed]:
-    """Bind the entries of a function that have plans, and capture what those say.
+    """Bind the entries of a function that have plans, and capture the graphs in these plans.
 
-    Raises only under `strict`: a worker can start without.
+    A fault raises only under `strict`, because a worker can start without captured graphs.
     """
     made: list[Specialisation] = []
     try:
@@ -231,7 +234,7 @@ def _unfit(lookup: Lookup) -> str:
 
 
 def _manifests(recipe: Recipe, opened: store.Store) -> Iterator[store.Manifest]:
-    """Entries that a call could use, as far as that is known without its arguments."""
+    """The entries that a call could use, as far as that is known without its arguments."""
     keys: dict[frozenset[str], str] = {}
     for manifest in opened.siblings(recipe.identity):
         kinds = frozenset(_device_types(name for name, *_ in manifest.factors))
@@ -249,7 +252,7 @@ def _device_types(factors: Iterable[str]) -> Iterator[str]:
 
 
 def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Specialisation | str:
-    """An entry, bound before any call: its conditions are checked when a call asks for it."""
+    """An entry bound before any call, or why it is not. Its conditions are checked at each call."""
     present = {ref.name for ref in manifest.blobs}
     blobs = opened.read(manifest, present & {CONDITIONS, BINDINGS, CONSTANTS, LIBRARY})
     if isinstance(blobs, store.Miss):

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compiled call. `seconds` of `WorkTime` is what trace and passes took: a hit saves that."""
+    """A compiled call. `seconds` is the `WorkTime` of trace, passes and packing: a hit saves it."""
 
     artifact: Artifact
     seconds: float
     local_only: Callable[[str], LocalOnly | Untraceable]
-    """The same call for this process alone, should its artifact turn out not to bind."""
+    """Makes the same call usable in this process only, if its artifact turns out not to bind."""
 
 
 def compile_call(
@@ -57,7 +57,7 @@ def compile_call(
 ) -> Compiled | LocalOnly | Untraceable:
     """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`.
 
-    `known` says which sizes were met before; it counts with `dynamic=None` alone.
+    `known` says which sizes were met before; it matters only with `dynamic=None`.
     """
     from npugx_cache.interruptions import let_through
     from npugx_cache.trace.process_local import Untraceable
@@ -115,9 +115,9 @@ def _compiled(
 
 
 def _said(outcome: LocalOnly | Untraceable, scope: Scope) -> LocalOnly | Untraceable:
-    """The outcome without the texts of arguments in its reason.
+    """The outcome with the texts of arguments removed from its reason.
 
-    The reason goes to logs and into the store, and messages of errors may quote an argument.
+    The reason goes to logs and into the store, and an error message in it may quote an argument.
     """
     from npugx_cache.key.signature import without_texts
 
@@ -170,7 +170,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
 
 
 def _names_for(device: Accelerator | None) -> Rename:
-    """What devices are called in an entry with these conditions."""
+    """How an entry with these conditions renames devices: by index, or as "the current device"."""
     index = runtime.current_index(device.kind) if device and device.index is None else None
     return str if device is None or index is None else devices.to_current(device.kind, index)
 
@@ -223,7 +223,7 @@ def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
 
 
 def _group_facts(graph: fx.GraphModule | None) -> tuple[SourceFact, ...]:
-    """The process groups of collectives: their sizes are folded into what the graph computes."""
+    """The process groups of collectives: their sizes have become constants of the graph."""
     names = set()
     for node in graph.graph.nodes if graph is not None else ():
         if getattr(node.target, "namespace", "") == COLLECTIVES:

@@ -1,4 +1,4 @@
-"""Settings: arguments, then environment, then defaults. The only reader of `os.environ`."""
+"""Reads the settings: arguments, then environment, then defaults. Only this reads `os.environ`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a cached function needs to know of its surroundings.
+    """The settings of a cached function or of a command.
 
-    `local_dir` is a folder of this node before a slow shared `cache_dir`; `baked_dirs` are
-    read-only ones behind it. `max_size` (bytes), `max_entries` and `max_age` (seconds since the
-    last use) hold for each folder that is written; `policy` says what goes first.
+    `local_dir` is a folder of this node that is asked before a slow shared `cache_dir`;
+    `baked_dirs` are read-only folders that are asked after it. `max_size` (bytes), `max_entries`
+    and `max_age` (seconds since the last use) hold for each folder that is written; `policy` says
+    which entries go first.
 
     `lock_wait`, in seconds, is the longest a worker waits for another worker's compile of the
     same graph before it compiles by itself. None: twice as long as the work took the last time, but
-    at least 30 s and at most 10 minutes; 10 minutes where nobody has compiled it yet.
+    at least 30 s and at most 10 minutes; 10 minutes if nobody has compiled it yet.
 
-    `recompile_limit` is how often calls may have one function compiled in a process, for each
-    object that it is bound to, before the rest runs eagerly (`recompiles.py`). 0: calls restore
-    what the store has, and nothing is compiled but by `.warm()`. A kind of call that no entry
-    accepted beyond the limit is not looked up again in the process.
+    `recompile_limit` is how many compiles calls may cause in a process, for each function and
+    object that it is bound to; further calls that need a new graph run eagerly (`recompiles.py`).
+    With 0, calls only restore stored graphs, and only `.warm()` compiles. A call beyond the limit
+    that no entry accepts is not looked up again in the process.
 
-    `verify`: compile again at every hit, and compare (`recheck.py`).
+    `verify`: compile again at every hit, and compare (`entry/recheck.py`).
 
-    `untested_torch`: try the cache on a torch that it was not tested on (`environment.py`).
+    `untested_torch`: try the cache on a torch that it was not tested on (`key/environment.py`).
     """
 
     cache_dir: Path
@@ -72,7 +73,7 @@ def load(
     """
     env = os.environ if environ is None else environ
     key_file = env.get("NPUGX_CACHE_KEY_FILE")
-    # Whoever names a key wants signatures; to be asked twice would be a trap.
+    # A key file alone means trust `signed`: a key that is given and not used would be a trap.
     trust = _choice(
         env,
         "NPUGX_CACHE_TRUST",
@@ -123,7 +124,7 @@ def parse_size(text: str) -> int:
 def _cache_dir(argument: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
     chosen = argument or env.get("NPUGX_CACHE_DIR") or env.get("TORCH_NPU_COMPILE_CACHE_DIR")
     if chosen:
-        # Made absolute once, at decoration: a later chdir must not move the cache.
+        # Made absolute at decoration, because a later chdir must not move the cache.
         return Path(chosen).expanduser().absolute()
     from platformdirs import user_cache_path
 
@@ -131,15 +132,16 @@ def _cache_dir(argument: str | os.PathLike[str] | None, env: Mapping[str, str]) 
 
 
 def state_folder() -> Path:
-    """Where what is derived lies, of this user and on this host; as the environment says it now.
+    """The folder for derived data of this user on this host, by the environment of this moment.
 
-    As platformdirs has it on Unix, without the import: a restart opens a store and does not need
-    more of it.
+    It is the folder that platformdirs names on Unix. platformdirs is not imported, because a
+    restart needs nothing else of it.
     """
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.expanduser("~/.local/state")  # noqa: PTH111 - Path.home() raises
-    # A user without a home has no such folder; none may be made where the process was started.
+    # A user without a home has no such folder, and a relative path would make one in the working
+    # directory. Below /dev/null no folder can be made.
     return Path(base if base.startswith("/") else "/dev/null") / "npugx_cache"
 
 
@@ -234,7 +236,7 @@ _NO_EFFECT_ON_A_LIBRARY = frozenset(
 
 
 def environment_variable(name: str) -> str | None:
-    """The value of a variable that traced code read, now."""
+    """The present value of an environment variable that traced code has read."""
     return os.environ.get(name)
 
 
@@ -249,7 +251,7 @@ def static_kernel_wait() -> float:
 
 
 def cann_log_level() -> str | None:
-    """How much CANN's tools log, in words, as its own variable says; None for nothing."""
+    """The log level of CANN's tools as a word, by CANN's own variable; None: they log nothing."""
     return _CANN_LOG_LEVELS.get(os.environ.get("ASCEND_GLOBAL_LOG_LEVEL", "3"), "error")
 
 
@@ -260,28 +262,28 @@ def cann_home() -> Path | None:
 
 
 def custom_operator_folders() -> tuple[Path, ...]:
-    """Where operators lie that were added to CANN's, in the order in which CANN looks there."""
+    """The folders of operators that were added to CANN, in the order in which CANN searches."""
     installed = Path(os.environ.get("ASCEND_OPP_PATH", "")) / "vendors"
     beside = _folders(os.environ, "ASCEND_CUSTOM_OPP_PATH", os.pathsep)
     return tuple(folder for folder in (*beside, installed) if folder.is_dir())
 
 
 def wants_graphs() -> bool:
-    """Whether graphs are to be written out, by torch's own variable."""
+    """Whether torch's variable TORCH_COMPILE_DEBUG asks that graphs are written to files."""
     return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
 
 
 def compiler_environment(
     environ: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Environment variables that can change what Dynamo traces; unknown ones count."""
+    """Environment variables that can change what Dynamo traces, unknown ones included."""
     return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE, environ)
 
 
 def inductor_environment(
     environ: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Environment variables that can change what Inductor makes; unknown ones count."""
+    """Environment variables that can change what Inductor makes, unknown ones included."""
     return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY, environ)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NpugxCacheError(Exception):
-    """Base of everything the package raises on its own account."""
+    """The base class of the exceptions of this package."""
 
 
 class OptionError(NpugxCacheError, ValueError):
@@ -16,7 +16,7 @@ class BackendUnavailable(NpugxCacheError, RuntimeError):
 
 
 class PassError(NpugxCacheError, RuntimeError):
-    """A custom pass or replacement of the user's failed, or left a graph that can't run."""
+    """A custom pass or replacement of the user failed, or left a graph that can't run."""
 
 
 class Uncacheable(NpugxCacheError, RuntimeError):
@@ -35,10 +35,10 @@ class StoreError(NpugxCacheError, OSError):
 
 
 class VerificationError(NpugxCacheError, AssertionError):
-    """A restored graph and the same one compiled anew differ: `NPUGX_CACHE_VERIFY=recompile`.
+    """A restored graph differs from the same graph compiled again (`NPUGX_CACHE_VERIFY=recompile`).
 
     `restored` and `recompiled` are the two readable texts, or the two values that differ. Raised to
-    the caller, strict or not: it was asked for.
+    the caller also without `strict`, because the user asked for the comparison.
     """
 
     def __init__(self, function: str, what: str, restored: object, recompiled: object) -> None:
@@ -49,8 +49,8 @@ class VerificationError(NpugxCacheError, AssertionError):
 
 
 class EntryNotFound(NpugxCacheError, LookupError):
-    """No entry of the store goes by the given id, prefix or path."""
+    """No entry of the store has the given id, prefix or path."""
 
 
 class CorruptEntry(NpugxCacheError, ValueError):
-    """Stored bytes passed their digest and still do not decode: written by a faulty producer."""
+    """Stored bytes match their digest and still can't be decoded: their writer had a fault."""

@@ -18,8 +18,8 @@ class CacheInfo(NamedTuple):
 
     A lookup happens when no specialisation that is already bound accepts a call. hits: lookups
     answered by the store; misses: lookups that compiled; bypasses: calls that ran without the
-    cache; stored: entries published; entries: specialisations bound now; graphs: those that are
-    captured on a device now (`capture_plan.GraphInfo`), the most used first.
+    cache; stored: entries published; entries: specialisations bound now; graphs: the graphs that
+    are captured on a device now (`capture_plan.GraphInfo`), the most used first.
     """
 
     hits: int
@@ -65,9 +65,10 @@ SLOW_SECONDS = 2.0
 
 
 class Progress:
-    """One INFO line for each phase of a compile, once it has taken longer than `SLOW_SECONDS`.
+    """Logs one INFO line for each phase of a compile that takes longer than `SLOW_SECONDS`.
 
-    Phases that were over before that are told then: a quick compile says nothing.
+    The lines of earlier phases wait until the compile has taken that long, so that a quick compile
+    logs nothing.
     """
 
     def __init__(self, function: str) -> None:

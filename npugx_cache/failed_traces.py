@@ -1,4 +1,4 @@
-"""Remembers which calls could not be traced, and when another try is worth it."""
+"""Remembers which calls could not be traced, and tells when another try makes sense."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MAX_TRIES = 3
 
 Shape = tuple[tuple[int, int, int], ...]
-"""For each module its address, how many attributes it has, and how much is in their dicts."""
+"""For each module: its id, its number of attributes, and the number of items in dicts in them."""
 
 
 class _Failure(NamedTuple):
@@ -24,18 +24,19 @@ class _Failure(NamedTuple):
 
 
 class Untraced:
-    """Reasons by kind of call (`Signature.kind`).
+    """The reasons of failed traces by kind of call (`Signature.kind`).
 
-    A failing trace takes as long as a good one, so it is not repeated for each new size. But an
-    eager run may prepare lazily what the trace stumbled over (transformers installs hooks under a
-    lock when hidden states are first asked for): if it changed a module, the next call tries again.
+    A failing trace takes as long as a good one, so it is not repeated for each new size. But the
+    eager run may do a lazy preparation that the trace could not handle (transformers installs hooks
+    under a lock when hidden states are first asked for). So if the eager run changed a module, the
+    next call is traced again, up to three tries in all.
     """
 
     def __init__(self) -> None:
         self._failures: dict[str, _Failure] = {}
 
     def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
-        """Call it before the eager run."""
+        """Note a failed trace. Must be called before the eager run, which may change modules."""
         known = self._failures.get(kind)
         tries = 1 + (known.tries if known else 0)
         modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
@@ -49,13 +50,13 @@ class Untraced:
         if known.modules is not None:
             if _shape_of_modules(frame_locals) != known.modules:
                 return None
-            # Looked at once, not at every call.
+            # The modules are compared at the next call only, not at every call.
             self._failures[call.kind] = known._replace(modules=None)
         return known.reason
 
 
 def _shape_of_modules(frame_locals: Mapping[str, Any]) -> Shape:
-    """Of all modules in the arguments; `Module.modules()` takes three times as long."""
+    """The shape of all modules in the arguments; `Module.modules()` takes three times as long."""
     left = [value for value in frame_locals.values() if isinstance(value, torch.nn.Module)]
     met, shape = set[int](), []
     while left:

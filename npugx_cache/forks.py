@@ -1,6 +1,6 @@
 """Makes locks usable in a forked child.
 
-A thread that held a lock in the parent does not exist in the child, so it would never be released.
+A thread that held a lock in the parent does not exist in the child and never releases the lock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ _OWNERS: dict[weakref.ref[object], tuple[str, ...]] = {}
 
 
 def survive_forks(owner: object, *names: str) -> None:
-    """Replace the locks under these names of `owner`, an object or a module, where that is needed.
+    """Register locks of `owner`, an object or a module, to be replaced in a forked child if held.
 
-    What is under a name is a lock, or a dict of locks.
-
-    In a forked child a lock that the forking thread can't take is held by a thread that stayed with
-    the parent: whoever waited for the lock would hang for ever. It gets a new `RLock` in its place.
+    `names` are attributes of the owner; each is a lock or a dict of locks. A lock that the forking
+    thread can't take in the child is held by a thread that exists only in the parent, so whoever
+    waited for the lock would hang for ever. A new `RLock` takes its place; a dict drops the lock.
     """
     _OWNERS[weakref.ref(owner, _forget)] = names
 

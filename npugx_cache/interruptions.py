@@ -1,7 +1,7 @@
 """Lets exceptions from outside reach the user, such as those that a signal handler raises.
 
-A time limit is often a signal handler that raises. The exception then comes out of whatever line of
-ours or of torch's ran at that moment. A broad `except` there would take it for a fault of the line.
+A time limit is often a signal handler that raises. The exception then comes from the line of ours
+or of torch that ran at that moment, and a broad `except` would take it for a fault of that line.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 _LET_THROUGH = "npugx_cache_let_through"
-"""Mark on an exception: raised again, it has its wrappers for a context, and looks like one."""
+"""Marks an exception from outside that was raised again, because it looks like a wrapper then."""
 
 
 def let_through(error: BaseException, *, memory: bool = True) -> None:
-    """Raise what is the user's (see `from_outside`); return for every other exception.
+    """Raise the exception from outside in `error` (see `from_outside`); return if there is none.
 
-    `memory=False` where code can go on with less memory, so that a lack of it is no one's error.
+    `memory=False`: the caller can go on with less memory, so a lack of memory is not raised.
     """
     outside = error if _LET_THROUGH in vars(error) else from_outside(error)
     if outside is not None and not memory and _is_out_of_memory(outside):
@@ -38,7 +38,7 @@ def let_through(error: BaseException, *, memory: bool = True) -> None:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an exception says that the machine was short of something, not what the code does."""
+    """Whether an exception comes from a passing state of the machine, such as a full disk."""
     return any(isinstance(each, OSError) and each.errno in _PASSING for each in _chain(error))
 
 
@@ -61,24 +61,25 @@ _PASSING = frozenset(
 def from_outside(error: BaseException) -> BaseException | None:
     """The exception that the user must get in the place of `error`, or None.
 
-    From outside come exceptions of signal handlers and of trace functions, MemoryError, and what is
-    no `Exception` (KeyboardInterrupt). Compilers wrap what they catch, so the causes and contexts
-    of `error` are looked at too.
+    From outside come exceptions of signal handlers and of trace functions, a lack of memory, and
+    exceptions that are no `Exception` (KeyboardInterrupt). Compilers wrap the exceptions that they
+    catch, so the causes and contexts of `error` are searched too.
     """
     chain = list(_chain(error))
     for each in chain:
         if not isinstance(each, Exception) or _is_out_of_memory(each):
             return each
     raised = [each for each in chain if any(map(_handles_interruption, _frames(each)))]
-    # A wrapper may carry on the traceback of what it wraps, and then adds to it.
+    # A wrapper may take over the traceback of the exception that it wraps, and adds frames to it:
+    # the exception with the fewest frames is the wrapped one.
     return min(raised, key=lambda each: len(list(_frames(each))), default=None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception with its causes and contexts, without those that the caller is handling.
+    """An exception with its causes and contexts, without those that a caller is already handling.
 
-    A cached function may be called in an `except` block (out of memory: once more with less).
-    Python makes what is handled there the context of everything that is raised meanwhile.
+    A cached function may be called in an `except` block, such as a retry with less memory. Python
+    makes the exception that is handled there the context of each exception raised meanwhile.
     """
     callers = _callers()
     waiting, seen = [error], set[int]()
@@ -92,7 +93,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _callers() -> set[types.FrameType | None]:
-    """The frames below the cached function that is called: what they handle they have caught."""
+    """The frames that called the cached function: what they handle was caught before the call."""
     frame: types.FrameType | None = sys._getframe()  # noqa: SLF001 - inspect would be loaded for it
     while frame is not None and frame.f_code.co_filename != _ENTRY:
         frame = frame.f_back
@@ -120,10 +121,10 @@ def _frames(error: BaseException) -> Iterator[types.FrameType]:
 
 
 def _handles_interruption(frame: types.FrameType) -> bool:
-    """Whether Python called this frame between two instructions: it was given the frame below.
+    """Whether Python itself called this frame between two instructions, as its arguments show.
 
-    Signal handlers get a number and the interrupted frame, trace functions the frame and the name
-    of an event.
+    Signal handlers get a number and the frame that they interrupted, trace functions get the frame
+    and the name of an event.
     """
     below, code = frame.f_back, frame.f_code
     if below is None:

@@ -1,4 +1,4 @@
-"""Places in the user's code, in words that are the same on every host.
+"""Describes places in the user's code, in words that are the same on every host.
 
 A reason for a refusal names the construct, its place, and what to change.
 """
@@ -20,7 +20,7 @@ _MAX_CODE = 100
 
 
 class Place(NamedTuple):
-    """One line of one function; `code` is its text, or "" where the source is not at hand."""
+    """One line of one function; `code` is the line's text, or "" if there is no source."""
 
     file: str
     line: int
@@ -40,14 +40,14 @@ def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
 
 
 def innermost(places: Iterable[Place]) -> Place | None:
-    """The place that a user can change: outside of torch and of Python, if there is any."""
+    """The innermost place outside of torch and Python, which a user can change, if there is one."""
     known = list(places)
     chosen = [place for place in known if not _is_covered(place.file)] or known
     return chosen[-1] if chosen else None
 
 
 def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
-    """The innermost place of a stack, the outermost frame of which comes first."""
+    """The innermost place of a stack; its outermost frame comes first."""
     return innermost(
         Place(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in frames or ()
@@ -55,7 +55,7 @@ def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
 
 
 def of_text(text: str | None) -> Place | None:
-    """The same for a stack as Python prints it."""
+    """The innermost place of a stack in the text form that Python prints."""
     return innermost(
         Place(found["file"], int(found["line"]), found["name"].strip(), found[4].strip())
         for found in _FRAME.finditer(text or "")
@@ -74,7 +74,7 @@ def _is_covered(file: str) -> bool:
 
 
 def _portable_path(file: str) -> str:
-    """A path from where Python found the module: the same in every checkout and environment."""
+    """The path below the folder of `sys.path`: the same in every checkout and environment."""
     path = Path(file)
     for root in sorted(sys.path, key=len, reverse=True):
         if root and path.is_relative_to(root):

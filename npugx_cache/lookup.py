@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 _MAX_REFUSALS = 16
 _MAX_NOTES = 8
-_LOOKED = ""  # in `Call.tried` once the store was asked: a later look must not forget its reasons
+_LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
+# Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
 
@@ -59,7 +60,7 @@ class Lookup:
     """Answers the calls of one function from one store, and binds what it finds or compiles.
 
     Safe to use from several threads. A call whose entry is stored waits for no compile and for no
-    lock of another worker: only the short restore itself is one thread's at a time.
+    lock of another worker; it waits only while another thread restores an entry, which is short.
     """
 
     def __init__(
@@ -91,13 +92,12 @@ class Lookup:
     ) -> Specialisation | Bypass:
         """The graph for a call, or a bypass with its reason.
 
-        Raises only under `strict`, and errors that the user caused. `warming`: the user asked ahead
-        of a call, so a compile is no sign that something keeps changing.
+        Raises only under `strict`, and errors that the user caused. `warming`: `.warm()` asks ahead
+        of a call, so a compile is no sign that something keeps changing and is not counted.
         """
         try:
             return self._answer(args, kwargs, scope, warming=warming)
         except Exception as error:
-            # What the user asked for can't be had, or their own pass failed: no fault of the cache.
             if self.settings.strict or isinstance(error, _ASKED_FOR):
                 raise
             from npugx_cache.interruptions import let_through
@@ -128,7 +128,7 @@ class Lookup:
     # --- restore
 
     def _found(self, call: Call, started: float, outcome: str) -> Specialisation | Bypass | None:
-        """The store's answer to a call: a graph, now bound, or a refusal. None if it has none."""
+        """The store's answer to a call: a graph, now bound, or a bypass. None if it has neither."""
         with self._restoring:
             known = self.bound.find(call.scope)  # another thread may have bound it meanwhile
             if known is not None:
@@ -199,7 +199,7 @@ class Lookup:
     def _try(
         self, opened: store.Store, manifest: store.Manifest, call: Call
     ) -> Specialisation | events.Refusal | None:
-        """An entry bound for a call, or why it is not; None for a bypass whose conditions hold."""
+        """An entry bound for a call, or why it does not fit; None for a bypass that does."""
         blobs = opened.read(manifest, [CONDITIONS])
         if isinstance(blobs, store.Miss):
             return self._fault(opened, manifest.entry, blobs.reason)
@@ -244,7 +244,7 @@ class Lookup:
     def _compiled_once(
         self, call: Call, started: float, *, warming: bool
     ) -> Specialisation | Bypass:
-        """Compile, or take what another thread or another worker compiles of the same graph."""
+        """Compile, or use the graph that another thread or worker compiles at the same time."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason)
         if not warming and (reason := self._counted().excess):
@@ -270,7 +270,7 @@ class Lookup:
             return self._compiled(call, None, started, warming=warming)
         answers = list[Specialisation | Bypass]()
 
-        def answered() -> bool:  # what appears may be for other values of the same signature
+        def answered() -> bool:  # an entry that appears may be for other values, so it is tried
             if not answers:
                 answer = self._found(call, started, "hit after waiting")
                 answers.extend([answer] if answer is not None else [])
@@ -322,7 +322,7 @@ class Lookup:
         return self._recompiles
 
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
-        """A hit under `NPUGX_CACHE_VERIFY=recompile`; raises `VerificationError`."""
+        """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
         from npugx_cache.entry import recheck
 
         title, opened = self.recipe.title, self.opened()
@@ -400,7 +400,8 @@ class Lookup:
             self._untraced.remember(call.signature.kind, outcome.reason, frame_locals)
             self._note_bypass(outcome, call)
             return self._bypass(outcome.reason)
-        self.counters.add("bypasses")  # no word of what the function does: not under strict either
+        # The reason is not in the function, so it is no error under `strict` either.
+        self.counters.add("bypasses")
         events.logger.info("%s runs uncached once: %s", self.recipe.title, outcome.reason)
         return Bypass(outcome.reason)
 
@@ -409,7 +410,7 @@ class Lookup:
         if opened is None:
             return
         noted = opened.candidates(call.fingerprint.key).bypasses
-        # Conditions that never hold again would otherwise add a note at every start.
+        # Without a limit, conditions that never hold again would add a note at every start.
         if sum(refuses(manifest, call) for manifest in noted) < _MAX_NOTES:
             opened.publish(bypass_draft(self.recipe, call, outcome))
 
@@ -508,7 +509,7 @@ def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -
 
 
 def refuses(manifest: store.Manifest, call: Call) -> bool:
-    """Whether a bypass was noted for calls with arguments of these types, on any conditions."""
+    """Whether a bypass was noted for arguments of these types, whatever its conditions are."""
     return manifest.about.get("calls") == call.signature.types
 
 

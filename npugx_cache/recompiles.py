@@ -1,7 +1,7 @@
-"""A limit on how often one function is compiled, and what keeps changing when it is reached.
+"""Limits how often one function is compiled, and says what kept changing when that is too often.
 
 An object that is different at every call (a list that grows, a size, a number) would otherwise cost
-a compile and an entry per call, for as long as the process lives.
+a compile and an entry for each call, as long as the process lives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from npugx_cache.events import Refusal
 
 Leaves: TypeAlias = tuple[tuple[str, str], ...]
-"""As `Signature.leaves`."""
+"""Paths and texts of the arguments, as in `Signature.leaves`."""
 
 _SUBJECT = re.compile(r"(?:no longer true: )?(.+?)(?=: | was | changed| does not exist|$)")
 _ADVICE = (
@@ -38,7 +38,7 @@ class Recompiles:
         self._excess: str | None = None
 
     def note(self, leaves: Leaves, nearest: Refusal | None) -> None:
-        """A call with these arguments is being compiled, which differs from the `nearest` entry."""
+        """Count the compile of a call with these arguments. `nearest` says how no entry fits it."""
         self._count += 1
         if nearest is not None:
             self._differences += nearest.reasons
@@ -70,7 +70,7 @@ class Recompiles:
         )
 
     def _most_common(self) -> str:
-        """The last difference in what differed most often, or ""."""
+        """The latest difference of the thing that differed most often, or ""."""
         counted = Counter(map(_subject, self._differences)).most_common(1)
         named = [text for text in self._differences if counted and _subject(text) == counted[0][0]]
         return named[-1] if named else ""

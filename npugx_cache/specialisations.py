@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Specialisations:
-    """Newest hit first. Safe to use from several threads; looking one up takes no lock."""
+    """The graphs, newest hit first. Safe to use from several threads; `find` waits for no lock."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self._function = function
@@ -26,9 +26,9 @@ class Specialisations:
         survive_forks(self, "_lock")
 
     def find(self, scope: Scope) -> Specialisation | None:
-        """The graph that accepts a call; it comes first from then on."""
+        """The graph that accepts a call, or None; that graph comes first from then on."""
         known = self._accepting(scope)
-        # Not waiting for the lock: the order saves time and decides nothing.
+        # Does not wait for the lock, because the order only saves time and decides nothing.
         if known is not None and self._known[0] is not known and self._lock.acquire(blocking=False):
             try:
                 self._known = (known, *(each for each in self._known if each is not known))
@@ -44,7 +44,8 @@ class Specialisations:
         for known in fitting:
             if known.accepts.accept_quickly(scope):
                 return known
-        # Only now in full: that takes as long as many quick checks, and two shapes may take turns.
+        # Full checks come last: one takes as long as many quick checks, and two shapes may take
+        # turns.
         for known in fitting:
             if known.accepts.accept(scope):
                 return known

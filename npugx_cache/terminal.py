@@ -1,4 +1,4 @@
-"""Text from a store, made safe to show on a terminal."""
+"""Makes text from a store safe to show on a terminal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ _KEPT = "\n\t"
 
 
 def harmless(text: str, *, kept: str = _KEPT) -> str:
-    """Replace control characters: text from a store must not steer the terminal it is shown on.
+    """Replace control characters, because text from a store must not steer a terminal.
 
-    Bidirectional overrides count: they show code in another order than it runs.
+    Bidirectional overrides are replaced as well: they show code in another order than it runs.
     """
     if text.isprintable():
         return text

@@ -1,3 +1,3 @@
-"""The version of this package, apart from anything that takes time to import."""
+"""The version of this package, in a module that imports nothing."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""What a compile costs: the time that this process and its children worked on it."""
+"""Measures what a compile costs: the time that this process and its children worked."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import time
 
 
 class WorkTime:
-    """Counts from when it is made.
+    """Measures seconds of work since it was made: processor time, at most the time that passed.
 
-    A process that is stopped (SIGSTOP, a frozen container, a closed laptop) for ten hours has not
-    compiled for ten hours, and no other worker may wait that long for the same work: so processor
-    time counts. A compiler with many threads, and other threads of this process, use more of that
-    than time passes: so the time that passed is the limit. Children count once they are waited
-    for, as compilers are that were run to their end.
+    Processor time, because a process that is stopped for ten hours (SIGSTOP, a frozen container, a
+    closed laptop) has not compiled for ten hours, and no other worker may wait that long for the
+    same work. At most the time that passed, because several threads use more processor time than
+    time passes. A child counts once it has been waited for, as a compiler that ran to its end has.
     """
 
     def __init__(self) -> None:
@@ -25,5 +24,5 @@ class WorkTime:
 
 
 def _processor_seconds() -> float:
-    times = os.times()  # its figures for this process itself are rounded to 10 ms
+    times = os.times()  # only for the children: it rounds the times of this process to 10 ms
     return time.process_time() + times.children_user + times.children_system

@@ -190,5 +190,5 @@ def _usable(opened: FolderStore | Unusable) -> FolderStore | None:
         return opened
     import logging
 
-    logging.getLogger("npugx_cache").warning("one folder of the cache not used: %s", opened.reason)
+    logging.getLogger("npugx_cache").warning("a folder of the cache is not used: %s", opened.reason)
     return None

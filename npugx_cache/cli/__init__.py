@@ -1,4 +1,4 @@
-"""The command `npugx-cache`. Never imports torch: looking at a cache must not take seconds."""
+"""The command `npugx-cache`. It never imports torch, because that would take seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ __all__ = ["main"]
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 the store is unusable, 2 wrong input."""
+    """Run the command line and exit: 0 done, 1 the store failed or is bad, 2 wrong input."""
     import gc
 
     from npugx_cache.cli.commands import group
 
-    # A command ends soon: going through a million cells for garbage takes as long as listing them.
+    # A command ends soon, and to search a million table cells for garbage would double its time.
     gc.disable()
 
     group.main(args, prog_name="npugx-cache")

@@ -39,7 +39,7 @@ def export_bundle(
         for row in overview.columns.rows()
         if all_pass(filters, row, uses.get(row.entry, none))
     ]
-    # Renamed into place when it is whole: a bundle that is there can be used.
+    # Renamed into place when it is complete, so that no half bundle has this name.
     unfinished = Path(f"{file}.{os.getpid()}.part")
     try:
         with unfinished.open("xb") as out:
@@ -55,7 +55,7 @@ def export_bundle(
 
 
 def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) -> str | None:
-    """Take over a bundle; return why some of it was refused, or None."""
+    """Copy the entries of a bundle into the cache; return why some were refused, or None."""
     settings = load_settings(directory)
     if settings.mode == "readonly":
         raise Failure("NPUGX_CACHE=readonly forbids changes to the cache; unset it to go on")
@@ -67,7 +67,7 @@ def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) ->
     if store.readonly is not None:
         raise Failure(f"{store.root} is read-only: {store.readonly}")
     try:
-        source = Path(file).open("rb")  # noqa: SIM115  # its errors are the user's, the rest not
+        source = Path(file).open("rb")  # noqa: SIM115  # only its own errors are wrong input
     except OSError as error:
         raise WrongInput(f"{file}: {error.strerror}") from None
     with source:

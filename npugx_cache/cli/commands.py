@@ -45,10 +45,10 @@ def group() -> None:
     type=click.Choice(["used", "size", "created", "hits"]),
     default="used",
     show_default=True,
-    help="What to list by, largest or latest first.",
+    help="Sort by this, largest or latest first.",
 )
 @_FILTER
-@click.option("--limit", type=click.IntRange(min=1), help="Show only so many.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
 def list_entries(
     directory: str | None, form: str, sort: str, filters: tuple[str, ...], limit: int | None
 ) -> None:
@@ -99,7 +99,7 @@ def show(entry: str, directory: str | None, form: str) -> None:
 def stats(directory: str | None, form: str) -> None:
     """Count entries, bytes, hits and saved seconds.
 
-    Hits are those of this host; sizes are exact, blobs that nothing names included.
+    Hits are those of this host. Sizes are exact and include blobs that no entry names.
     """
     from npugx_cache.cli.statistics import print_stats
 
@@ -109,9 +109,9 @@ def stats(directory: str | None, form: str) -> None:
 @group.command()
 @_DIR
 @_FORMAT
-@click.option("--repair", is_flag=True, help="Move what is bad to the quarantine folder.")
+@click.option("--repair", is_flag=True, help="Move bad files to the quarantine folder.")
 def verify(directory: str | None, form: str, repair: bool) -> None:
-    """Read everything and say what is damaged; exit with 1 if anything is."""
+    """Read every file and say what is damaged; exit with 1 if anything is."""
     from npugx_cache.cli.verifying import print_verify
 
     left = print_verify(directory, form, repair=repair)
@@ -123,9 +123,10 @@ def verify(directory: str | None, form: str, repair: bool) -> None:
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 @_FORMAT
 def doctor(folder: str | None, form: str) -> None:
-    """Try what a cache in FOLDER needs: file system, renames, locks, clock, space, trust.
+    """Test whether FOLDER can hold a cache: file system, renames, locks, clock, space, trust.
 
-    By default the folder that a worker with this environment uses. Exits with 1 if it is unfit.
+    The default is the folder that a worker with this environment uses. Exits with 1 if FOLDER is
+    unfit.
     """
     from npugx_cache.cli.doctoring import print_doctor
 
@@ -142,7 +143,7 @@ def doctor(folder: str | None, form: str) -> None:
 def export_entries(file: str, directory: str | None, form: str, filters: tuple[str, ...]) -> None:
     """Write entries to FILE, a tar file for another host or a container image.
 
-    Its bytes depend on the entries alone. `tar -xf FILE -C FOLDER` makes a cache as well.
+    The bytes of FILE depend only on the entries. `tar -xf FILE -C FOLDER` makes a cache as well.
     """
     from npugx_cache.cli.bundles import export_bundle
     from npugx_cache.cli.filters import parse
@@ -158,9 +159,10 @@ def export_entries(file: str, directory: str | None, form: str, filters: tuple[s
 @_FORMAT
 @click.option("--sign", is_flag=True, help="Vouch for FILE: sign its entries with our key.")
 def import_entries(file: str, directory: str | None, form: str, sign: bool) -> None:
-    """Take over the entries of FILE, each verified.
+    """Add the entries of FILE to the cache, after verifying each.
 
-    Under private or group trust they become as good as your own: import what you would run.
+    Under private or group trust, workers run them like your own entries: import only what you
+    would run.
     """
     from npugx_cache.cli.bundles import import_bundle
 
@@ -193,7 +195,7 @@ def new_key(file: str) -> None:
     "--older-than",
     type=duration,
     metavar="TIME",
-    help="Remove what was not used for e.g. 12h or 30d.",
+    help="Remove entries that were not used for this long, e.g. 12h or 30d.",
 )
 @click.option("--max-entries", type=click.IntRange(min=0), help="Keep at most so many entries.")
 @click.option(
@@ -202,7 +204,7 @@ def new_key(file: str) -> None:
     type=click.Choice(["lru", "cost"]),
     default="lru",
     show_default=True,
-    help="What goes first: the least recently used, or also the large and cheaply compiled.",
+    help="What goes first: the least recently used, or (cost) also the large and cheaply compiled.",
 )
 @click.option(
     "--refusals",
@@ -214,7 +216,7 @@ def new_key(file: str) -> None:
 @click.option(
     "--yes",
     is_flag=True,
-    help="Don't ask before --all, which is refused without a terminal otherwise.",
+    help="Don't ask before --all. Without a terminal, --all needs this option.",
 )
 def prune(  # click passes them by name
     directory: str | None,
@@ -228,7 +230,7 @@ def prune(  # click passes them by name
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Remove entries, least recently used first, and what no entry needs any more."""
+    """Remove entries, least recently used first, and files that no entry needs any more."""
     from npugx_cache.cli.pruning import print_prune
     from npugx_cache.store import PrunePolicy
 

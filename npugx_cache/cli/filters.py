@@ -1,4 +1,4 @@
-"""`--filter`: which entries a command is about."""
+"""The option `--filter`: selects the entries that a command works on."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ Test: TypeAlias = "Callable[[Row, Use], bool]"
 
 
 def parse(text: str) -> Test:
-    """The test that one `--filter` stands for."""
+    """The test that the text of one `--filter` describes; raises click.BadParameter."""
     match = _EXPRESSION.fullmatch(text)
     name = match[1] if match else ""
     if match is None or name not in {*_NUMBERS, *_TEXTS}:
         known = ", ".join([*_NUMBERS, *sorted(_TEXTS)])
-        raise click.BadParameter(f"{text!r} is no NAME OPERATOR VALUE; names are {known}")
+        raise click.BadParameter(f"{text!r} is not NAME OPERATOR VALUE; names are {known}")
     if name in _NUMBERS:
         return _number(name, match[2], match[3])
     if match[2] not in {"=", "!="}:
@@ -66,7 +66,7 @@ def _number(name: str, comparison: str, value: str) -> Test:
 
 def _text(name: str, pattern: str, *, wanted: bool) -> Test:
     if name in {"entry", "key"}:
-        pattern += "*"  # an id may be shortened everywhere
+        pattern += "*"  # every command accepts a shortened id
     return lambda row, _: fnmatch.fnmatchcase(getattr(row, name), pattern) is wanted
 
 

@@ -1,4 +1,4 @@
-"""`npugx-cache ls`. By columns: a call per cell would take seconds for 100,000 entries."""
+"""`npugx-cache ls`. Works by columns: a call per cell would take seconds for 100,000 entries."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def print_listing(
         name = bad.entry[:_SHOWN_DIGITS] or f"key {bad.key[:_SHOWN_DIGITS]}"
         click.echo(f"{name}  unreadable: {output.in_line(bad.reason)}")
     if len(shown) < len(order):
-        click.echo(f"the first {len(shown)} of:")
+        click.echo(f"these are the first {len(shown)} of:")
     where = f"{root}, which does not exist yet" if store is None else str(root)
     click.echo(f"{_sentence(total)} in {output.in_line(where)}")
 
 
 class _Seen:
-    """The columns with the counters beside them."""
+    """The columns of the index, and the hit counters as further columns."""
 
     def __init__(self, columns: Columns, uses: Mapping[str, Use]) -> None:
         self.columns = columns
@@ -104,7 +104,7 @@ def _order(seen: _Seen, sort: str, tests: Sequence[Test]) -> list[int]:
 
 
 def _table(seen: _Seen, order: list[int]) -> str:
-    """The entries of `order`, which are formatted as they lie and put in order as whole lines."""
+    """The table of the entries in `order`. All entries are formatted first, and sorted as lines."""
     if len(order) == seen.columns.count:
         return output.table(_TITLES, _cells(seen, range(len(order))), right=_RIGHT, order=order)
     return output.table(_TITLES, _cells(seen, order), right=_RIGHT, order=range(len(order)))
@@ -146,7 +146,7 @@ def _cells(seen: _Seen, chosen: Sequence[int]) -> list[list[str]]:
 
 
 class _Memo(dict[float, str]):
-    """What was formatted once is not formatted again."""
+    """Formats each number only once."""
 
     def __init__(self, make: Callable[[float], str]) -> None:
         self._make = make
@@ -201,7 +201,8 @@ def _total(
         "entries": len(order),
         "bypasses": sum(seen.kind[at] == "bypass" for at in order) if filtered else bypasses,
         "unreadable": len(overview.refused),
-        # A blob that several entries share is there once; of some entries only the sum is known.
+        # The size of the store counts a shared blob once. Of a selection only the sum over its
+        # entries is known, which counts such a blob once for each entry.
         "size": int(sum(seen.size[at] for at in order)) if filtered else overview.size,
         "hits": sum(seen.hits[at] for at in hit),
         "saved_seconds": sum(seen.saved(at) for at in hit),

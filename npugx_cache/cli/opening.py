@@ -1,4 +1,4 @@
-"""From the options of a command to an open store, with one clear error where there is none."""
+"""Opens the store that the options of a command name, or gives one clear error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Failure(click.ClickException):
-    """The store can't do it; exit status 1."""
+    """The store can't do what was asked, or is bad; exit status 1."""
 
     exit_code = 1
 
@@ -28,7 +28,7 @@ class WrongInput(click.ClickException):
 
 
 def size(text: str) -> int:
-    """Bytes of an option's value."""
+    """The bytes that an option's value means; raises click.BadParameter."""
     try:
         return config.parse_size(text)
     except (ValueError, OverflowError):
@@ -36,7 +36,7 @@ def size(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """Seconds of an option's value."""
+    """The seconds that an option's value means; raises click.BadParameter."""
     try:
         return config.parse_duration(text)
     except (ValueError, OverflowError) as error:
@@ -51,10 +51,10 @@ def load_settings(directory: str | None) -> Settings:
 
 
 def open_existing(directory: str | None, mode: CacheMode) -> FolderStore | None:
-    """Open the store of the settings in this mode, or None where there is none yet.
+    """Open the store in this mode; None if the default folder holds no cache yet.
 
-    A folder that the user named and that holds no cache is an error: it is a typing mistake
-    more often than not.
+    Raises WrongInput if `directory`, which the user named, holds no cache: that is a typing mistake
+    more often than not. Raises Failure if the store can't be used.
     """
     settings = load_settings(directory)
     if not (settings.cache_dir / "v1").is_dir():

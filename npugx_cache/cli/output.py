@@ -1,4 +1,4 @@
-"""Text for people: sizes, times, tables, and nothing that a terminal would act on."""
+"""Formats text for people: sizes, times and tables, without characters that steer a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_line(text: str) -> str:
 
 
 def in_lines(cells: list[str]) -> list[str]:
-    """`in_line` of every cell; in one look where none of them needs it."""
+    """`in_line` of every cell. Fast path: one test of all cells together, if none needs it."""
     text = "\n".join(cells)
     odd = "  " in text or " \n" in text or "\n " in text or text != text.strip()
     if not odd and text.replace("\n", "").isprintable() and text.count("\n") == len(cells) - 1:
@@ -65,7 +65,10 @@ def table(
     right: frozenset[str],
     order: Iterable[int],
 ) -> str:
-    """Columns as wide as their widest cell, rows in this order; on a terminal cells are cut."""
+    """A table with its rows in this order. On a terminal, long cells are cut.
+
+    `right` names the columns that are aligned to the right.
+    """
     widest = _WIDEST if on_terminal() else None
     if widest is not None:
         columns = [[_cut(cell, widest) for cell in column] for column in columns]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.store import FolderStore, PrunePolicy
 
-_LONG = 200  # entries; fewer are gone before a bar could be read
+_LONG = 200  # a prune of fewer entries is over before a progress bar could be read
 _NAMED = 20
 
 
@@ -31,9 +31,9 @@ def print_prune(
 ) -> str | None:
     """Prune and report; return why it is incomplete, or None.
 
-    `asked`: the user has said before that every entry may go.
+    `asked`: the user has confirmed already (`--yes`) that every entry may go.
     """
-    # A dry run looks only: it must work, and change nothing, where nothing may be written.
+    # A dry run opens the store read-only, because it must also work where nothing can be written.
     store = open_existing(directory, "readonly" if dry_run else "on")
     report = PruneReport(dry_run=dry_run)
     if store is not None:
@@ -50,7 +50,7 @@ def print_prune(
 
 
 def _ask(store: FolderStore) -> None:
-    """Have a person confirm that every entry goes; a script has to say so itself."""
+    """Ask on the terminal whether every entry may go; without a terminal, raise WrongInput."""
     overview, _ = store.overview()
     entries = overview.columns.count + len(overview.refused)
     what = (
@@ -101,7 +101,7 @@ def _as_json(report: PruneReport) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal once a prune turns out to be a long one."""
+    """Show a progress bar on a terminal, once a prune turns out to be a long one."""
     if not sys.stderr.isatty():
         yield None
         return

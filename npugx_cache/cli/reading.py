@@ -16,7 +16,7 @@ def print_readable(entry: str, directory: str | None, file: str | None, color: s
         return
     if color == "always" or (color == "auto" and output.on_terminal()):
         text = highlight(text)
-    # click strips colours itself where stdout is no terminal, unless it is told that they stay.
+    # click strips colours if stdout is no terminal, unless `color` is True.
     click.echo(text, nl=not text.endswith("\n"), color=color != "never")
 
 
@@ -24,7 +24,7 @@ def _read(entry: str, directory: str | None, file: str | None) -> str:
     from npugx_cache.entry.readable import readable_cache
 
     if "/" not in entry and open_existing(directory, "readonly") is None:
-        # Asked before anything opens it for writing, which would create it.
+        # Asked first, because `readable_cache` opens the cache for writing and would create it.
         raise WrongInput(f"{entry}: there is no cache yet. Name another one with --dir")
     try:
         return readable_cache(entry, print_output=False, file=file, cache_dir=directory)
@@ -42,7 +42,7 @@ def _read(entry: str, directory: str | None, file: str | None) -> str:
 
 
 def highlight(text: str) -> str:
-    """Colour Python with terminal codes, leaving its lines as they are."""
+    """Colour Python code with terminal codes, without changing its lines."""
     from rich.console import Console
     from rich.syntax import Syntax
 

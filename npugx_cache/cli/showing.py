@@ -38,7 +38,7 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
 def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
     _, uses = store.overview()
     used = uses.get(manifest.entry)
-    # Names are the writer's as well: they must not stand in for what is known of the entry.
+    # The writer of an entry chose the names in `about`: none may replace a field that is known.
     hidden = {"signature_id", "entry", "kind"}
     about = {name: str(value) for name, value in manifest.about.items() if name not in hidden}
     return {

@@ -1,1 +1,1 @@
-"""What names an entry before anything is traced: the recipe, the environment, the arguments."""
+"""Forms the key of an entry before anything is traced, by recipe, environment and arguments."""

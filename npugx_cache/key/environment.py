@@ -74,9 +74,9 @@ _PLAIN_STATE = {
 def factors(
     device_types: frozenset[str], switches: tuple[object, ...] | None = None
 ) -> tuple[Named, ...]:
-    """All factors of the surroundings, for a call whose tensors are on these kinds of device.
+    """All factors of the process, for a call whose tensors are on these kinds of device.
 
-    `switches` is the `call_state` that the call is made in.
+    `switches` is the `call_state` at the call; None reads it now.
     """
     live = zip(_SWITCHES, switches or call_state(), strict=True)
     rows = ((f"torch.{name}", str(value)) for name, value in live)
@@ -85,9 +85,9 @@ def factors(
 
 
 def library_factors() -> Iterator[Named]:
-    """What a library of machine code depends on besides, and Inductor's settings.
+    """Further factors of a library of machine code: the processor, and Inductor's settings.
 
-    Compiled for the very processor: the name of its widest vectors would not be enough.
+    Inductor compiles for exactly this processor, so its widest vectors (`cpu`) are not enough.
     """
     from npugx_cache.private import inductor_run
 
@@ -102,9 +102,8 @@ def library_factors() -> Iterator[Named]:
 def _instructions() -> str:
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            text = file.read(
-                1 << 13
-            )  # the first processor: the kernel makes the text as it is read
+            # Only the first processor, because the kernel makes the text while it is read.
+            text = file.read(1 << 13)
     except OSError:
         text = ""
     line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
@@ -113,7 +112,7 @@ def _instructions() -> str:
 
 
 def summary() -> str:
-    """One short text for people."""
+    """The environment as one short text for people."""
     return f"py{platform.python_version()} torch{torch.__version__} {platform.machine()}"
 
 
@@ -135,7 +134,7 @@ def call_state() -> tuple[object, ...]:
 
     Read at every call: the values alone, in the order of `_SWITCHES`.
     """
-    values = tuple([read() for read in _READERS])  # `_read`, without a call more
+    values = tuple([read() for read in _READERS])  # `_read`, inlined to save a call
     return values if values == _seen else _settled(values)
 
 

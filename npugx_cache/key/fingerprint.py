@@ -1,4 +1,4 @@
-"""Fingerprint: ordered, named factors known before tracing -> the key of a lookup.
+"""Forms the key of a lookup from ordered, named factors that are known before the trace.
 
 Each factor is a name and a text. The texts are part of every manifest, so that a miss can be
 explained by comparing factors. No path, pid, port, object id or clock may enter one.
@@ -31,7 +31,7 @@ _LONGEST_SHOWN = 60
 class FactorKind(NamedTuple):
     """One factor, or a family of factors where the name ends in `.*`.
 
-    The span says when the factor is looked at:
+    The span says when the factor is read:
     "process": it can't change while the process lives;
     "lookup": it can change, and each lookup reads it again. A graph that is already bound keeps
     running after a change, as it does under torch.compile;
@@ -134,7 +134,7 @@ def shortened(value: str) -> str:
 
 
 def differences(recorded: Iterable[Iterable[str]], live: Iterable[Iterable[str]]) -> Iterator[str]:
-    """The factors that differ, in words. Rows are (name, value, ...)."""
+    """The factors that differ, in words. Each row is (name, value, ...)."""
     before = {name: value for name, value, *_ in recorded}
     now = {name: value for name, value, *_ in live}
     for name in sorted(before.keys() | now.keys()):

@@ -26,7 +26,7 @@ class Recipe:
     """How a function is to be compiled and checked.
 
     `decompositions` pairs operators with functions. `guards` says what later calls check
-    (`restore.GUARDS`); entries are the same for both, so it is no factor.
+    (`restore.GUARDS`); it is no factor, because entries are the same for both of its values.
     """
 
     function: types.FunctionType
@@ -38,7 +38,7 @@ class Recipe:
     decompositions: tuple[tuple[Any, Any], ...]
 
     def factors(self) -> Iterator[Named]:
-        """Names and values; `fingerprint.FACTORS` says what each is for."""
+        """Names and values of the factors; `fingerprint.FACTORS` says what each stands for."""
         yield "function", self.title
         yield "function.code", code_hash(self.function.__code__)
         yield "backend", self.backend
@@ -76,19 +76,19 @@ class Recipe:
 
     @property
     def identity(self) -> str:
-        """What stays the same when the function is edited: its name."""
+        """The digest of the function's name, which stays the same when the function is edited."""
         return digest([self.title])
 
 
 def check_options(options: Options) -> Options:
-    """Raises OptionError for a custom pass that has no fingerprint."""
+    """Returns the options; raises OptionError for a custom pass that has no digest."""
     for name, function in options.functions():
         check_function(f"option {name!r}", function)
     return options
 
 
 def check_decompositions(given: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
-    """Custom decompositions in a fixed order; raises OptionError for what has no fingerprint."""
+    """Custom decompositions in a fixed order; raises OptionError for one that has no digest."""
     for operator, function in (given or {}).items():
         if runtime.operator_name(operator) is None or not callable(function):
             raise OptionError(
@@ -103,12 +103,12 @@ def check_decompositions(given: Mapping[Any, Any] | None) -> tuple[tuple[Any, An
 #
 # The digest covers the code of the function, what the function captures, the user functions that it
 # reaches, and the plain values of the globals that these read. It uses neither `repr` nor `id`: two
-# closures with different values are two functions, and one function has the same digest in every
+# closures with different values have two digests, and one function has the same digest in every
 # process. A callable object names itself by a method `uuid()`, as torch's CustomGraphPass does.
 
 
 def function_digest(function: Callable[..., Any]) -> str:
-    """Raises NotPortable for a function with something in it that has no form elsewhere."""
+    """The digest of a user function; raises NotPortable if another process can't form the same."""
     named = getattr(function, "uuid", None)
     if callable(named):
         return digest([repr(encode(named()))])
@@ -135,16 +135,17 @@ def check_function(what: str, function: Callable[..., Any]) -> None:
 
 
 def _values(function: types.FunctionType) -> Iterator[str]:
-    """Captured values, those of the function itself must have a form, and globals that it reads.
+    """The values that a function and the user functions that it reaches capture or read as globals.
 
-    What libraries that it calls capture counts by its type where it has no form.
+    Raises NotPortable if the function itself captures a value that is not portable. All other
+    values that are not portable count by their type.
     """
     for each in reachable_functions(function):
         text = encode if each is function else _plain
         for name, cell in zip(each.__code__.co_freevars, each.__closure__ or (), strict=True):
             try:
                 yield f"{name}={text(cell.cell_contents)!r}"
-            except ValueError:  # not filled yet
+            except ValueError:  # the cell is empty
                 continue
         for name in sorted(set(names_in(each.__code__))):
             if name in each.__globals__:

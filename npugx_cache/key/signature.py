@@ -1,4 +1,4 @@
-"""The arguments of a call in short. Orders candidates, names locks, and is what `ls` shows.
+"""Describes the arguments of a call in short: to order candidates, to name locks, and for `ls`.
 
 A signature never decides whether an entry is valid; guards do. An argument may be a password or a
 token, so the store holds no text of an argument, and nothing of an argument that the code never
@@ -29,7 +29,7 @@ _NUMBERS = (bool, int, float, torch.dtype, torch.device)
 
 
 class Signature:
-    """Describes the arguments of one call and keeps them alive. Texts are made when asked for."""
+    """Describes the arguments of one call and keeps them alive. Texts are made only on demand."""
 
     def __init__(self, frame_locals: Mapping[str, Any]) -> None:
         self._frame_locals = frame_locals
@@ -37,17 +37,17 @@ class Signature:
 
     @functools.cached_property
     def leaves(self) -> tuple[tuple[str, str], ...]:
-        """The paths of all values, with their sizes and numbers and without their texts."""
+        """The paths of all values, with their sizes and numbers, and without strings."""
         return tuple((path, _exact(value)) for path, value in self._leaves)
 
     @functools.cached_property
     def exact(self) -> str:
-        """A digest in which sizes and numbers count and texts don't. Stored with an entry."""
+        """A digest in which sizes and numbers count and strings don't. Stored with an entry."""
         return digest(f"{path}={text}" for path, text in self.leaves)
 
     @functools.cached_property
     def kind(self) -> str:
-        """A digest in which numbers and texts count and sizes don't. Never stored."""
+        """A digest in which numbers and strings count and sizes don't. Never stored."""
         return digest(f"{path}={_kind(value)}" for path, value in self._leaves)
 
     @functools.cached_property
@@ -61,7 +61,7 @@ class Signature:
 
 
 def read_arguments(frame_locals: Mapping[str, Any], tree: GuardTree) -> str:
-    """The arguments that the conditions of a graph are about, for people."""
+    """The arguments that the conditions of a graph are about, as a text for people."""
     nodes = _paths(tree)
     equal = dict(zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True))
     walked = {
@@ -77,7 +77,7 @@ def read_arguments(frame_locals: Mapping[str, Any], tree: GuardTree) -> str:
 
 
 def kinds_of_arguments(frame_locals: Mapping[str, Any]) -> str:
-    """All arguments by type, and tensors by shape: nobody knows which of them the code reads."""
+    """All arguments by type, tensors by shape, for calls of which no graph says what is read."""
     shown = []
     for steps, value in _leaves(frame_locals):
         path = "".join("[?]" if step.startswith(("['", '["')) else step for step in steps)
@@ -87,7 +87,10 @@ def kinds_of_arguments(frame_locals: Mapping[str, Any]) -> str:
 
 
 def without_texts(reason: str, frame_locals: Mapping[str, Any]) -> str:
-    """A reason without the texts among the arguments: messages of errors quote them."""
+    """A reason without the strings among the arguments, which error messages may quote.
+
+    Strings of fewer than four characters stay.
+    """
     texts = {value for _, value in _leaves(frame_locals) if type(value) is str}
     for text in sorted(texts, key=len, reverse=True):
         words = f"<a text of {len(text)} characters>"
@@ -98,7 +101,7 @@ def without_texts(reason: str, frame_locals: Mapping[str, Any]) -> str:
 
 
 def _paths(tree: GuardTree) -> dict[str, int]:
-    """The nodes of a tree that are arguments or inside of one, by the path to them."""
+    """The nodes of a tree that are arguments or lie inside of one, by their paths."""
     found: dict[int, str] = {-1: ""}
     for node, parent in enumerate(tree.parents):
         step = _step(tree.node(node).step, tree.args[node])
@@ -178,7 +181,7 @@ def _type(value: object) -> str:
 
 
 def _shown(value: object, expected: Any) -> str:
-    """`expected` is what a guard compares with, without the texts that may not be stored."""
+    """`expected` is what a guard compares with, without the strings that may not be stored."""
     if type(value) is str and expected is not None:
         return describe(expected)[:_MAX_VALUE]
     return _exact(value)

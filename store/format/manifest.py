@@ -103,7 +103,7 @@ def assemble(draft: Draft, blobs: tuple[BlobRef, ...], created: float) -> Manife
     # A manifest that readers refuse must not be written: its entry would be a miss for ever.
     read_back = decode(encode(manifest), manifest.key)
     if read_back != manifest:
-        raise Malformed("about does not survive encoding")
+        raise Malformed("about is not the same after encoding and decoding")
     return manifest
 
 
@@ -132,7 +132,7 @@ def decode(data: bytes, key: str, secret: bytes | None = None) -> Manifest:
     _check_seconds(created, "created")
     _check_seconds(cost, "cost_seconds")
     if type(about) is not dict:
-        raise Malformed("about is no mapping")
+        raise Malformed("about is not a mapping")
     rows = _checked_factors(factors)
     about = _canonical(about, "about", 0)
     refs = _checked_blobs(blobs)
@@ -166,7 +166,7 @@ def _canonical(value: Any, where: str, depth: int) -> Any:
         names = list(value)
         for name in names:
             if type(name) is not str:
-                raise Malformed(f"a key in {where} is no str")
+                raise Malformed(f"a key in {where} is not a str")
         return {name: _canonical(value[name], where, depth + 1) for name in sorted(names)}
     if isinstance(value, (list, tuple)):
         return [_canonical(item, where, depth + 1) for item in value]
@@ -180,7 +180,7 @@ def _canonical(value: Any, where: str, depth: int) -> Any:
 
 def _check_seconds(value: object, name: str) -> None:
     if type(value) is not float or not 0 <= value < math.inf:
-        raise Malformed(f"{name} is no positive time")
+        raise Malformed(f"{name} is not a number of seconds, 0 or more")
 
 
 def _checked_factors(value: object) -> Factors:
@@ -200,7 +200,7 @@ def _checked_factors(value: object) -> Factors:
 
 def _checked_blobs(value: object) -> tuple[BlobRef, ...]:
     if type(value) is not list or len(value) > _MAX_BLOBS:
-        raise Malformed("no list of blobs, or too many")
+        raise Malformed(f"blobs is not a list, or has more than {_MAX_BLOBS} rows")
     refs = tuple(_checked_blob(row) for row in value)
     names = [ref.name for ref in refs]
     if names != sorted(set(names)):
@@ -216,14 +216,14 @@ def _is_name(name: object) -> bool:
 
 def _checked_blob(row: Any) -> BlobRef:
     if type(row) is not list or len(row) != len(BlobRef._fields):
-        raise Malformed("a blob row is odd")
+        raise Malformed(f"a blob row does not have {len(BlobRef._fields)} fields")
     name, digest, stored, logical, codec = row
     if not _is_name(name):
-        raise Malformed("a blob name is odd")
+        raise Malformed("a blob name is not valid")
     if not is_digest(digest):
         raise Malformed("a blob's sha256 is not 64 lower-case hex digits")
     if type(stored) is not int or type(logical) is not int or stored < 0 or logical < 0:
-        raise Malformed("a blob size is odd")
+        raise Malformed("a blob size is not a whole number, 0 or more")
     if codec == "raw":
         if logical != stored:
             raise Malformed("a raw blob has two sizes")

@@ -88,7 +88,7 @@ def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str
             who = "its group can write it" if ours else f"owned by uid {uid}"
             return f"{who}, and it is of group {status.st_gid} instead of {group}"
         if status.st_gid == unmapped("gid"):
-            return f"its group {status.st_gid} is none that this user namespace knows"
+            return f"this user namespace does not know its group {status.st_gid}"
         return None if ours or _is_member(uid, group) else _not_a_member(uid, group)
     if not ours:
         return _foreign(uid)
@@ -97,12 +97,12 @@ def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str
 
 def _foreign(uid: int) -> str:
     if uid == unmapped("uid"):
-        return f"owned by uid {uid}, which stands for all users that this user namespace lacks"
+        return f"owned by uid {uid}, which stands for all users unknown to this user namespace"
     return f"owned by uid {uid}, and this process runs as uid {os.geteuid()}"
 
 
 def _not_a_member(uid: int, group: int | None) -> str:
-    return f"owned by uid {uid}, of whom nobody knows here that they are in group {group} now"
+    return f"owned by uid {uid}, whom this host does not know as a member of group {group}"
 
 
 def _is_member(uid: int, group: int | None) -> bool:

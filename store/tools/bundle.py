@@ -174,7 +174,8 @@ def _unpack_manifest(
         return
     lost = [ref.name for ref in manifest.blobs if not blobs.is_there(folder, ref)]
     if lost:
-        report.refused.append((member.name, f"its blob {lost[0]} is neither here nor there"))
+        reason = f"its blob {lost[0]} is neither in the bundle nor in the cache"
+        report.refused.append((member.name, reason))
         return
     if sign:
         data = encode(manifest, folder.secret)

@@ -87,8 +87,9 @@ def _filesystem(root: str) -> Finding:
     magic = syscalls.filesystem_magic(root)
     if magic in NETWORK:
         detail = (
-            f"{NETWORK[magic]}: shared by hosts. Locks may only work per host: work is then "
-            "duplicated, never wrong. NPUGX_CACHE_LOCAL_DIR puts a local folder before it"
+            f"{NETWORK[magic]}: shared by hosts. Locks may work only within a host: hosts then "
+            "repeat work, and nothing goes wrong. NPUGX_CACHE_LOCAL_DIR puts a local folder before "
+            "this one"
         )
         return Finding(name="file system", verdict="warning", detail=detail)
     kind = LOCAL.get(magic, f"unknown ({magic:#x})")
@@ -113,7 +114,7 @@ def _clock(place: str) -> Finding:
     skew = max(before - stamp, stamp - after, 0.0)
     if skew <= _MOST_SKEW:
         return Finding(name="clock", verdict="ok", detail=f"file times differ by {skew:.3f} s")
-    detail = f"file times differ from this host's by {skew:.1f} s: eviction by age is off by that"
+    detail = f"file times differ from this host's by {skew:.1f} s, and so does eviction by age"
     return Finding(name="clock", verdict="warning", detail=detail)
 
 
@@ -128,7 +129,7 @@ def _rename(place: str, other: _Other) -> Finding:
     if seen == "new":
         detail = "a file is replaced whole, and another process sees it at once"
         return Finding(name="rename", verdict="ok", detail=detail)
-    detail = f"another process saw {seen!r} after a rename: misses and duplicated work, never wrong"
+    detail = f"another process saw {seen!r} after a rename: work is repeated, nothing goes wrong"
     return Finding(name="rename", verdict="warning", detail=detail)
 
 
@@ -154,7 +155,7 @@ def _locks(place: str, other: _Other) -> Iterator[Finding]:
     if (mine, theirs, after) != ("yes", "no", "yes"):
         detail = (
             f"flock does not exclude another process (here {mine}, there {theirs}, after the "
-            f"release {after}): each worker compiles by itself, nothing goes wrong"
+            f"release {after}): each worker compiles for itself, and nothing goes wrong"
         )
         yield Finding(name="locks", verdict="warning", detail=detail)
         return

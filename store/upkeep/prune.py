@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GRACE = 3600.0
 _JUST_NOW = 2.0
 _MIN_ROOM = 64 << 20
-_OUT_OF_TIME = "out of time; the rest is left to the next one"
+_OUT_OF_TIME = "out of time; the next prune removes the rest"
 
 
 class Removed(NamedTuple):

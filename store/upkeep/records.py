@@ -70,7 +70,7 @@ def write(folder: Folder, entry: str, data: Plain) -> str | None:
     try:
         sealed = seal(pack([_FORMAT, entry, data]), entry, folder.secret)
         if len(sealed) > MAX_BYTES:
-            return f"the record has {len(sealed)} bytes"
+            return f"the record has {len(sealed)} bytes, and at most {MAX_BYTES} are stored"
         make_parents(folder, path)
         if not _is_trusted(folder, path):
             return f"{folder.relative(path)} is not trusted"

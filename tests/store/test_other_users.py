@@ -195,7 +195,7 @@ told["entries of hers"] = programs("ann", path)
     for name in ("after", "root"):
         texts, reason = told[name]
         assert texts == []
-        assert "owned by uid 5003, of whom nobody knows here that they are in group 6001" in reason
+        assert "owned by uid 5003, whom this host does not know as a member of group 6001" in reason
     assert told["entries of hers"][0] == []
     assert "uid 5003" in told["entries of hers"][1]
 
@@ -248,7 +248,7 @@ told = acting("ann")(look)()
     if "skip" in told:
         pytest.skip(f"no user namespaces here: {told['skip']}")
     assert told["shown"] == [True, True]
-    assert "which stands for all users that this user namespace lacks" in told["eves"]
+    assert "which stands for all users unknown to this user namespace" in told["eves"]
     assert told["team"] is not None
     assert "is not trusted" in told["store"]
 
