@@ -72,15 +72,13 @@ class Derived:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
-        """Open it as a `diskcache.Cache`, created where it is missing."""
-        import diskcache
-
-        from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainDisk
+        """Open it as a cache of diskcache's, created where it is missing."""
+        from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainCache, PlainDisk
 
         folder = self.folder()
         _make(folder)
         _check(folder)
-        cache = diskcache.Cache(
+        cache = PlainCache(
             str(folder),
             disk=PlainDisk,
             timeout=_TIMEOUT,
