@@ -8,6 +8,7 @@ entry is tied to the index. The worst case is a needless recompile on other devi
 from __future__ import annotations
 
 import dis
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -205,12 +206,18 @@ _ATTRIBUTES = frozenset(
 _READS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL"})
 _OPENS = frozenset(
     {
-        *("LOAD_DEREF", "LOAD_CLASSDEREF", "IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH"),
+        *("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"),
+        *("IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH", "LOAD_SPECIAL"),
         "CALL_FUNCTION_EX",  # arguments whose names don't show
     }
 )
 _TEXTS = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "BUILD_STRING"})
-_PUSHES = frozenset({"LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL"})
+_PUSHES = {
+    **dict.fromkeys(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_CONST", "LOAD_GLOBAL"), 1),
+    "LOAD_SMALL_INT": 1,
+    **dict.fromkeys(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"), 2),
+}
+"""How many values an instruction puts on the stack."""
 
 
 def may_name_index(code: types.CodeType, owners: Owners) -> bool:
@@ -242,16 +249,20 @@ def _is_harmless(instruction: dis.Instruction) -> bool:
 
 
 def _is_handed_on(code: types.CodeType, instructions: list[dis.Instruction], position: int) -> bool:
-    """Whether a variable's device becomes the argument `device`, as Python 3.11 and 3.12 do it."""
-    if instructions[position - 1].opname != "LOAD_FAST":
+    """Whether a variable's device becomes the argument `device`, as Python 3.11 to 3.14 do it."""
+    if not instructions[position - 1].opname.startswith("LOAD_FAST"):
         return False
     above = 0
-    for each in instructions[position + 1 :]:
-        if each.opname == "KW_NAMES":
+    for each, following in itertools.pairwise(instructions[position + 1 :]):
+        names = None
+        if each.opname == "KW_NAMES":  # before Python 3.13
             names = code.co_consts[each.arg or 0]
+        elif following.opname == "CALL_KW":
+            names = each.argval
+        if names is not None:
             return above < len(names) and names[len(names) - 1 - above] == "device"
         if each.opname in _PUSHES:
-            above += 1
+            above += _PUSHES[each.opname]
         elif each.opname != "LOAD_ATTR":
             return False
     return False
