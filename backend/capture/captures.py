@@ -69,8 +69,8 @@ class Captures:
             return True
         self._warn(
             "limit",
-            "%s: capture_limit=%d graphs are captured; a further shape runs uncaptured until it has "
-            "been called more often than the least recently used one",
+            "%s: capture_limit=%d graphs are captured; a further shape runs uncaptured until it "
+            "has been called more often than the least recently used one",
             self.options.capture_limit,
         )
         return False
