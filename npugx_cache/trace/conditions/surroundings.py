@@ -88,6 +88,10 @@ _REFUSED = {
     "__bases__": "the bases of a class have no guard",
     "__base__": "the base of a class has no guard",
     "__subclasses__": "the subclasses of a class have no guard",
+    **{
+        f"co_{name}": "the name and the place of code have no guard"
+        for name in ("name", "qualname", "filename", "firstlineno", "linetable", "lines")
+    },
 }
 
 
