@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import events, store
 from npugx_cache.compile import Compiled, compile_call
-from npugx_cache.conditions.check import live_state
+from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore, size_history
 from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
 from npugx_cache.entry.restore import Specialisation

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from npugx_cache.conditions import set_order, shapes
+from npugx_cache.conditions import shapes
 from npugx_cache.conditions.check import Guards
-from npugx_cache.conditions.data import GuardTree, Kind, Step
+from npugx_cache.conditions.data import CALL, Check, GuardTree, Kind, Step, columns
+from npugx_cache.conditions.kinds import KINDS
 
 if TYPE_CHECKING:
     from npugx_cache.conditions.evaluate import Scope
@@ -49,28 +50,17 @@ def _below(tree: GuardTree, names: frozenset[str]) -> GuardTree:
         root = parent < 0 and tree.steps[node] == Step.LOCAL and tree.args[node] in names
         if root or parent in inside:
             inside.add(node)
-    kept = tree.with_ancestors(inside.union(*map(shapes.nodes_in, tree.shapes)))
-    place = {node: position for position, node in enumerate(kept)} | {-1: -1}
-    rows: dict[Kind, list[tuple[int, Any]]] = {
-        kind: [(place[node], arg) for node, arg in zip(*row, strict=True) if node in place]
-        for kind, row in tree.checks.items()
-    }
+    sizes = map(shapes.nodes_in, tree.arguments(Kind.SHAPE))
+    kept = tree.with_ancestors(inside.union(*sizes))
+    place = {node: position for position, node in enumerate(kept)} | {CALL: CALL}
     return dataclasses.replace(
         tree,
         parents=tuple(place[tree.parents[node]] for node in kept),
         steps=tuple(tree.steps[node] for node in kept),
         args=tuple(tree.args[node] for node in kept),
-        checks={
-            kind: (tuple(node for node, _ in row), tuple(arg for _, arg in row))
-            for kind, row in rows.items()
-        },
-        aliases=tuple((place[a], place[b]) for a, b in tree.aliases if a in place and b in place),
-        distinct=tuple(place[node] for node in tree.distinct if node in place),
-        separate=tuple(place[node] for node in tree.separate if node in place),
-        shapes=tuple(shapes.moved(condition, place) for condition in tree.shapes),
-        orders=tuple(
-            set_order.moved(condition, place)
-            for condition in tree.orders
-            if set_order.nodes_in(condition) <= place.keys()
+        checks=columns(
+            Check(place[node], kind, moved)
+            for node, kind, arg in tree.all_checks()
+            if node in place and (moved := KINDS[kind].moved(arg, place)) is not None
         ),
     )

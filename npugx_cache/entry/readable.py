@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from npugx_cache import config
 from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.conditions import Step
-from npugx_cache.conditions.explain import Wording
 from npugx_cache.entry.artifact import READABLE
 from npugx_cache.entry.frame import GRAPH, SHIM, load
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
@@ -137,7 +136,9 @@ def _pass_words(report: tuple[str, int, int]) -> str:
 
 
 def _guards(conditions: Conditions) -> Iterator[str]:
-    first, *others = Wording(conditions.guards).lines()
+    from npugx_cache.conditions.kinds import lines  # needs torch, which reading an entry does not
+
+    first, *others = lines(conditions.guards)
     yield "def guards_hold() -> bool:"
     yield "    return ("
     yield f"        {first}"

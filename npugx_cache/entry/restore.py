@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from npugx_cache.backend import capture, runtime
 from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.arguments_only import InputGuards
-from npugx_cache.conditions.check import Guards, placed_here
+from npugx_cache.conditions.check import Guards
 from npugx_cache.conditions.code_watch import Watch
+from npugx_cache.conditions.kinds import placed_here
 from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import (
     BINDINGS,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache import store
-from npugx_cache.conditions.check import Guards, live_state
-from npugx_cache.conditions.data import Check, GuardTree, Kind
+from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.data import CALL, Check, GuardTree, Kind
 from npugx_cache.conditions.evaluate import Unreachable, evaluate, plan
 from npugx_cache.entry.artifact import CONDITIONS, SIZES, Conditions, sizes_of
 from npugx_cache.errors import CorruptEntry
@@ -83,16 +83,17 @@ def only_sizes_differ(guards: Guards, scope: Scope) -> bool:
     The shape of a parameter does not count as a size: that is another model.
     """
     tree = guards.tree
-    if live_state() != tree.state:
-        return False
     try:
         values = evaluate(plan(tree), scope)
     except Unreachable:
         return False
-    return all(
-        guards.holds(check, values[check.node]) or _is_size(tree, check, values[check.node])
-        for check in tree.all_checks()
-    ) and all(values[a] is values[b] for a, b in tree.aliases)
+
+    def fits(check: Check) -> bool:
+        value = values if check.node == CALL else values[check.node]
+        return guards.holds(check, value) or _is_size(tree, check, value)
+
+    decisive = (c for c in tree.all_checks() if c.kind <= Kind.SAME or c.kind is Kind.STATE)
+    return all(map(fits, decisive))
 
 
 def _is_size(tree: GuardTree, check: Check, value: object) -> bool:

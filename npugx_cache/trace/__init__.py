@@ -20,6 +20,7 @@ from npugx_cache.backend.engines import LIBRARY, NotCompiled
 from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.check import Guards
 from npugx_cache.conditions.explain import Wording
+from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import compare, dynamo, refuse, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
@@ -173,7 +174,7 @@ def _portable(
     frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
-    tree = tree.sealed(texts_in(code))
+    tree = sealed(tree, texts_in(code))
     return Traced(
         graph=graph,
         passes=passes,

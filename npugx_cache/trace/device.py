@@ -104,7 +104,7 @@ def _arguments(node: fx.Node) -> list[Any]:
 def _devices_in(tree: GuardTree, frame: Frame) -> set[str]:
     rows = [args for _, args in tree.checks.values()]
     default = tree.state.get("default_device")
-    named = devices.names_in([rows, tree.args, tree.idents, tree.orders, frame.constants])
+    named = devices.names_in([rows, tree.args, tree.idents, frame.constants])
     return {*named, *(fact.device for fact in tree.tensors), *([default] if default else [])}
 
 
@@ -126,7 +126,7 @@ def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
         for arg in args
         if check is not Kind.EQUALS or not devices.is_device(arg)
     ]
-    named = devices.names_in([nested, tree.args, tree.idents, tree.orders])
+    named = devices.names_in([nested, tree.args, tree.idents])
     if any(name.partition(":")[0] == kind for name in named):
         yield "a device is part of a value that is guarded as a whole"
     for step, arg in zip(tree.steps, tree.args, strict=True):

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.kinds import sealed
 from npugx_cache.entry.artifact import Conditions
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import tracing
@@ -56,7 +57,7 @@ def conditions_of(
     tree = builder.build(state, None)
     if Guards(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
-    tree = tree.sealed(texts_in(met.codes))
+    tree = sealed(tree, texts_in(met.codes))
     return Conditions(guards=tree, facts=tuple(_facts(met.codes, function)))
 
 

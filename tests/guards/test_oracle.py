@@ -10,8 +10,9 @@ import torch
 
 from npugx_cache import trace
 from npugx_cache.conditions import GuardTree
-from npugx_cache.conditions.check import Guards, live_state
+from npugx_cache.conditions.check import Guards
 from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.conditions.kinds import lines, live_state
 from npugx_cache.entry.size_history import Known
 
 
@@ -175,16 +176,14 @@ def test_new_weights_of_the_same_kind_are_accepted_by_both(traced):
 def test_guards_print_as_python():
     import ast
 
-    from npugx_cache.conditions.explain import Wording
-
-    lines = list(Wording(Traced().ours.tree).lines())
-    assert any("SCALE" in line for line in lines)
+    printed = list(lines(Traced().ours.tree))
+    assert any("SCALE" in line for line in printed)
     parsable = 0
-    for line in lines:
+    for line in printed:
         with contextlib.suppress(SyntaxError):
             ast.parse(line, mode="eval")
             parsable += 1
-    assert parsable > len(lines) * 0.6
+    assert parsable > len(printed) * 0.6
 
 
 @pytest.mark.parametrize("state", STATES)

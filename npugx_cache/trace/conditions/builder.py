@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.conditions import Check, GuardTree, Kind, Node, Step, TensorFact
+from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_keys
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
@@ -21,7 +22,7 @@ from npugx_cache.private import process_groups, runtime
 from npugx_cache.trace import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 S = tracing.sources
 
@@ -175,41 +176,34 @@ class TreeBuilder:
                 yield type(self.value(node.parent)), node.arg
 
     def build(self, state: Mapping[str, Plain], threads: int | None) -> GuardTree:
-        distinct = self._one_per_object(self._tensor_nodes)
-        separate = self._one_per_object(self._mutable_nodes())
+        tensors = self._one_per_object(self._tensor_nodes)
+        mutable = self._one_per_object(self._mutable_nodes())
+        rows: list[tuple[Kind, Iterable[Plain]]] = [
+            (Kind.STATE, [state]),
+            (Kind.THREADS, [threads] if threads is not None else []),
+            (Kind.SAME, map(list, self.aliases)),
+            (Kind.DIFFERENT, [group for group in (tensors, mutable) if len(group) > 1]),
+            (Kind.SHAPE, self.shapes),
+            (Kind.ORDER, self.orders),
+        ]
+        of_call = (Check(CALL, kind, arg) for kind, args in rows for arg in args)
         return GuardTree(
             parents=tuple(node.parent for node in self.nodes),
             steps=tuple(int(node.step) for node in self.nodes),
             args=tuple(node.arg for node in self.nodes),
-            checks=self._columns(),
+            checks=columns((*self.checks.values(), *of_call)),
             idents=tuple(self.idents),
             tensors=tuple(self._tensor_index),
-            aliases=tuple(self.aliases),
-            distinct=distinct,
-            separate=separate,
-            shapes=tuple(self.shapes),
-            orders=tuple(self.orders),
-            state=state,
-            threads=threads,
         )
 
-    def _columns(self) -> dict[Kind, tuple[tuple[int, ...], tuple[Any, ...]]]:
-        rows: dict[Kind, list[Check]] = {}
-        for check in self.checks.values():
-            rows.setdefault(check.kind, []).append(check)
-        return {
-            kind: (tuple(c.node for c in checks), tuple(c.arg for c in checks))
-            for kind, checks in rows.items()
-        }
-
-    def _one_per_object(self, nodes: list[int]) -> tuple[int, ...]:
+    def _one_per_object(self, nodes: list[int]) -> list[int]:
         """One node per object; other nodes that reach it become alias pairs."""
         first: dict[int, int] = {}
         for node in nodes:
             same = first.setdefault(id(self.value(node)), node)
             if same != node and (same, node) not in self.aliases:
                 self.aliases.append((same, node))
-        return tuple(first.values())
+        return list(first.values())
 
     def _mutable_nodes(self) -> list[int]:
         """Arguments, and what is in them, through which one call could write and another read.

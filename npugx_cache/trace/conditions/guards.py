@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, shapes
-from npugx_cache.conditions.check import iterator_state
+from npugx_cache.conditions.kinds import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity, ordered_keys
 from npugx_cache.private import process_groups
 from npugx_cache.trace import refuse, tracing
