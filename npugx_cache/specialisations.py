@@ -42,11 +42,11 @@ class Specialisations:
             known for known in self._known if known.call_state == switches and known.code is code
         ]
         for known in fitting:
-            if known.accepts.accept_quickly(scope):
+            if known.accepts.holds_quickly(scope):
                 return known
         # Only now in full: that takes as long as many quick checks, and two shapes may take turns.
         for known in fitting:
-            if known.accepts.accept(scope):
+            if known.accepts.holds(scope):
                 return known
         return None
 

@@ -9,41 +9,41 @@ from typing import TYPE_CHECKING
 import torch
 
 from npugx_cache.conditions import shapes
-from npugx_cache.conditions.check import Guards
-from npugx_cache.conditions.data import CALL, Check, GuardTree, Kind, Step, columns
+from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.data import CALL, Check, Conditions, Kind, Step, columns
 from npugx_cache.conditions.kinds import KINDS
 
 if TYPE_CHECKING:
     from npugx_cache.conditions.evaluate import Scope
 
 
-class InputGuards:
+class ArgumentsOnly:
     """Conditions on the arguments of a call, on global torch state, and on nothing else.
 
     A module among the arguments must be the same object as before. What is inside of a module,
     globals, closures of other functions, and code are not looked at again.
     """
 
-    def __init__(self, tree: GuardTree, scope: Scope) -> None:
+    def __init__(self, tree: Conditions, scope: Scope) -> None:
         self._modules = {
             name: weakref.ref(value)
             for name, value in scope.frame_locals.items()
             if isinstance(value, torch.nn.Module)
         }
-        self._guards = Guards(_below(tree, frozenset(scope.frame_locals) - self._modules.keys()))
+        self._checker = Checker(_below(tree, frozenset(scope.frame_locals) - self._modules.keys()))
 
-    def accept(self, scope: Scope) -> bool:
-        return self._same_modules(scope) and self._guards.accept(scope)
+    def holds(self, scope: Scope) -> bool:
+        return self._same_modules(scope) and self._checker.holds(scope)
 
-    def accept_quickly(self, scope: Scope) -> bool:
-        return self._same_modules(scope) and self._guards.accept_quickly(scope)
+    def holds_quickly(self, scope: Scope) -> bool:
+        return self._same_modules(scope) and self._checker.holds_quickly(scope)
 
     def _same_modules(self, scope: Scope) -> bool:
         found = scope.frame_locals
         return all(found.get(name) is module() for name, module in self._modules.items())
 
 
-def _below(tree: GuardTree, names: frozenset[str]) -> GuardTree:
+def _below(tree: Conditions, names: frozenset[str]) -> Conditions:
     """The part of a tree about these arguments. A condition on symbolic sizes stays whole."""
     inside: set[int] = set()
     for node, parent in enumerate(tree.parents):

@@ -1,4 +1,4 @@
-"""Fast path for calls after the first: a guard tree as torch's C++ guard managers.
+"""Fast path for calls after the first: conditions as torch's C++ guard managers.
 
 The managers are built from live values that have just passed the full check in `check.py`. The full
 check has the last word: what C++ accepts the full check would accept, and what C++ refuses is
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import SealedNames
 from npugx_cache.conditions.cpp_paths import LeftToPython, Managers
-from npugx_cache.conditions.data import CALL, Check, GuardTree, Kind
+from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
 from npugx_cache.conditions.evaluate import evaluate, plan
 from npugx_cache.conditions.kinds import KINDS, LiveArguments
 from npugx_cache.private import guard_managers, runtime
@@ -30,7 +30,7 @@ class NativeCheck:
     """
 
     def __init__(
-        self, tree: GuardTree, values: Sequence[Any], scope: Scope, arguments: LiveArguments
+        self, tree: Conditions, values: Sequence[Any], scope: Scope, arguments: LiveArguments
     ) -> None:
         with guard_managers.building() as manager_type:
             managers = Managers(tree, values, scope, manager_type)
@@ -71,7 +71,7 @@ class Residue:
 
     def __init__(
         self,
-        tree: GuardTree,
+        tree: Conditions,
         left: Sequence[Check],
         values: Sequence[Any],
         arguments: LiveArguments,

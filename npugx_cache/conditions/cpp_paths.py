@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.conditions.code_watch import ABSENT, Row
-from npugx_cache.conditions.data import GuardTree, Step
+from npugx_cache.conditions.data import Conditions, Step
 from npugx_cache.portable import decode
 from npugx_cache.private import guard_managers
 
@@ -57,7 +57,7 @@ class Managers:
     """
 
     def __init__(
-        self, tree: GuardTree, values: Sequence[Any], scope: Scope, manager_type: object
+        self, tree: Conditions, values: Sequence[Any], scope: Scope, manager_type: object
     ) -> None:
         self.root = guard_managers.RootGuardManager()
         self.values = values

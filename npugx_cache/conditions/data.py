@@ -1,4 +1,4 @@
-"""GuardTree: a trie of accessors with checks at its nodes. Plain data; knows nothing of torch.
+"""Conditions: a trie of accessors with checks at its nodes. Plain data; knows nothing of torch.
 
 A node is reached from its parent by one `Step`, so a path that many guards share is walked once. A
 check compares the live value at a node with what the trace saw. The vocabulary is closed: data that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.errors import CorruptEntry
@@ -85,6 +86,16 @@ class Kind(IntEnum):
     STATE = 40  # all global torch state, by name
     THREADS = 41  # the number of intra-op threads
     DEVICE = 42  # the accelerator that must be current: kind, index, why
+    # Source facts: arg is the module, the name, and what was recorded.
+    FUNCTION = 50  # the code of the function as it is loaded
+    FILE = 51  # all code of the name in a module's file, if no name leads to it: a lambda in a list
+    OPERATOR = 52  # the schema of a custom operator; its namespace stands for the module
+    LOOKUP = 53  # the class in which `Class.attribute` is found, or ""
+    TENSOR_METHOD = 54  # a method of torch.Tensor
+    GROUP = 55  # the ranks of a process group
+    SUBCLASS = 56  # whether the class is a subclass of another: `A < other.module:B`
+    MEMBERS = 57  # the members of an enumeration
+    SPECIAL_NAMES = 58  # what a class defines for Python's own syntax
 
 
 CALL = -1
@@ -106,7 +117,7 @@ class Check(NamedTuple):
 class TensorFact(NamedTuple):
     """What a graph was specialised on for one tensor input.
 
-    `type` indexes `GuardTree.idents`; `size` and `stride` hold None where the graph is symbolic;
+    `type` indexes `Conditions.idents`; `size` and `stride` hold None where the graph is symbolic;
     `marks` are the dimension marks (`mark_dynamic`) present when it was traced.
     """
 
@@ -125,7 +136,7 @@ Rows = tuple[tuple[int, ...], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardTree:
+class Conditions:
     """All conditions under which one traced graph may run.
 
     Nodes and checks are kept as columns, which decode several times faster than rows. `idents` and
@@ -153,6 +164,9 @@ class GuardTree:
     def arguments(self, kind: Kind) -> tuple[Any, ...]:
         return self.checks.get(kind, ((), ()))[1]
 
+    def plus(self, checks: Iterable[Check]) -> Conditions:
+        return replace(self, checks=columns((*self.all_checks(), *checks)))
+
     def node(self, index: int) -> Node:
         return Node(self.parents[index], _STEPS[self.steps[index]], self.args[index])
 
@@ -170,7 +184,7 @@ class GuardTree:
                 node = self.parents[node]  # noqa: PLW2901 - walks up
         return sorted(found)
 
-    def placed(self, device: Accelerator | None, rename: Rename) -> GuardTree:
+    def placed(self, device: Accelerator | None, rename: Rename) -> Conditions:
         """The same conditions, with `device` as the current device and its name filled in."""
         checks = dict(self.checks)
         if Kind.EQUALS in checks:
@@ -194,7 +208,7 @@ class GuardTree:
         }
 
     @classmethod
-    def from_plain(cls, data: Any) -> GuardTree:
+    def from_plain(cls, data: Any) -> Conditions:
         """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
         try:
             tree = cls(
@@ -217,7 +231,7 @@ _STEPS = {int(step): step for step in Step}
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-def _validate(tree: GuardTree) -> None:
+def _validate(tree: Conditions) -> None:
     count = len(tree.parents)
     if not len(tree.steps) == len(tree.args) == count or not set(tree.steps) <= _STEPS.keys():
         raise CorruptEntry("guard tree: malformed nodes")
@@ -227,6 +241,9 @@ def _validate(tree: GuardTree) -> None:
         first, last = (0, count) if kind < Kind.SAME else (CALL, CALL + 1)
         if len(nodes) != len(args) or (nodes and not first <= min(nodes) <= max(nodes) < last):
             raise CorruptEntry("guard tree: malformed checks")
+        fields = [*map(type, chain.from_iterable(args))] if kind >= Kind.FUNCTION else []
+        if fields and (len(fields) != 3 * len(args) or set(fields) != {str}):
+            raise CorruptEntry("guard tree: malformed source facts")
     if len(tree.arguments(Kind.STATE)) != 1:
         raise CorruptEntry("guard tree: no global torch state")
 

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
-from npugx_cache.conditions.data import GuardTree, Node, Step
+from npugx_cache.conditions.data import Conditions, Node, Step
 from npugx_cache.portable import NotPortable, decode, ordered_keys, resolve
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def prepare(node: Node) -> Prepared:
     return node.parent, int(node.step), _argument(int(node.step), node.arg)
 
 
-def plan(tree: GuardTree) -> tuple[Prepared, ...]:
+def plan(tree: Conditions) -> tuple[Prepared, ...]:
     args = [
         arg if type(arg) is not list else _argument(step, arg)
         for step, arg in zip(tree.steps, tree.args, strict=True)

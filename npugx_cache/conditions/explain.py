@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.data import CALL, GuardTree, Kind, Step, TensorFact
+from npugx_cache.conditions.data import CALL, Conditions, Kind, Step, TensorFact
 from npugx_cache.portable import describe, encode, seal
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ class Wording:
     be a password. `known` is called only when there is a text to show.
     """
 
-    def __init__(self, tree: GuardTree, known: Callable[[], Container[object]] = frozenset) -> None:
+    def __init__(
+        self, tree: Conditions, known: Callable[[], Container[object]] = frozenset
+    ) -> None:
         self._tree, self._known = tree, known
         self._paths: dict[int, str] = {}
 

@@ -7,6 +7,7 @@ A condition is a kind, a node and an argument (`data.Check`). Its row in `KINDS`
 - `native`, the same test as a guard on torch's C++ managers, for calls after the first. What C++
   can't test with exactly the same meaning raises `LeftToPython`, and is tested in Python;
 - `reasons`, what to say when the condition does not hold, if "no longer true" is not good enough;
+- `watch`, for facts about code: what to watch between two calls instead of testing again;
 - `bulk`, the test of many conditions in one loop, for kinds of which a model has thousands.
 
 Conditions on the call as a whole have no value at a node: `test` gets the values of all nodes, and
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache.conditions import set_order, shapes
+from npugx_cache.conditions import code_watch, set_order, shapes, source_facts
 from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
 from npugx_cache.conditions.data import Check, Kind, TensorFact
 from npugx_cache.conditions.evaluate import MISSING
@@ -47,10 +48,17 @@ from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from npugx_cache.conditions.cpp_paths import Managers
-    from npugx_cache.conditions.data import GuardTree
+    from npugx_cache.conditions.data import Conditions
     from npugx_cache.portable import Plain
 
     Rows = Sequence[tuple[int, Any]]
@@ -173,7 +181,7 @@ def live_state() -> dict[str, object]:
 class LiveArguments:
     """Makes arguments of checks ready. Raises anything for those that make no sense."""
 
-    def __init__(self, tree: GuardTree) -> None:
+    def __init__(self, tree: Conditions) -> None:
         self._idents = tuple(map(Identity, tree.idents))
         self._tensors = tuple(LiveTensorFact.of(fact, self._idents) for fact in tree.tensors)
 
@@ -335,8 +343,8 @@ def _left_to_python(*_: Any) -> None:
     raise LeftToPython
 
 
-def _in_state(*_: Any) -> None:
-    """Nothing to add: `cpp_check` compares all of torch's state, with the number of threads."""
+def _nothing_in_cpp(*_: Any) -> None:
+    """For what `NativeCheck` compares at once (torch's state), and for what is watched."""
 
 
 # --- reasons; `live` is the live value, or the values of all nodes
@@ -393,6 +401,7 @@ class Row:
     native: Callable[[Managers, int, Any, Any], None]
     reasons: Callable[[Wording, str, Any, Any], Iterator[str]] | None = None
     bulk: Callable[[Rows, Values], bool] | None = None
+    watch: Callable[..., None] | None = None
     before: bool = False
     """Whether the condition is tested before any value of the call is read."""
     nodes: Callable[[Any], Collection[int]] = lambda _: ()
@@ -407,6 +416,32 @@ class Row:
 def _reasons(text: Callable[[Wording, str, Any, Any], str]) -> Any:
     """The one reason that there is."""
     return lambda words, path, arg, live: iter((text(words, path, arg, live),))
+
+
+def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None]) -> Row:
+    """A source fact: `now` reads again what was recorded, and `what` says in words what that is."""
+
+    def bulk(rows: Rows, _: Values) -> bool:
+        return all(now(fact[0], fact[1]) == fact[2] for _, fact in rows)
+
+    def reasons(_: Wording, _path: str, fact: Any, _live: Any) -> Iterator[str]:
+        module, name, _was = fact
+        try:
+            now(module, name)
+        except NotPortable as error:
+            yield f"source of {module}.{name} can't be checked: {error}"
+        else:
+            yield f"{what} {module}.{name} changed"
+
+    return Row(
+        test=lambda _, fact: now(fact[0], fact[1]) == fact[2],
+        bulk=bulk,
+        python=lambda _, _path, fact: f"{now.__name__}('{fact[0]}.{fact[1]}') == {fact[2]!r}",
+        native=_nothing_in_cpp,
+        reasons=reasons,
+        watch=watch,
+        moved=lambda *_: None,
+    )
 
 
 def _revealed(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
@@ -560,7 +595,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.STATE: Row(
         test=lambda _, state: live_state() == state,
-        native=_in_state,
+        native=_nothing_in_cpp,
         python=lambda _, _path, state: "\n".join(
             f"torch_state[{name!r}] == {value!r}" for name, value in sorted(state.items())
         ),
@@ -569,7 +604,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.THREADS: Row(
         test=lambda _, count: torch.get_num_threads() == count,
-        native=_in_state,
+        native=_nothing_in_cpp,
         python=lambda _, _path, count: f"torch.get_num_threads() == {count}",
         reasons=_reasons(
             lambda _, _path, count, _live: (
@@ -585,22 +620,45 @@ KINDS: dict[Kind, Row] = {
         reasons=_reasons(lambda _, _path, device, _live: Place(*device).reason()),
         before=True,
     ),
+    # --- source facts
+    Kind.FUNCTION: _fact(source_facts.function_hash, "source of", code_watch.watch_function),
+    Kind.FILE: _fact(source_facts.file_hash, "source of", code_watch.watch_nothing),
+    Kind.OPERATOR: _fact(
+        source_facts.operator_schema, "schema of operator", code_watch.watch_nothing
+    ),
+    Kind.LOOKUP: _fact(source_facts.provider, "where to find", code_watch.watch_name),
+    Kind.TENSOR_METHOD: _fact(
+        source_facts.tensor_method, "code of", code_watch.watch_tensor_method
+    ),
+    Kind.GROUP: _fact(source_facts.group_ranks, "ranks of process group", code_watch.watch_group),
+    Kind.SUBCLASS: _fact(source_facts.is_subclass, "the answer to", code_watch.watch_subclass),
+    Kind.MEMBERS: _fact(source_facts.members_hash, "a member of", code_watch.watch_nothing),
+    Kind.SPECIAL_NAMES: _fact(
+        source_facts.special_hash, "the special methods of", code_watch.watch_special_names
+    ),
 }
 
 
-def in_order(tree: GuardTree) -> list[Check]:
-    """All conditions, in the order in which they are printed."""
-    return sorted(tree.all_checks(), key=lambda check: not KINDS[check.kind].before)
+def in_order(tree: Conditions) -> list[Check]:
+    """All conditions, in the order in which they are printed: those about code first."""
+
+    def place(check: Check) -> tuple[bool, bool]:
+        row = KINDS[check.kind]
+        return row.watch is None, not row.before
+
+    return sorted(tree.all_checks(), key=place)
 
 
-def lines(tree: GuardTree) -> Iterator[str]:
-    """All conditions as Python, for people to read."""
+def lines(tree: Conditions, *, code: bool) -> Iterator[str]:
+    """The conditions on code, or all others, as Python, for people to read."""
     words = Wording(tree)
     for node, kind, arg in in_order(tree):
-        yield from KINDS[kind].python(words, words.path(node), arg).splitlines()
+        row = KINDS[kind]
+        if code is (row.watch is not None):
+            yield from row.python(words, words.path(node), arg).splitlines()
 
 
-def sealed(tree: GuardTree, known: Container[object]) -> GuardTree:
+def sealed(tree: Conditions, known: Container[object]) -> Conditions:
     """Conditions as they are stored: without the texts that are only compared.
 
     `known` texts stay. So do names, keys that lead to a value, and members that are looked for.
@@ -613,7 +671,7 @@ def sealed(tree: GuardTree, known: Container[object]) -> GuardTree:
     return replace(tree, checks=checks)
 
 
-def placed_here(tree: GuardTree) -> GuardTree:
+def placed_here(tree: Conditions) -> Conditions:
     """The conditions of a stored entry with the current device's index in them."""
     device = tree.device
     if device is None or device.index is not None:

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache.backend import capture, runtime
 from npugx_cache.conditions import source_facts
-from npugx_cache.conditions.arguments_only import InputGuards
-from npugx_cache.conditions.check import Guards
-from npugx_cache.conditions.code_watch import Watch
+from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import placed_here
 from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import (
     BINDINGS,
-    CONDITIONS,
     CONSTANTS,
     LIBRARY,
     Bindings,
-    Conditions,
+    conditions_of,
 )
 from npugx_cache.errors import CorruptEntry, NpugxCacheError
 from npugx_cache.portable import NotPortable, devices
@@ -50,116 +47,56 @@ class Specialisation:
     """
 
     entry: str | None
-    accepts: Accepts
+    accepts: Repeated
     run: Callable[..., Any]
     call_state: tuple[object, ...]
     code: types.CodeType
     graph: Callable[..., Any] | None = None
 
 
-class Accepts(Protocol):
-    """The check that a bound entry makes at every call."""
+class Repeated(Protocol):
+    """The check that a bound graph makes at every call."""
 
-    def accept(self, scope: Scope) -> bool: ...
+    def holds(self, scope: Scope) -> bool: ...
 
-    def accept_quickly(self, scope: Scope) -> bool:
-        """False may mean that only `accept`, which is much slower, can tell."""
-
-
-@dataclass(slots=True)
-class Conditional:
-    """All conditions of an entry, in the form for repeated checks.
-
-    The watch over code is built at the first check after the restore, so that the restore does not
-    take longer.
-    """
-
-    facts: tuple[source_facts.SourceFact, ...]
-    guards: Guards
-    _watch: Watch | None = None
-
-    def accept(self, scope: Scope) -> bool:
-        if self._watch is not None:
-            return self._watch.unchanged() and self.guards.accept(scope)
-        try:
-            # Before the facts are checked: what is patched meanwhile is seen at the next call.
-            watch = Watch(self.facts)
-        except NotPortable:  # what a fact is about is gone
-            return False
-        accepted = source_facts.hold(self.facts) and self.guards.accept(scope)
-        if accepted:
-            self._watch = watch
-        return accepted
-
-    def accept_quickly(self, scope: Scope) -> bool:
-        watch = self._watch
-        return watch is not None and self.guards.accept_quickly(scope) and watch.unchanged()
-
-
-@dataclass(frozen=True, slots=True)
-class Unstored:
-    """The check of a graph that was never stored: torch's own guards, and what these don't see."""
-
-    guards: Callable[[Mapping[str, Any]], bool]
-    unchanged: Callable[[], bool]
-
-    def accept(self, scope: Scope) -> bool:
-        return self.guards(scope.frame_locals) and self.unchanged()
-
-    accept_quickly = accept
+    def holds_quickly(self, scope: Scope) -> bool:
+        """False may mean that only `holds`, which is much slower, can tell."""
 
 
 GUARDS = ("full", "inputs_unsafe")
 """What is checked at every call of a bound entry; before it is bound everything is checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A stored entry's conditions, decoded; its code is not read before they hold."""
+def candidate(blobs: Mapping[str, bytes]) -> Checker:
+    """The conditions of a stored entry; its code is not read before they hold.
 
-    guards: Guards
-    facts: tuple[source_facts.SourceFact, ...]
+    Raises `CorruptEntry`.
+    """
+    with _blaming_the_entry("conditions"):
+        return Checker(placed_here(conditions_of(blobs)))
 
-    @classmethod
-    def of(cls, blobs: Mapping[str, bytes]) -> Candidate:
-        """Raises `CorruptEntry`."""
-        with _blaming_the_entry("conditions"):
-            conditions = Conditions.unpack(blobs[CONDITIONS])
-            try:
-                return cls(Guards(placed_here(conditions.guards)), conditions.facts)
-            except NotPortable as error:
-                raise CorruptEntry(f"conditions: {error!r}") from error
 
-    def accepts(self, scope: Scope) -> bool:
-        return self.guards.accept(scope) and source_facts.hold(self.facts)
+def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
+    """The check for later calls of an entry whose conditions have held of this call."""
+    if guards == "inputs_unsafe":
+        from npugx_cache.conditions.arguments_only import ArgumentsOnly
 
-    def is_of_this_code(self) -> bool:
-        """Whether the code that was traced is still what it was, whatever the call is."""
-        return source_facts.hold(self.facts)
+        return ArgumentsOnly(checker.conditions, scope)
+    return checker
 
-    def repeated(self, scope: Scope, guards: str) -> Accepts:
-        """The check for later calls of an entry that has accepted a call with this scope."""
-        if guards == "inputs_unsafe":
-            return InputGuards(self.guards.tree, scope)
-        return Conditional(self.facts, self.guards)
 
-    @property
-    def device(self) -> Accelerator | None:
-        """The accelerator that the conditions are about, as it is called in this process."""
-        return self.guards.tree.device
+def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
+    """Why conditions refuse a call of a function with this code; never empty.
 
-    def failures(self, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
-        """Why it refuses a call of a function with this code; never empty.
-
-        Live texts are in the words only where they stand in code: reasons go to logs. Raises
-        `CorruptEntry` if no reason can be told.
-        """
-        known = partial(source_facts.texts, self.facts, code)
-        with _blaming_the_entry("conditions"):
-            found = (*source_facts.failures(self.facts), *self.guards.failures(scope, known=known))
-            if not found and not self.accepts(scope):
-                raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
-            return found or ("the call has changed while it was looked at",)
+    Live texts are in the words only where they stand in code: reasons go to logs. Raises
+    `CorruptEntry` if no reason can be told.
+    """
+    known = partial(source_facts.texts, checker.conditions, code)
+    with _blaming_the_entry("conditions"):
+        found = tuple(checker.failures(scope, known=known))
+        if not found and not checker.holds(scope):
+            raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
+        return found or ("the call has changed while it was looked at",)
 
 
 def bind(
@@ -167,7 +104,7 @@ def bind(
     function: types.FunctionType,
     *,
     entry: str | None,
-    accepts: Accepts,
+    accepts: Repeated,
     call_state: tuple[object, ...],
     captures: capture.Captures | None,
     device: Accelerator | None,
@@ -179,7 +116,7 @@ def bind(
     Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
     refers to (an operator, a class) does not exist in this process.
     """
-    with _blaming_the_entry("bindings"):
+    with _blaming_the_entry("bindings", NotPortable):
         return _bind(
             blobs,
             function,
@@ -192,15 +129,16 @@ def bind(
 
 
 @contextlib.contextmanager
-def _blaming_the_entry(part: str) -> Iterator[None]:
-    """Turn whatever this block raises into `CorruptEntry`: the stored data is to blame.
+def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn what this block raises into `CorruptEntry`, but for `others`: the data is to blame.
 
     Otherwise an entry that decodes and makes no sense would cost a traceback at every call. A lack
     of memory says nothing about the entry and is not turned.
     """
+    as_they_are: tuple[type[Exception], ...] = (NpugxCacheError, OSError, *others)
     try:
         yield
-    except (NpugxCacheError, NotPortable, OSError):
+    except as_they_are:
         raise
     except Exception as error:
         from npugx_cache.interruptions import let_through
@@ -214,7 +152,7 @@ def _bind(
     function: types.FunctionType,
     *,
     entry: str | None,
-    accepts: Accepts,
+    accepts: Repeated,
     call_state: tuple[object, ...],
     captures: capture.Captures | None,
     device: Accelerator | None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.conditions import GuardTree
+    from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
@@ -43,7 +43,7 @@ def accelerator_of(
     capture: Capture,
     graph: fx.GraphModule | None,
     builder: TreeBuilder,
-    tree: GuardTree,
+    tree: Conditions,
     frame: Frame,
     shaping: Iterable[types.CodeType],
     owners: Owners,
@@ -75,7 +75,7 @@ def accelerator_of(
     return Accelerator(uses.kind, index, reasons[0] if reasons else "")
 
 
-def placed(tree: GuardTree, device: Accelerator | None) -> GuardTree:
+def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
     """The conditions as they are stored."""
     if device is None or device.index is None or device.why:
         return tree.placed(device, str)
@@ -101,7 +101,7 @@ def _arguments(node: fx.Node) -> list[Any]:
     return found
 
 
-def _devices_in(tree: GuardTree, frame: Frame) -> set[str]:
+def _devices_in(tree: Conditions, frame: Frame) -> set[str]:
     rows = [args for _, args in tree.checks.values()]
     default = tree.state.get("default_device")
     named = devices.names_in([rows, tree.args, tree.idents, frame.constants])
@@ -118,7 +118,7 @@ def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
         yield "it reads a device that has no guard"
 
 
-def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
+def _in_conditions(tree: Conditions, kind: str) -> Iterator[str]:
     """Reasons in the conditions: a device inside another value, or an answer with an index."""
     nested = [
         arg

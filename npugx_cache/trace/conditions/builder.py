@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.conditions import Check, GuardTree, Kind, Node, Step, TensorFact
+from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFact
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_keys
@@ -175,7 +175,7 @@ class TreeBuilder:
             if node.step in (Step.ATTR, Step.GENERIC_ATTR) and node.parent >= 0:
                 yield type(self.value(node.parent)), node.arg
 
-    def build(self, state: Mapping[str, Plain], threads: int | None) -> GuardTree:
+    def build(self, state: Mapping[str, Plain], threads: int | None) -> Conditions:
         tensors = self._one_per_object(self._tensor_nodes)
         mutable = self._one_per_object(self._mutable_nodes())
         rows: list[tuple[Kind, Iterable[Plain]]] = [
@@ -187,7 +187,7 @@ class TreeBuilder:
             (Kind.ORDER, self.orders),
         ]
         of_call = (Check(CALL, kind, arg) for kind, args in rows for arg in args)
-        return GuardTree(
+        return Conditions(
             parents=tuple(node.parent for node in self.nodes),
             steps=tuple(int(node.step) for node in self.nodes),
             args=tuple(node.arg for node in self.nodes),

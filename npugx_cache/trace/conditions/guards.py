@@ -1,4 +1,4 @@
-"""Dynamo's guards as a GuardTree. A guard kind without a portable form refuses the trace."""
+"""Dynamo's guards as a Conditions. A guard kind without a portable form refuses the trace."""
 
 from __future__ import annotations
 
