@@ -99,7 +99,7 @@ class _Subject:
         entries: list[Any] = _debug_get_cache_entry_list(function.__code__)
         torchs = entries[0].guard_manager
         [known] = cached._state.specialisations
-        checker = known.accepts
+        checker = known.conditions
         assert checker._native is not None, "no C++ managers"
         checks: dict[str, Callable[[], object]] = {
             "the clock": lambda: True,

@@ -262,8 +262,8 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
             blobs,
             lookup.recipe.function,
             entry=manifest.entry,
-            accepts=candidate,
-            call_state=environment.call_state(),
+            conditions=candidate,
+            switches=environment.call_state(),
             captures=lookup.captures,
             device=candidate.conditions.device,
         )

@@ -127,9 +127,8 @@ class Lookup:
             reason = reason or self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
-        call_state = environment.call_state()
-        factors = (*self.recipe.factors(), *environment.factors(shape.device_types, call_state))
-        call = Call(args, kwargs, scope, shape, Fingerprint.of(factors), call_state)
+        live = environment.factors(shape.device_types, scope.switches)
+        call = Call(args, kwargs, scope, shape, Fingerprint.of((*self.recipe.factors(), *live)))
         found = self._found(call, started, "hit")
         return self._compiled_once(call, started, warming=warming) if found is None else found
 
@@ -376,8 +375,8 @@ class Lookup:
             blobs,
             self.recipe.function,
             entry=entry,
-            accepts=restore.repeated(candidate, call.scope, self.recipe.guards),
-            call_state=call.call_state,
+            conditions=restore.repeated(candidate, call.scope, self.recipe.guards),
+            switches=call.scope.switches,
             captures=self.captures,
             device=candidate.conditions.device,
         )
@@ -401,7 +400,7 @@ class Lookup:
             self._warn(outcome.reason)
             self.counters.add("bypasses")
             code = self.recipe.function.__code__
-            return Specialisation(None, outcome, outcome.run, call.call_state, code)
+            return Specialisation(None, outcome, outcome.run, call.scope.switches, code)
         if outcome.lasting:
             frame_locals = call.scope.frame_locals
             self._untraced.remember(call.signature.kind, outcome.reason, frame_locals)
@@ -465,7 +464,6 @@ class Call:
     scope: Scope
     signature: Signature
     fingerprint: Fingerprint
-    call_state: tuple[object, ...]
     tried: set[str] = field(default_factory=set)
     outdated: set[str] = field(default_factory=set)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +16,8 @@ from npugx_cache.conditions.data import CALL, Check, Conditions, Kind, Step, col
 from npugx_cache.conditions.kinds import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from npugx_cache.conditions.evaluate import Scope
 
 
@@ -58,9 +62,13 @@ def _below(tree: Conditions, names: frozenset[str]) -> Conditions:
         parents=tuple(place[tree.parents[node]] for node in kept),
         steps=tuple(tree.steps[node] for node in kept),
         args=tuple(tree.args[node] for node in kept),
-        checks=columns(
-            Check(place[node], kind, moved)
-            for node, kind, arg in tree.all_checks()
-            if node in place and (moved := KINDS[kind].moved(arg, place)) is not None
-        ),
+        checks=columns(chain.from_iterable(_moved(check, place) for check in tree.all_checks())),
     )
+
+
+def _moved(check: Check, place: Mapping[int, int]) -> Iterator[Check]:
+    """The check for the nodes that are left, if it is about them alone."""
+    node, kind, arg = check
+    with contextlib.suppress(KeyError):
+        if KINDS[kind].watch is None:
+            yield Check(place[node], kind, KINDS[kind].moved(arg, place))

@@ -125,10 +125,11 @@ class Checker:
             value = values if check.node == CALL else values[check.node]
             if not self.holds_of(check, value):
                 path = words.path(check.node)
-                if row.reasons is None:
-                    yield f"no longer true: {row.python(words, path, check.arg)}"
+                if row.reason is None:
+                    found: Any = f"no longer true: {row.python(words, path, check.arg)}"
                 else:
-                    yield from row.reasons(words, path, check.arg, value)
+                    found = row.reason(words, path, check.arg, value)
+                yield from [found] if isinstance(found, str) else found
 
     def holds_of(self, check: Check, value: Any) -> bool:
         """Whether one condition holds of the value at its node. Never raises."""

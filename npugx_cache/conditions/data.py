@@ -249,13 +249,13 @@ def _validate(tree: Conditions) -> None:
 
 
 def columns(checks: Iterable[Check]) -> dict[Kind, Rows]:
-    """Checks as a tree keeps them."""
+    """Checks as a tree keeps them: those at nodes first, because others rely on their types."""
     found: dict[Kind, list[Check]] = {}
     for check in checks:
         found.setdefault(check.kind, []).append(check)
     return {
-        kind: (tuple(c.node for c in rows), tuple(c.arg for c in rows))
-        for kind, rows in found.items()
+        kind: (tuple(c.node for c in found[kind]), tuple(c.arg for c in found[kind]))
+        for kind in sorted(found, key=lambda kind: kind >= Kind.SAME)
     }
 
 

@@ -6,7 +6,7 @@ A condition is a kind, a node and an argument (`data.Check`). Its row in `KINDS`
 - `python`, the condition as Python, for people;
 - `native`, the same test as a guard on torch's C++ managers, for calls after the first. What C++
   can't test with exactly the same meaning raises `LeftToPython`, and is tested in Python;
-- `reasons`, what to say when the condition does not hold, if "no longer true" is not good enough;
+- `reason`, what to say when the condition does not hold, if "no longer true" is not good enough;
 - `watch`, for facts about code: what to watch between two calls instead of testing again;
 - `bulk`, the test of many conditions in one loop, for kinds of which a model has thousands.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -305,14 +306,6 @@ def _native_has(made: Managers, node: int, value: Any, name: Any) -> None:
     made.attribute(made.of(node), name, getattr(value, name), f"{node}.{name}")
 
 
-def _native_contains(made: Managers, node: int, value: Any, key: Plain) -> None:
-    _native_membership(made, node, value, key, expected=True)
-
-
-def _native_lacks(made: Managers, node: int, value: Any, key: Plain) -> None:
-    _native_membership(made, node, value, key, expected=False)
-
-
 def _native_membership(
     made: Managers, node: int, value: Any, key: Plain, *, expected: bool
 ) -> None:
@@ -376,22 +369,6 @@ def _length_words(live: Any) -> object:
     return len(live) if hasattr(live, "__len__") else "without a length"
 
 
-# --- arguments that name nodes
-
-
-def _moved_pair(pair: Any, place: Mapping[int, int]) -> Plain:
-    return [place[node] for node in pair] if place.keys() >= set(pair) else None
-
-
-def _moved_group(group: Any, place: Mapping[int, int]) -> Plain:
-    return [place[node] for node in group if node in place]
-
-
-def _moved_order(condition: Plain, place: Mapping[int, int]) -> Plain:
-    inside = set_order.nodes_in(condition) <= place.keys()
-    return set_order.moved(condition, place) if inside else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """All forms of one kind; the docstring of the module says what they are for."""
@@ -399,23 +376,18 @@ class Row:
     test: Callable[[Any, Any], bool]
     python: Callable[[Wording, str, Any], str]
     native: Callable[[Managers, int, Any, Any], None]
-    reasons: Callable[[Wording, str, Any, Any], Iterator[str]] | None = None
+    reason: Callable[[Wording, str, Any, Any], str | Iterator[str]] | None = None
     bulk: Callable[[Rows, Values], bool] | None = None
     watch: Callable[..., None] | None = None
     before: bool = False
     """Whether the condition is tested before any value of the call is read."""
     nodes: Callable[[Any], Collection[int]] = lambda _: ()
     moved: Callable[[Any, Mapping[int, int]], Any] = lambda arg, _: arg
-    """The argument for another numbering of nodes; None if it names nodes that are left out."""
+    """The argument for another numbering of nodes; KeyError if it needs one that is left out."""
     sealed: Callable[[Any, Container[object]], Any] | None = None
     """The argument as it is stored: without texts that are only compared and are not known."""
     revealed: Callable[[Any, Any], Any] = lambda _, arg: arg
     """The argument with live texts in the place of sealed ones, for a value of which it holds."""
-
-
-def _reasons(text: Callable[[Wording, str, Any, Any], str]) -> Any:
-    """The one reason that there is."""
-    return lambda words, path, arg, live: iter((text(words, path, arg, live),))
 
 
 def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None]) -> Row:
@@ -424,23 +396,21 @@ def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None])
     def bulk(rows: Rows, _: Values) -> bool:
         return all(now(fact[0], fact[1]) == fact[2] for _, fact in rows)
 
-    def reasons(_: Wording, _path: str, fact: Any, _live: Any) -> Iterator[str]:
+    def reason(_: Wording, _path: str, fact: Any, _live: Any) -> str:
         module, name, _was = fact
         try:
             now(module, name)
         except NotPortable as error:
-            yield f"source of {module}.{name} can't be checked: {error}"
-        else:
-            yield f"{what} {module}.{name} changed"
+            return f"source of {module}.{name} can't be checked: {error}"
+        return f"{what} {module}.{name} changed"
 
     return Row(
         test=lambda _, fact: now(fact[0], fact[1]) == fact[2],
         bulk=bulk,
         python=lambda _, _path, fact: f"{now.__name__}('{fact[0]}.{fact[1]}') == {fact[2]!r}",
         native=_nothing_in_cpp,
-        reasons=reasons,
+        reason=reason,
         watch=watch,
-        moved=lambda *_: None,
     )
 
 
@@ -459,27 +429,21 @@ KINDS: dict[Kind, Row] = {
         bulk=_types_match,
         native=lambda made, node, *_: made.pin_type(node),
         python=lambda words, path, arg: f"type({path}) is {words.ident(arg)}",
-        reasons=_reasons(
-            lambda words, path, arg, live: (
-                f"type({path}) was {words.ident(arg)}, is {type_name(live)}"
-            )
+        reason=lambda words, path, arg, live: (
+            f"type({path}) was {words.ident(arg)}, is {type_name(live)}"
         ),
     ),
     Kind.IDENTITY: Row(
         test=lambda value, ident: ident.is_of(value),
         native=lambda made, node, *_: made.pin_identity(node),
         python=lambda words, path, arg: f"{path} is {words.ident(arg)}",
-        reasons=_reasons(
-            lambda words, path, arg, live: f"{path} was {words.ident(arg)}, is {words.live(live)}"
-        ),
+        reason=lambda words, path, arg, now: f"{path} was {words.ident(arg)}, is {words.live(now)}",
     ),
     Kind.EQUALS: Row(
         test=_equals,
         native=_native_equals,
         python=lambda _, path, arg: f"{path} == {expression(arg)}",
-        reasons=_reasons(
-            lambda words, path, arg, live: f"{path} was {describe(arg)}, is {words.live(live)}"
-        ),
+        reason=lambda words, path, arg, live: f"{path} was {describe(arg)}, is {words.live(live)}",
         sealed=seal,
         revealed=_revealed(encode),
     ),
@@ -487,18 +451,14 @@ KINDS: dict[Kind, Row] = {
         test=_tensor_matches,
         native=_native_tensor,
         python=lambda words, path, arg: f"check_tensor({path}, {words.tensor(arg)})",
-        reasons=_reasons(
-            lambda words, path, arg, live: f"{path}: {tensor_difference(words, arg, live)}"
-        ),
+        reason=lambda words, path, arg, live: f"{path}: {tensor_difference(words, arg, live)}",
     ),
     Kind.LENGTH: Row(
         test=lambda value, length: len(value) == length,
         bulk=_lengths_match,
         native=_native_length,
         python=lambda _, path, arg: f"len({path}) == {arg}",
-        reasons=_reasons(
-            lambda _, path, arg, live: f"len({path}) was {arg}, is {_length_words(live)}"
-        ),
+        reason=lambda _, path, arg, live: f"len({path}) was {arg}, is {_length_words(live)}",
     ),
     Kind.ABSENT_ATTR: Row(
         test=lambda value, name: name not in value.__dict__,
@@ -518,12 +478,12 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.CONTAINS: Row(
         test=lambda value, key: decode(key) in value,
-        native=_native_contains,
+        native=partial(_native_membership, expected=True),
         python=lambda _, path, arg: f"{describe(arg)} in {path}",
     ),
     Kind.NOT_CONTAINS: Row(
         test=lambda value, key: decode(key) not in value,
-        native=_native_lacks,
+        native=partial(_native_membership, expected=False),
         python=lambda _, path, arg: f"{describe(arg)} not in {path}",
     ),
     Kind.KEYS: Row(
@@ -555,28 +515,24 @@ KINDS: dict[Kind, Row] = {
         test=lambda values, pair: values[pair[0]] is values[pair[1]],
         native=_native_same,
         python=lambda words, _, pair: " is ".join(map(words.path, pair)),
-        reasons=_reasons(
-            lambda words, _, pair, _values: f"{' and '.join(map(words.path, pair))} were one object"
-        ),
+        reason=lambda words, _, pair, _v: f"{' and '.join(map(words.path, pair))} were one object",
         nodes=frozenset,
-        moved=_moved_pair,
+        moved=lambda pair, place: [place[node] for node in pair],
     ),
     Kind.DIFFERENT: Row(
         test=lambda values, group: len({id(values[node]) for node in group}) == len(group),
         native=_native_different,
         python=lambda words, _, group: f"all_distinct({', '.join(map(words.path, group))})",
-        reasons=_different_reasons,
+        reason=_different_reasons,
         nodes=frozenset,
-        moved=_moved_group,
+        moved=lambda group, place: [place[node] for node in group if node in place],
     ),
     Kind.SHAPE: Row(
         test=lambda values, condition: shapes.holds(condition, values),
         native=_left_to_python,
         python=lambda words, _, condition: shapes.wording(condition, words.path),
-        reasons=_reasons(
-            lambda words, _, condition, _values: (
-                f"shape condition failed: {shapes.wording(condition, words.path)}"
-            )
+        reason=lambda words, _, condition, _values: (
+            f"shape condition failed: {shapes.wording(condition, words.path)}"
         ),
         nodes=shapes.nodes_in,
         moved=shapes.moved,
@@ -585,13 +541,11 @@ KINDS: dict[Kind, Row] = {
         test=lambda values, condition: set_order.holds(condition, values),
         native=_left_to_python,
         python=lambda words, _, condition: set_order.as_python(condition, words.path),
-        reasons=_reasons(
-            lambda words, _, condition, values: set_order.failure(condition, values, words)
-        ),
+        reason=lambda words, _, condition, values: set_order.failure(condition, values, words),
         nodes=set_order.nodes_in,
-        moved=_moved_order,
+        moved=set_order.moved,
         sealed=set_order.sealed,
-        revealed=set_order.revealed,
+        revealed=lambda values, condition: set_order.revealed(condition, values),
     ),
     Kind.STATE: Row(
         test=lambda _, state: live_state() == state,
@@ -599,17 +553,15 @@ KINDS: dict[Kind, Row] = {
         python=lambda _, _path, state: "\n".join(
             f"torch_state[{name!r}] == {value!r}" for name, value in sorted(state.items())
         ),
-        reasons=_state_reasons,
+        reason=_state_reasons,
         before=True,
     ),
     Kind.THREADS: Row(
         test=lambda _, count: torch.get_num_threads() == count,
         native=_nothing_in_cpp,
         python=lambda _, _path, count: f"torch.get_num_threads() == {count}",
-        reasons=_reasons(
-            lambda _, _path, count, _live: (
-                f"torch.get_num_threads() was {count}, is {torch.get_num_threads()}"
-            )
+        reason=lambda _, _path, count, _live: (
+            f"torch.get_num_threads() was {count}, is {torch.get_num_threads()}"
         ),
         before=True,
     ),
@@ -617,7 +569,7 @@ KINDS: dict[Kind, Row] = {
         test=lambda _, place: place.is_current(),
         native=_left_to_python,
         python=_device_as_python,
-        reasons=_reasons(lambda _, _path, device, _live: Place(*device).reason()),
+        reason=lambda _, _path, device, _live: Place(*device).reason(),
         before=True,
     ),
     # --- source facts

@@ -36,24 +36,6 @@ if TYPE_CHECKING:
     from npugx_cache.portable.devices import Accelerator
 
 
-@dataclass(frozen=True, slots=True)
-class Specialisation:
-    """One graph, ready to run for the calls that `accepts` lets through.
-
-    `entry` is the id of its store entry, or None for one that lives in this process alone;
-    `call_state` are the torch switches it was made under (`environment.call_state`), `code` is the
-    code the function had then: a function can be edited in place while the process lives; `graph`
-    is what `run` calls, on tensors alone.
-    """
-
-    entry: str | None
-    accepts: Repeated
-    run: Callable[..., Any]
-    call_state: tuple[object, ...]
-    code: types.CodeType
-    graph: Callable[..., Any] | None = None
-
-
 class Repeated(Protocol):
     """The check that a bound graph makes at every call."""
 
@@ -63,8 +45,56 @@ class Repeated(Protocol):
         """False may mean that only `holds`, which is much slower, can tell."""
 
 
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """One graph, ready to run for the calls of which its conditions hold.
+
+    `entry` is the id of its store entry, or None for one that lives in this process alone;
+    `switches` are torch's, under which it was made, `code` is the code that the function had then:
+    a function can be edited in place while the process lives; `graph` is what `run` calls, on
+    tensors alone.
+    """
+
+    entry: str | None
+    conditions: Repeated
+    run: Callable[..., Any]
+    switches: tuple[object, ...]
+    code: types.CodeType
+    graph: Callable[..., Any] | None = None
+
+    def holds(self, scope: Scope) -> bool:
+        """Whether the graph may run a call."""
+        return self._is_made_for(scope) and self.conditions.holds(scope)
+
+    def holds_quickly(self, scope: Scope) -> bool:
+        """The same for most calls that it may run; False says nothing."""
+        return self._is_made_for(scope) and self.conditions.holds_quickly(scope)
+
+    def _is_made_for(self, scope: Scope) -> bool:
+        return self.code is scope.code and self.switches == scope.switches
+
+
 GUARDS = ("full", "inputs_unsafe")
 """What is checked at every call of a bound entry; before it is bound everything is checked."""
+
+
+@contextlib.contextmanager
+def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn what this block raises into `CorruptEntry`, but for `others`: the data is to blame.
+
+    Otherwise an entry that decodes and makes no sense would cost a traceback at every call. A lack
+    of memory says nothing about the entry and is not turned.
+    """
+    as_they_are: tuple[type[Exception], ...] = (NpugxCacheError, OSError, *others)
+    try:
+        yield
+    except as_they_are:
+        raise
+    except Exception as error:
+        from npugx_cache.interruptions import let_through
+
+        let_through(error)
+        raise CorruptEntry(f"{part}: {error!r}") from error
 
 
 def candidate(blobs: Mapping[str, bytes]) -> Checker:
@@ -99,64 +129,24 @@ def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str,
         return found or ("the call has changed while it was looked at",)
 
 
+@_blaming_the_entry("bindings", NotPortable)
 def bind(
     blobs: Mapping[str, bytes],
     function: types.FunctionType,
     *,
     entry: str | None,
-    accepts: Repeated,
-    call_state: tuple[object, ...],
+    conditions: Repeated,
+    switches: tuple[object, ...],
     captures: capture.Captures | None,
     device: Accelerator | None,
 ) -> Specialisation:
-    """Make an entry callable in the place of `function`, for the calls that `accepts` lets through.
+    """Make an entry callable in the place of `function`, for the calls of which `conditions` hold.
 
     `device` is the candidate's: what the entry calls the current device is that one from now on.
     `captures` are the captured graphs of the function; None: its programs are called directly.
     Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
     refers to (an operator, a class) does not exist in this process.
     """
-    with _blaming_the_entry("bindings", NotPortable):
-        return _bind(
-            blobs,
-            function,
-            entry=entry,
-            accepts=accepts,
-            call_state=call_state,
-            captures=captures,
-            device=device,
-        )
-
-
-@contextlib.contextmanager
-def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
-    """Turn what this block raises into `CorruptEntry`, but for `others`: the data is to blame.
-
-    Otherwise an entry that decodes and makes no sense would cost a traceback at every call. A lack
-    of memory says nothing about the entry and is not turned.
-    """
-    as_they_are: tuple[type[Exception], ...] = (NpugxCacheError, OSError, *others)
-    try:
-        yield
-    except as_they_are:
-        raise
-    except Exception as error:
-        from npugx_cache.interruptions import let_through
-
-        let_through(error)
-        raise CorruptEntry(f"{part}: {error!r}") from error
-
-
-def _bind(
-    blobs: Mapping[str, bytes],
-    function: types.FunctionType,
-    *,
-    entry: str | None,
-    accepts: Repeated,
-    call_state: tuple[object, ...],
-    captures: capture.Captures | None,
-    device: Accelerator | None,
-) -> Specialisation:
     rename = devices.at(device.index if device else None)
     bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
     graph: Callable[..., Any] = _no_graph
@@ -173,7 +163,7 @@ def _bind(
             program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
     run = frame.bind(bindings.frame, function, graph)
-    return Specialisation(entry, accepts, run, call_state, function.__code__, graph)
+    return Specialisation(entry, conditions, run, switches, function.__code__, graph)
 
 
 def _with_library(

@@ -104,8 +104,8 @@ def test_odd_bindings_bind_or_are_corrupt(stored):
                 odd,
                 function,
                 entry=None,
-                accepts=candidate,
-                call_state=(),
+                conditions=candidate,
+                switches=(),
                 captures=None,
                 device=None,
             )

@@ -157,7 +157,7 @@ def main(layers, how=""):
         with Calls(lookup.folders) as steady:
             cached(x)
     [known] = cached._state.specialisations
-    tree, info = known.accepts.conditions, cached.cache_info()
+    tree, info = known.conditions.conditions, cached.cache_info()
     files = (path for part in ("ac", "cas") for path in Path(root, "v1", part).rglob("*"))
     answer = {
         "hits": info.hits,

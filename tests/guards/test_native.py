@@ -98,7 +98,7 @@ CALLS = """
     for _ in range(4):
         cached(x)
     info = cached.forward.cache_info()
-    guards = next(iter(cached.forward._state.specialisations)).accepts
+    guards = next(iter(cached.forward._state.specialisations)).conditions
     assert guards._native is not None
 """
 
@@ -122,7 +122,7 @@ assert torch._dynamo.config.cache_size_limit
 second = cache_compile(torch.nn.Linear(4, 4).eval(), cache_dir=cached.forward._settings.cache_dir)
 for _ in range(4):
     second(x)
-assert next(iter(second.forward._state.specialisations)).accepts._native is not None
+assert next(iter(second.forward._state.specialisations)).conditions._native is not None
 assert torch.equal(net(x), cached(x))
 """
     run(calls + after + later)
@@ -159,7 +159,7 @@ def test_shapes_that_take_turns_are_told_apart_in_cpp(tmp_path):
     sizes = [torch.ones(n, 4) for n in (2, 3, 4)]
     for x in sizes * 3:
         cached(x)
-    checks = [known.accepts for known in cached._state.specialisations]
+    checks = [known.conditions for known in cached._state.specialisations]
     before = [guards._held for guards in checks]
     for x in sizes * 5:
         assert torch.equal(cached(x), type(linear).forward(linear, x))

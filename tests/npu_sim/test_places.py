@@ -141,7 +141,7 @@ def test_managers_and_the_full_check_agree_on_devices(tmp_path):
     for _ in range(4):
         check(cached, on(0))
     (known,) = cached._state.specialisations
-    checker = known.accepts
+    checker = known.conditions
     assert checker._native is not None
     for current, index in itertools.product((0, 1), (0, 1)):
         scope = Scope({"x": on(index)}, shifted.__globals__)

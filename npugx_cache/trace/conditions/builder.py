@@ -22,7 +22,7 @@ from npugx_cache.private import process_groups, runtime
 from npugx_cache.trace import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 S = tracing.sources
 
@@ -44,11 +44,8 @@ class TreeBuilder:
         self.nodes: list[Node] = []
         self.checks: dict[tuple[int, Kind, str], Check] = {}
         self.idents: list[Plain] = []
-        self.aliases: list[tuple[int, int]] = []
         self._tensor_nodes: list[int] = []
         self._tensor_index: dict[TensorFact, int] = {}
-        self.shapes: list[Plain] = []
-        self.orders: list[Plain] = []
         self.registries: set[int] = set()
         self._node_of: dict[tuple[int, Step, str], int] = {}
         self._node_of_source: dict[Any, int] = {}
@@ -176,34 +173,29 @@ class TreeBuilder:
                 yield type(self.value(node.parent)), node.arg
 
     def build(self, state: Mapping[str, Plain], threads: int | None) -> Conditions:
-        tensors = self._one_per_object(self._tensor_nodes)
-        mutable = self._one_per_object(self._mutable_nodes())
-        rows: list[tuple[Kind, Iterable[Plain]]] = [
-            (Kind.STATE, [state]),
-            (Kind.THREADS, [threads] if threads is not None else []),
-            (Kind.SAME, map(list, self.aliases)),
-            (Kind.DIFFERENT, [group for group in (tensors, mutable) if len(group) > 1]),
-            (Kind.SHAPE, self.shapes),
-            (Kind.ORDER, self.orders),
-        ]
-        of_call = (Check(CALL, kind, arg) for kind, args in rows for arg in args)
+        self.check(CALL, Kind.STATE, state)
+        if threads is not None:
+            self.check(CALL, Kind.THREADS, threads)
+        for nodes in (self._tensor_nodes, self._mutable_nodes()):
+            self._tell_apart(nodes)
         return Conditions(
             parents=tuple(node.parent for node in self.nodes),
             steps=tuple(int(node.step) for node in self.nodes),
             args=tuple(node.arg for node in self.nodes),
-            checks=columns((*self.checks.values(), *of_call)),
+            checks=columns(self.checks.values()),
             idents=tuple(self.idents),
             tensors=tuple(self._tensor_index),
         )
 
-    def _one_per_object(self, nodes: list[int]) -> list[int]:
-        """One node per object; other nodes that reach it become alias pairs."""
+    def _tell_apart(self, nodes: list[int]) -> None:
+        """Guard which of these nodes are one object, and which are not."""
         first: dict[int, int] = {}
         for node in nodes:
             same = first.setdefault(id(self.value(node)), node)
-            if same != node and (same, node) not in self.aliases:
-                self.aliases.append((same, node))
-        return list(first.values())
+            if same != node:
+                self.check(CALL, Kind.SAME, [same, node])
+        if len(first) > 1:
+            self.check(CALL, Kind.DIFFERENT, list(first.values()))
 
     def _mutable_nodes(self) -> list[int]:
         """Arguments, and what is in them, through which one call could write and another read.
