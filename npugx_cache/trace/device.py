@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.conditions import GuardTree
+    from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
@@ -44,7 +44,7 @@ def accelerator_of(
     capture: Capture,
     graph: fx.GraphModule | None,
     builder: TreeBuilder,
-    tree: GuardTree,
+    tree: Conditions,
     frame: Frame,
     shaping: Iterable[types.CodeType],
     owners: Owners,
@@ -76,7 +76,7 @@ def accelerator_of(
     return Accelerator(uses.kind, index, reasons[0] if reasons else "")
 
 
-def placed(tree: GuardTree, device: Accelerator | None) -> GuardTree:
+def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
     """The conditions as they are stored."""
     if device is None or device.index is None or device.why:
         return tree.placed(device, str)
@@ -102,10 +102,10 @@ def _arguments(node: fx.Node) -> list[Any]:
     return found
 
 
-def _devices_in(tree: GuardTree, frame: Frame) -> set[str]:
+def _devices_in(tree: Conditions, frame: Frame) -> set[str]:
     rows = [args for _, args in tree.checks.values()]
     default = tree.state.get("default_device")
-    named = devices.names_in([rows, tree.args, tree.idents, tree.orders, frame.constants])
+    named = devices.names_in([rows, tree.args, tree.idents, frame.constants])
     return {*named, *(fact.device for fact in tree.tensors), *([default] if default else [])}
 
 
@@ -119,7 +119,7 @@ def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
         yield "it reads a device that has no guard"
 
 
-def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
+def _in_conditions(tree: Conditions, kind: str) -> Iterator[str]:
     """Reasons in the conditions: a device inside another value, or an answer with an index."""
     nested = [
         arg
@@ -127,7 +127,7 @@ def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
         for arg in args
         if check is not Kind.EQUALS or not devices.is_device(arg)
     ]
-    named = devices.names_in([nested, tree.args, tree.idents, tree.orders])
+    named = devices.names_in([nested, tree.args, tree.idents])
     if any(name.partition(":")[0] == kind for name in named):
         yield "a device is part of a value that is guarded as a whole"
     for step, arg in zip(tree.steps, tree.args, strict=True):
