@@ -1,6 +1,6 @@
-"""How a graph is optimised, run, captured and replayed. Knows nothing of the cache.
+"""The backend: optimises, runs, captures and replays graphs. Does not use the cache.
 
-Importing this package does not import torch; calling what it offers does.
+Importing this package does not import torch; calling its functions does.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def compile_fx(
 ) -> Callable[..., Any]:
     """Optimise an aten graph with the engine npugraph_ex and make it callable.
 
-    `gm` is left as it is. With `example_inputs`, which may be real or fake, the graph is first
-    lowered to aten operators on fake copies of them; without, it must be an aten graph already.
-    An aten graph that writes nothing but copies into its inputs, after everything else, is taken
-    for functionalised: inputs that it writes to must not overlap others.
+    `gm` itself is not changed. With `example_inputs`, which may be real or fake tensors, the graph
+    is first lowered to aten operators on fake copies of them. Without `example_inputs`, `gm` must
+    be an aten graph already.
+    If the only writes of the graph are copies into its inputs at the end, we take the graph for
+    functionalised: the inputs that it writes to must not overlap any other input.
     The callable takes the placeholders' values in order and returns the graph's outputs.
     Raises OptionError for a bad option.
     """
@@ -53,12 +54,12 @@ def register_replacement(
     scalar_workaround: Mapping[str, Any] | None = None,
     skip_duplicates: bool = False,
 ) -> None:
-    """Replace calls like `search_fn`'s by `replace_fn`'s, in every graph compiled from now on.
+    """Replace the calls that `search_fn` makes by those of `replace_fn` in all later compiles.
 
-    Both are traced with `example_inputs`, by `trace_fn` or for inference. `extra_check` gets
-    torch's Match; `scalar_workaround` gives values to arguments that are numbers. The functions are
-    part of the key of each graph by their code and what they capture; OptionError for what has no
-    form in another process.
+    Both functions are traced with `example_inputs`, by `trace_fn` or else by torch's tracer for
+    inference. `extra_check` gets torch's Match; `scalar_workaround` gives values to arguments that
+    are numbers. The code of the functions and the values that they capture become part of the key
+    of each graph. Raises OptionError if such a value can't be written down for another process.
     """
     from npugx_cache.backend import patterns
 

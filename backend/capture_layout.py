@@ -1,4 +1,4 @@
-"""Computes the layout of an optimised aten graph: what capturing its program needs to know."""
+"""Computes the Layout of an optimised aten graph: the role of each input in a captured graph."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ _LOOKS_AT_PLACE = frozenset(
         "aten::sym_storage_offset",
     }
 )
-"""Operators that count from the start of the storage, or reach beyond the tensor they are given."""
+"""Operators whose result depends on a tensor's place in its storage, or on the rest of the storage.
+
+They must be given the original tensor, because a copy has another storage.
+"""
 
 
 def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Layout:
-    """The layout of a graph that has a Program. `static`: positions of inputs that seldom move."""
+    """The layout of a graph. `static`: positions of the inputs whose addresses seldom change."""
     graph = graph_module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     unknown = [node.name for node in graph.nodes if _has_no_value(node)]
     if unknown:
         roles = tuple(Role.UNUSED for _ in inputs)
-        return Layout(device="", roles=roles, refusal=f"nothing is known of {unknown[0]}'s value")
+        return Layout(device="", roles=roles, refusal=f"its input {unknown[0]} has no traced value")
     lengths = lengths_of(graph)
     devices = sorted(set(_devices(graph_module, lengths)))
     written = _inputs_of(graph, _writes)
@@ -81,7 +84,7 @@ def _role(node: fx.Node, parameter: bool, written: set[fx.Node], placed: set[fx.
 
 
 def _is_value(node: fx.Node) -> bool:
-    """Whether an input is a tensor on the CPU of which nothing but its one number is used."""
+    """Whether a node is an input that is a CPU tensor of which only its one number is read."""
     if node.op != "placeholder":
         return False
     value: Any = node.meta.get("val")
@@ -90,7 +93,7 @@ def _is_value(node: fx.Node) -> bool:
 
 
 def _is_transferred(node: fx.Node) -> bool:
-    """Whether an input is a tensor on the CPU that is copied to another device, and no more."""
+    """Whether a node is an input that is a CPU tensor which is only copied to another device."""
     value: Any = node.meta.get("val")
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return (
@@ -126,14 +129,15 @@ def _devices(graph_module: fx.GraphModule, lengths: Collection[fx.Node]) -> Iter
                 yield str(part.device)
 
 
-# --- which inputs a call reaches, through any number of views
+# --- which inputs a call works on, directly or through views
 
 
 def _inputs_of(graph: fx.Graph, reached: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
-    """The inputs and constants whose memory some of a call's arguments may be.
+    """The inputs and constants that may share memory with the nodes that `reached` selects.
 
-    Unlike for a pass, which must assume that inputs overlap, each input counts by itself here:
-    which of them overlap is looked at when a call is made.
+    `reached` gives some of the arguments of a call. A pass must assume that inputs overlap one
+    another; here we assume that they don't, because `capture.keys` checks at each call whether
+    they do.
     """
     roots: dict[fx.Node, frozenset[fx.Node]] = {}
     by_storage: defaultdict[int, set[fx.Node]] = defaultdict(set)
@@ -179,9 +183,9 @@ def _is_on_cpu(value: object) -> bool:
 
 
 def _reads_data(node: fx.Node) -> bool:
-    """Whether the host waits for a number: a replay would go on with that of the capture.
+    """Whether a call reads a number from a tensor. A replay would reuse the number of the capture.
 
-    The number of an input that nothing else is read of is part of the key instead.
+    An input of which only the number is read is no problem: the number is part of the graph's key.
     """
     if node.target == _READ and _is_value(node.all_input_nodes[0]):
         return False
@@ -204,7 +208,7 @@ def _refusal(graph_module: fx.GraphModule, devices: list[str]) -> str:
     if freed := _inputs_of(graph, _marks_stream):
         return f"it calls record_stream on {min(n.name for n in freed)}, which it does not own"
     if constants := {n.name for n in _inputs_of(graph, _writes) if n.op == "get_attr"}:
-        return f"it writes to {min(constants)}, a tensor of its own"
+        return f"it writes to {min(constants)}, a constant of the graph"
     return ""
 
 
@@ -221,9 +225,9 @@ def _reason(node: fx.Node) -> str:
     if schema is not None and schema.name.startswith(f"{STREAMS}::synchronize_"):
         return f"{node.target} makes the host wait"
     if schema is not None and schemas.acts(node.target) and schemas.is_custom(node.target):
-        return f"{node.target} is called for what it does, which a replay would not repeat"
+        return f"{node.target} is called for an effect that a replay would not repeat"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:
-        return f"it calls {node.target}, of which nothing is known"
+        return f"it calls {node.target}, whose effects are unknown"
     return ""

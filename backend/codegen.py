@@ -1,6 +1,6 @@
-"""Program -> readable Python. The same text is compiled and run, and shown by `readable`.
+"""Turns a Program into readable Python. This text is what runs, and what `readable` shows.
 
-Knows nothing of torch: the names in the text are bound by `namespace_names`.
+Does not import torch: `runtime.bind` gives the names in the text their objects.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FUNCTION = "forward"
 
 
 def source_text(program: Program) -> str:
-    """Python text of a module that defines `forward(*inputs)`, which returns the outputs.
+    """The text of a Python module that defines `forward(*inputs)`, which returns the outputs.
 
-    An intermediate is deleted after its last use: the text frees memory as early as eager does.
+    Each intermediate is deleted after its last use, so that memory is freed as early as in eager.
     """
     names = operator_names(program)
     dying = _last_uses(program)
@@ -63,10 +63,10 @@ def _operator_name(operator: Operator) -> str:
 
 
 def _last_uses(program: Program) -> dict[int, list[int]]:
-    """For each call, the values that nothing needs after it.
+    """For each position of a call, the values that are not used after that call.
 
-    A value that several streams touch is kept to the end: its memory goes back to the stream it
-    was allocated on, which may hand it out while another one still works on it.
+    A value that several streams use is kept until the end. If it were freed earlier, the stream
+    that allocated its memory could reuse the memory while another stream still works on it.
     """
     first = len(program.inputs) + len(program.constants)
     last: dict[int, int] = {first + i: i for i in range(len(program.calls))}
@@ -82,7 +82,7 @@ def _last_uses(program: Program) -> dict[int, list[int]]:
 
 
 def _on_several_streams(program: Program) -> set[int]:
-    """Values that are made and used under more than one stream label."""
+    """Values that are computed or used under more than one stream label."""
     switches = {
         index
         for index, operator in enumerate(program.operators)

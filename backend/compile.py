@@ -1,4 +1,4 @@
-"""The backend on its own: a graph to a callable, without the cache."""
+"""Compiles a graph to a callable without the cache, for `compile_fx` and `dynamo_backend`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """See `npugx_cache.backend.compile_fx`.
 
-    from_dynamo: the graph is not functionalised, and Dynamo checks what it is called with.
+    from_dynamo: the graph comes from Dynamo, so it is not functionalised, and Dynamo's guards check
+    the sizes of the inputs at each call.
     """
     checked = options.parse(user_options)
     distinct = not from_dynamo and _is_functionalised(graph_module.graph)
@@ -55,7 +56,7 @@ def compile_graph(
     try:
         program, constants = to_program(graph_module)
     except NotPortable:
-        return graph_module.forward  # random numbers and control flow run as fx runs them
+        return graph_module.forward  # it has random numbers or control flow, which fx can run
     layout = layout_of(graph_module, static)
     return capture.runner_of(
         bind_program(program, constants, frame_shims.handed_over_by_dynamo),
@@ -66,10 +67,10 @@ def compile_graph(
 
 
 def _is_functionalised(graph: fx.Graph) -> bool:
-    """Whether an aten graph computes everything first and then copies results into its inputs.
+    """Whether the only writes of an aten graph are copies into its inputs at the end.
 
-    Whoever makes such a graph (AOTAutograd) knows which inputs may overlap, and has moved all reads
-    before the copies.
+    AOTAutograd makes such graphs. It knows which inputs may overlap, and moves all reads before
+    the copies.
     """
     copying = False
     for node in graph.nodes:
@@ -88,7 +89,11 @@ def _is_functionalised(graph: fx.Graph) -> bool:
 def compile_for_dynamo(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
 ) -> Callable[..., Any]:
-    """See `npugx_cache.backend.dynamo_backend`; raises BackendUnavailable where autograd is on."""
+    """See `npugx_cache.backend.dynamo_backend`.
+
+    Raises BackendUnavailable if gradients are on and an input needs one, and for arguments other
+    than `options`.
+    """
     wants_grad = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     if torch.is_grad_enabled() and wants_grad:
         raise BackendUnavailable(

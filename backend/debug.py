@@ -1,6 +1,6 @@
-"""With TORCH_COMPILE_DEBUG=1: the graph before and after each pass, as readable files.
+"""Writes the graph before and after each pass to readable files, if TORCH_COMPILE_DEBUG=1.
 
-They lie where torch puts its own: torch_compile_debug/run_<time>/npugx_cache/model__<n>/.
+The files lie in torch's debug folder: torch_compile_debug/run_<time>/npugx_cache/model__<n>/.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _models = itertools.count()
 
 
 def _rank() -> int | None:
-    """The rank of this process, None outside of `torch.distributed`."""
+    """The rank of this process; None if `torch.distributed` is not initialised."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return dist.get_rank()
 
 
 class GraphFiles:
-    """One folder per graph; writes nothing unless the variable is set."""
+    """The debug folder of one graph. Writes nothing unless TORCH_COMPILE_DEBUG=1."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None

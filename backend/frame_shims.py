@@ -24,7 +24,7 @@ def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
 
 
 def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
-    """The i-th of the items that the iterator of a tuple has left, without advancing it."""
+    """The item that `index + 1` calls of `next` would return. The iterator does not advance."""
     if type(iterator) is not type(iter(())):
         raise TypeError(f"a {type(iterator).__name__} in the place of a tuple's iterator")
     state: Any = iterator.__reduce__()
@@ -33,9 +33,10 @@ def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
 
 
 class Made(NamedTuple):
-    """A stream or an event that the traced function makes.
+    """How to create a stream or an event that the traced function creates.
 
-    The frame would make a new one at each call; the program keeps the first one it is handed.
+    Dynamo's frame would create a new one at each call; our program creates one per thread and
+    keeps it.
     """
 
     make: Callable[..., Any]
@@ -55,23 +56,23 @@ def _hand_over(*objects: Any) -> None:
 
 
 def handed_over() -> Mapping[int, Any]:
-    """What the frame that this thread is in hands to its program: streams and events by label.
+    """The streams and events that the current caller frame hands to its program, by label.
 
-    A frame does so right before it calls its program; asked once, nothing is left.
+    A frame hands them over right before it calls its program. Reading them also removes them.
     """
     objects, _handed.objects = _handed.objects, ()
     return dict(enumerate(objects))
 
 
 def handed_over_by_dynamo() -> Mapping[int, Any]:
-    """The same for a program that a frame of Dynamo's own calls."""
+    """As `handed_over`, for a program that is called by Dynamo's own frame."""
     module: Any = sys.modules["torch._dynamo.graph_bytecode_inputs"]
     references = dict(module.index_to_external_object_weakref)
     return {label: reference() for label, reference in references.items()}
 
 
 DRAWS = "__gen_rand_values"
-"""How the name of the global begins that draws the numbers of Python's `random` for a frame."""
+"""The beginning of the name of a frame's global that draws numbers from Python's `random`."""
 
 FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
     "torch._dynamo.utils": types.SimpleNamespace(
@@ -91,14 +92,15 @@ FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
         object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
         object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
     ),
-    # Where there is an accelerator, every frame registers its current stream, and what other
-    # streams and events there are, for operators of the namespace "streams" to find.
+    # If there is an accelerator, every frame registers its current stream and the other streams and
+    # events that it uses, so that the operators of the namespace "streams" find them by label.
     "torch._dynamo.graph_bytecode_inputs": types.SimpleNamespace(
         store_user_object_weakrefs=_hand_over,
         stash_graph_created_object=lambda made: made,
     ),
 }
-"""What a stored caller frame gets in the place of a Dynamo module, by module name.
+"""By module name: what a stored caller frame gets instead of that module of Dynamo.
 
-Each name does what Dynamo's function of that name does; a frame that needs any other is not stored.
+Each function does what Dynamo's function of the same name does. A frame that uses any other
+function of these modules is not stored.
 """

@@ -1,4 +1,4 @@
-"""An aten fx graph as a Program. What has no stored form is refused with its reason."""
+"""Encodes an aten fx graph as a Program. Refuses, with a reason, what can't be stored."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FUNCTION_NAMES = {
     getattr(_MODULES[name.partition(".")[0]], name.partition(".")[2]): name
     for name in PYTHON_FUNCTIONS
 }
-# What differs between ranks, such as the sizes of all_to_all, is a constant of the trace and has a
-# guard where it comes from, like any other.
+# The arguments of these operators that differ between ranks, such as the sizes of all_to_all, need
+# no special care: they are constants of the trace, and Dynamo guards the places they come from.
 _COLLECTIVES_KNOWN = frozenset(
     {
         "all_reduce",
@@ -55,10 +55,10 @@ _RESERVED = frozenset({"torch", "device", "inf", "nan", "forward", "Ellipsis", "
 def to_program(
     graph_module: fx.GraphModule, input_names: Sequence[str] = ()
 ) -> tuple[Program, dict[str, torch.Tensor]]:
-    """The program of a graph and its constants by name; raises `NotPortable` with the reason.
+    """The program of a graph, and its constants by name. Raises `NotPortable` with the reason.
 
     `input_names` name the placeholders; the default is their names in the graph. Must be called in
-    the autocast state in which the graph was traced.
+    the autocast state in which the graph was traced, because the program records that state.
     """
     return _Encoder(graph_module, input_names).encode()
 
@@ -130,7 +130,7 @@ class _Encoder:
             if named[1] == STREAMS and named[2] not in STREAM_OPERATORS:
                 _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
             if named[1] == COLLECTIVES and named[2].rstrip("_") not in _COLLECTIVES_KNOWN:
-                _refuse(node, f"{node.target} is no collective that is known", _OUTSIDE)
+                _refuse(node, f"{node.target} is not one of the known collectives", _OUTSIDE)
             return Operator(*named[1:])
         if named is not None:
             _refuse_higher_order(node)
@@ -176,7 +176,7 @@ class _Encoder:
 
 
 def refuse_call(node: fx.Node) -> None:
-    """Refuse calls whose result a stored graph can't reproduce (`NotPortable`)."""
+    """Raise `NotPortable` for a call whose result a stored graph can't reproduce."""
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded in target.tags and not _without_dropout(node):
         change = "call eval() if it is dropout, or pass the random numbers in as an argument"
@@ -197,11 +197,14 @@ def _refuse(node: fx.Node, what: str, change: str) -> NoReturn:
 
 
 _OUTSIDE = "do this outside the cached function"
-_AS_ARGUMENT = "make it outside the cached function and pass it in as an argument"
+_AS_ARGUMENT = "create it outside the cached function and pass it in as an argument"
 
 
 def _without_dropout(node: fx.Node) -> bool:
-    """Attention operators are tagged as random for the dropout they could do, and mostly don't."""
+    """Whether the call's `dropout_p` is 0.
+
+    Attention operators carry the tag of random operators because they can do dropout.
+    """
     names = runtime.argument_defaults(node.target)
     if "dropout_p" not in names:
         return False

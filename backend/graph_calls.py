@@ -1,10 +1,10 @@
-"""Which calls may stand in a graph of Dynamo's: those of which lowering loses nothing.
+"""Decides which calls may stand in a graph of Dynamo's: those of which lowering loses nothing.
 
-Dynamo puts any function of torch's into its graph, and those that change a state of torch's or do
-something else than compute have nothing that a lowered graph could hold. So what may stand there is
-listed: operators and arithmetic, which are lowered; modes, which the lowering follows; and a few
-calls of which nothing has to be kept, each with the reason. Everything else is refused before
-Dynamo has run it. Importing this module loads the compiler.
+Dynamo puts any function of torch into its graph. A lowered graph holds only operators, so it would
+silently lose a call that changes a state of torch or has another effect. Therefore the allowed
+calls are listed: operators and arithmetic, which are lowered; modes, which the lowering follows;
+and a few calls of which nothing has to be kept, each with the reason. Everything else is refused
+before Dynamo has run it. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _COMPUTING = frozenset(
         *("torch.nn.grad", "torch.autograd.functional", "torch.nested"),
     }
 )
-"""Modules of which every function computes something of its arguments."""
+"""Modules in which every function only computes something from its arguments."""
 
 _DYNAMOS = ("torch._dynamo.", "torch._functorch.")
-"""Functions of Dynamo's own that it puts into a graph, and those of functorch, whose transforms are
-lowered away."""
+"""Functions that Dynamo itself puts into a graph, and those of functorch. Lowering resolves the
+transforms of functorch into operators."""
 
 _BUILTINS = frozenset(
     {
@@ -66,14 +66,14 @@ _FOLLOWED = (
     "torch._C._autograd._saved_tensors_hooks_disable",
     "torch._C._autograd._saved_tensors_hooks_enable",
 )
-"""Modes: the lowering enters them, and operators are traced as they run in them. What is left of
-them at the end is looked at then (`modes`)."""
+"""Functions that set a mode. The lowering calls them, so operators are traced as they run in the
+mode. A graph that leaves one of `Modes` changed is refused."""
 
 _ENTERED: dict[Any, Any] = {
     _enter_autocast: _exit_autocast,
     _enter_inference_mode: _exit_inference_mode,
 }
-"""What ends a mode, given what its beginning gave."""
+"""For each function that enters a mode, the one that leaves it, given the first one's result."""
 
 _COMPUTED = (
     "torch.Size",
@@ -85,7 +85,7 @@ _COMPUTED = (
     "torch._utils._flatten_dense_tensors",
     "torch._utils._unflatten_dense_tensors",
 )
-"""Functions without a place among the others that give a tensor or a number of their arguments."""
+"""Further functions, in no group above, that only compute something from their arguments."""
 
 _FUNCTORCHS = (
     *("_add_batch_dim", "_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad"),
@@ -109,7 +109,7 @@ _ANSWERED = (
     "torch.backends.cuda.can_use_flash_attention",
     "torch.backends.cuda.is_flash_attention_available",
 )
-"""Questions. What they are about is part of the key or compared at each call."""
+"""Functions that ask for a state of torch. The state is part of the key or checked at each call."""
 
 _CHECKED = (
     "torch._assert",
@@ -122,7 +122,7 @@ _CHECKED = (
     "torch._check_value",
     "torch._constrain_as_size",
 )
-"""Checks: of sizes they become guards, of tensors operators."""
+"""Checks. Lowering turns a check of sizes into guards, and a check of tensors into operators."""
 
 _NOTHING_TO_KEEP = {
     "torch._C._log_api_usage_once": "counts the use of an API, at most once in a process",
@@ -132,9 +132,9 @@ _NOTHING_TO_KEEP = {
 
 
 def refused(kind: str, target: Any) -> str | None:
-    """What calls the target, if it may not stand in a graph; None if it may."""
+    """Why a call of the target may not stand in a graph; None if it may."""
     if kind != "call_function" or _may_stand(target):
-        return None  # methods are those of tensors, of which lowering sees what becomes of them
+        return None  # a method is one of a tensor; lowering sees the operators that it calls
     return not_held(_name(target))
 
 
@@ -143,7 +143,7 @@ def not_held(name: str) -> str:
 
 
 def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
-    """The first such call of a graph or of the graphs inside it, and what is wrong with it."""
+    """The first refused call of a graph or of the graphs inside it, and why it is refused."""
     for node in _calls(graph_module):
         what = refused(node.op, node.target)
         if what is not None:
@@ -152,12 +152,12 @@ def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
 
 
 def is_followed(target: Any) -> bool:
-    """Whether it sets a mode that the lowering follows."""
+    """Whether the target sets a mode that the lowering follows."""
     return _is_any(target, _FOLLOWED)
 
 
 def may_leave_nothing(node: fx.Node) -> bool:
-    """Whether a call that gives nothing may leave no operator in the lowered graph either."""
+    """Whether a call may return None and also leave no operator in the lowered graph."""
     if node.op != "call_function":
         return node.op != "call_method"
     if isinstance(node.target, _OPERATORS):
@@ -175,7 +175,7 @@ class Modes(NamedTuple):
     transforms: int
 
     def set(self) -> None:
-        """Make them so again, as far as `end` has not done it."""
+        """Restore all modes but inference mode, which `end` restores."""
         _C._set_grad_enabled(self.grad)
         _C._set_fwd_grad_enabled(self.forward_grad)
         attention._sdpa_kernel(self.attention, set_priority=True)
@@ -194,7 +194,7 @@ def modes() -> Modes:
 
 
 def end(values: Mapping[fx.Node, Any]) -> None:
-    """End the modes that are begun, in a graph that was left halfway with these values."""
+    """Leave the modes that a graph entered, if it raised. `values`: the results until then."""
     for node in reversed(list(values)):
         if node.op == "call_function" and _in(node.target, frozenset(_ENTERED)):
             _ENTERED[node.target](values[node])
@@ -221,7 +221,8 @@ def _may_stand(target: Any) -> bool:
         return True
     if _in(target, _overridable()) or streams.is_known(target) or vendor_scopes.is_marker(target):
         return True
-    # What users let Dynamo record as a whole is refused by `opaque`, with a reason of its own.
+    # Functions that users let Dynamo record as one call are refused by `opaque`, with a better
+    # reason.
     return module.partition(".")[0] not in ("torch", "torch_npu", "builtins")
 
 
@@ -249,7 +250,7 @@ def _is_any(target: Any, paths: tuple[str, ...]) -> bool:
 
 @functools.cache
 def _found(path: str) -> Any:
-    """What a path leads to; something that nothing else is where this torch has no such thing."""
+    """The object at a path; a new object, which equals no other, if this torch has none there."""
     names = path.split(".")[1:]
     try:
         return functools.reduce(getattr, names, torch)
@@ -272,13 +273,13 @@ def _listed() -> tuple[str, ...]:
 
 @functools.cache
 def _overridable() -> frozenset[Any]:
-    """Functions that torch lets subclasses of tensors replace: they compute on tensors."""
+    """Functions that torch lets subclasses of tensors override. They only compute on tensors."""
     found: dict[Any, list[Any]] = torch.overrides.get_overridable_functions()
     return frozenset(function for functions in found.values() for function in functions)
 
 
 def _is_a_mode(node: fx.Node) -> bool:
-    """Of functorch, of streams, or of a scope."""
+    """Whether a call enters or leaves a mode of functorch, switches streams, or marks a scope."""
     return (
         _module(node.target).startswith(_DYNAMOS)
         or _is_any(node.target, tuple(f"torch._C._functorch.{name}" for name in _FUNCTORCHS))

@@ -1,4 +1,7 @@
-"""Finds inputs of a graph that are lengths which a replay of a captured graph can update."""
+"""Finds the inputs of a graph that are lengths on the host (docs/glossary.md).
+
+A captured graph can be replayed with other lengths; any other number belongs to the graph's key.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ _ARITHMETIC = frozenset(getattr(operator, name) for name in ARITHMETIC)
 
 
 def lengths_of(graph: fx.Graph) -> set[fx.Node]:
-    """Inputs, and numbers computed from them, that nothing takes but what can be updated.
+    """Inputs, and integers computed from them, that are used only by updatable parameters.
 
-    Whole numbers, directly or through arithmetic; and tensors on the CPU. An input of which
-    something else depends is part of a captured graph's key.
+    The parameters are those of the operators in `capture.updatable`. A length is an integer, used
+    directly or through arithmetic, or a tensor on the CPU. An input that anything else uses is no
+    length: it becomes part of a captured graph's key.
     """
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -41,7 +45,7 @@ def _may_change(node: fx.Node) -> bool:
 
 
 def _takes(user: fx.Node, node: fx.Node, found: set[fx.Node]) -> bool:
-    """Whether a user needs the node only for what can be updated."""
+    """Whether `user` uses the node only as a length, or to compute another length from it."""
     if user in found:
         return True
     schema = schemas.schema_of(user.target)

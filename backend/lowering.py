@@ -37,10 +37,10 @@ def lower(
 ) -> fx.GraphModule:
     """Trace a function on fake copies of its inputs to a graph of aten operators.
 
-    Not functionalised: the graph writes to its inputs where the function does. Inside a trace of
-    Dynamo's the fake inputs are made as AOTAutograd makes them, under the backend's fake mode and
-    with the symbolic contexts that Dynamo chose, so that both see one set of symbols.
-    Raises `NotKept` for a graph with a call of which nothing would be left.
+    The graph is not functionalised: it writes to its inputs where the function does. If Dynamo is
+    tracing, the fake inputs are created as AOTAutograd creates them, with Dynamo's fake mode and
+    symbolic contexts, so that Dynamo and this trace use the same symbols.
+    Raises `NotKept` for a graph with a call that the lowered graph could not hold.
     """
     if isinstance(function, fx.GraphModule):
         _refuse_what_is_lost(function)
@@ -69,18 +69,22 @@ def lower(
 
 
 RESHAPED = "npugx_reshaped"
-"""Key in the `meta` of a lowered graph: target and stack of the step that changed the shape or the
-strides of a tensor which another step made, or None."""
+"""A key of the lowered graph's `meta`. The value is the target and the stack of the first step that
+changed the sizes or strides of a tensor that it was given, or None."""
 
 
 CODE_RUN = "npugx_code_run"
-"""Key in the `meta` of a lowered graph: the code objects that ran for custom operators.
+"""A key of the lowered graph's `meta`. The value is the code objects that ran for custom operators.
 
-That is their fake implementation, with all that it calls: the layout of results follows from it."""
+They are the fake implementations and all that those call. They matter because they decide the
+sizes and strides of the results."""
 
 
 class NotKept(Exception):
-    """A call does something that the lowered graph would not do: what it is, and its stack."""
+    """Raised for a call that does something which the lowered graph would not do.
+
+    `what` says what the call does; `stack` is the stack of the call.
+    """
 
     def __init__(self, what: str, stack: str | None) -> None:
         super().__init__(what)
@@ -95,9 +99,10 @@ def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
 
 
 class _Steps(fx.Interpreter):
-    """Runs a graph node by node, and sees which of them change the layout of what they are given.
+    """Runs a graph node by node, and notes the first one that changes the layout of an argument.
 
-    Operators within one step may do so to tensors of their own: `adaptive_avg_pool2d` does.
+    The operators inside one step may change the layout of tensors that the same step created:
+    `adaptive_avg_pool2d` does.
     """
 
     reshaped: tuple[str, str | None] | None = None
@@ -110,7 +115,7 @@ class _Steps(fx.Interpreter):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().run(*args, **kwargs)
-        finally:  # of a graph that was left halfway, some modes are begun
+        finally:  # if the graph raised, some of its modes are still entered
             graph_calls.end(self.env)
             if graph_calls.modes() != self._modes:
                 self._modes.set()
@@ -147,14 +152,15 @@ def _is_custom(target: object) -> bool:
 
 
 _IMPORT = vars(importlib)["_bootstrap"]._find_and_load.__code__
-"""What every import statement runs that finds its module not loaded yet."""
+"""The code that runs for every import of a module that is not loaded yet."""
 
 
 @contextlib.contextmanager
 def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
     """Collect the code of all Python functions that this thread calls inside.
 
-    Not what an import runs: it happens once in a process, and what of the module is called counts.
+    Code that an import runs is left out, because only the first trace of a process would see it.
+    Functions of the imported module count when they are called.
     """
     before, importing = sys.getprofile(), 0
 
@@ -173,9 +179,10 @@ def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
 
 
 def _layout(value: Any) -> list[Any]:
-    """Sizes and strides as they were written down.
+    """Sizes, strides and offset of a tensor, in a form that can be compared without side effects.
 
-    Comparing symbols would add guards on them, and `expr` may change when a symbol gets a value.
+    We compare `_expr` of a symbol: comparing the symbols themselves would add guards, and `expr`
+    may change when a symbol gets a value.
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return []
@@ -184,11 +191,11 @@ def _layout(value: Any) -> list[Any]:
 
 
 def traced_alike(graph_module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of an aten graph whose traced values can be compared with one another.
+    """A copy of an aten graph in which all traced values belong to one fake mode.
 
-    That takes one fake mode for the whole graph; where each value has a mode of its own, as make_fx
-    leaves it for real tensors, views don't share a storage and offsets are lost. Such a graph is
-    traced again, or, with sizes that can't be known, left without values.
+    Passes compare the storages and offsets of traced values. If each value has a fake mode of its
+    own, as after make_fx on real tensors, then views don't share a storage and offsets are lost.
+    We trace such a graph again, or drop its values if the sizes of its inputs are not known.
     """
     nodes = list(graph_module.graph.nodes)
     values = [node.meta["val"] for node in nodes if "val" in node.meta]
@@ -239,7 +246,7 @@ def _fake(mode: FakeTensorMode, value: Any, known: Any) -> Any:
 
 
 def storages(value: Any) -> list[int]:
-    """Which storage each tensor of a traced value is in; views of one tensor give the same."""
+    """The identity of each tensor's storage in a traced value; equal for views of one tensor."""
     if isinstance(value, (list, tuple)):
         return [storage for item in value for storage in storages(item)]
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -250,7 +257,7 @@ def storages(value: Any) -> list[int]:
 def trace_value(node: fx.Node) -> None:
     """Give a node that a pass added the fake value that a trace would have given it.
 
-    Left without one where an argument has none: passes take such a node for unknown.
+    If an argument has no value, the node gets none either, and passes treat it as unknown.
     """
     arguments: list[fx.Node] = node.all_input_nodes
     if any("val" not in argument.meta for argument in arguments):
@@ -264,10 +271,10 @@ def trace_value(node: fx.Node) -> None:
 
 
 def inline(node: fx.Node, function: Callable[..., Any]) -> Any:
-    """Replace a call by what `function` does when given the call's arguments.
+    """Trace `function` on the arguments of a call, and insert its calls before the node.
 
-    Traced on the fake values of the arguments and inserted before the node, which stays. Returns
-    what `function` returns, as nodes; None where an argument was never traced.
+    The node itself stays. Returns the result of `function` with nodes for values; None if an
+    argument has no traced value.
     """
     inputs: list[fx.Node] = node.all_input_nodes
     if any("val" not in each.meta for each in inputs):
@@ -293,9 +300,10 @@ def inline(node: fx.Node, function: Callable[..., Any]) -> Any:
 
 
 def without_functionalisation(target: Any, copy: Callable[[Any], Any]) -> Callable[..., Any]:
-    """What a call of auto_functionalized does, with `copy` for its copies of what is written to.
+    """A function that does what a call of auto_functionalized does, with `copy` for its copies.
 
-    The function takes the call's arguments and returns the results and then the copies.
+    It takes the call's arguments, copies the tensors that the operator writes to, calls the
+    operator on the copies, and returns the results followed by the copies.
     """
     from torch._higher_order_ops import auto_functionalize as torchs
 
@@ -313,13 +321,13 @@ def without_functionalisation(target: Any, copy: Callable[[Any], Any]) -> Callab
 
 clone_preserve_strides: Callable[[torch.Tensor], torch.Tensor]
 clone_preserve_strides = _prims_common.clone_preserve_strides
-"""A copy with the same strides and offset, also of a tensor with gaps or overlaps."""
+"""Copies a tensor with its strides and offset, even if its elements have gaps or overlap."""
 
 
 def static_inputs(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None = None
 ) -> tuple[int, ...]:
-    """Positions of placeholders that hold parameters or what Dynamo takes to stay in its place."""
+    """Positions of the inputs that are parameters, or that Dynamo marked as static addresses."""
     inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     examples = example_inputs or [None] * len(inputs)
     return tuple(
@@ -331,7 +339,7 @@ def static_inputs(
 
 
 def debug_folder() -> str:
-    """The folder of this process that torch writes debug output to."""
+    """The folder into which torch writes the debug output of this process."""
     from torch._dynamo.utils import get_debug_dir
 
     return str(get_debug_dir())

@@ -1,6 +1,7 @@
-"""Operators of the namespace `npugx_cache`: what a stored program may call besides torch's own.
+"""Registers the operators `npugx_cache::*`, which stored programs call for dumps and scopes.
 
-Made with `torch.library.Library`, which loads no compiler. Importing this registers them.
+Importing this module registers the operators, with `torch.library.Library`, which loads no
+compiler.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ def _rank_folder() -> str:
 
 
 dump = torch.ops.npugx_cache.dump.default
-fx.node.has_side_effect(dump)  # no results: dead-code elimination would take it
+fx.node.has_side_effect(dump)  # it returns nothing, so dead-code elimination would drop it
 
 
 class Limited(NamedTuple):
-    """A stream whose cores were limited, and how many it could use before."""
+    """A stream whose cores are limited, and its limits before that."""
 
     stream: Any
     cube: int
@@ -80,7 +81,7 @@ def limit(cube: int, vector: int, stream: Any = None) -> Limited:
 
 
 class Determined(NamedTuple):
-    """The level of determinism before another one was set, and what torch was told itself."""
+    """The level of determinism before a scope, and torch's own setting before the scope."""
 
     level: int
     told: determinism.Told
@@ -125,11 +126,14 @@ def _close() -> None:
 
 
 def _nothing(*_: int) -> None:
-    """A trace limits nothing."""
+    """The fake implementation of the core limits: a trace runs no kernels."""
 
 
 def _traced(level: int) -> None:
-    """What torch decides itself by this, it decides in a trace: which operators a call becomes."""
+    """The fake implementation of `set_determinism`: set torch's switch, but not the NPU's level.
+
+    Torch decides by this switch which operators a call becomes, and decides so during the trace.
+    """
     before = determinism.told()
     _scopes.traced.append(before)
     if before.enabled != (level > 0):
@@ -159,7 +163,7 @@ def scope_operator(name: str) -> Any:
 
 @contextlib.contextmanager
 def scopes_closed() -> Iterator[None]:
-    """Take back, at the end, what still holds because an operator inside has raised."""
+    """Close at the end all scopes that are still open because an operator inside raised."""
     before = len(_scopes.open)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Patterns that people register, for all compiles of this process after that."""
+"""The patterns that users registered; they apply to all later compiles of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 NPU_FUSIONS = "1"
-"""Which calls `passes.npu_fusions` makes one of, and how: raised with every change of that."""
+"""Version of the fusions in `passes.npu`. Raise it whenever they fuse something else than before.
+
+The version is part of the key, so that a graph which was fused in another way is not found.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +36,12 @@ class Pattern:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """What its identity is made of, besides `facts`."""
+        """The user's functions of this pattern. With `facts`, they are its part of the key."""
         every = (self.search_fn, self.replace_fn, self.trace_fn, self.extra_check)
         return tuple(function for function in every if function is not None)
 
     def facts(self) -> str:
+        """All of the pattern's identity that is not a function, as text."""
         inputs = [_described(value) for value in self.example_inputs]
         scalars = encode(dict(self.scalar_workaround or {}))
         return f"{inputs} {scalars!r} {self.skip_duplicates} {self.search_fn_pattern!r}"
@@ -51,7 +55,7 @@ def registered() -> tuple[Pattern, ...]:
 
 
 def register(pattern: Pattern) -> None:
-    """Raises OptionError for a function that captures what has no form in another process."""
+    """Add a pattern. Raises OptionError if a function captures a value that is not portable."""
     for function in pattern.functions():
         for cell in getattr(function, "__closure__", None) or ():
             try:

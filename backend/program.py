@@ -1,4 +1,4 @@
-"""Program: an optimised aten graph as data. Knows nothing of torch.
+"""Program: an optimised aten graph as data. Does not import torch.
 
 Values are numbered: first the inputs, then the constants, then the results of the calls in order.
 Arguments are portable encodings (`npugx_cache.portable`) in which ["value", n] stands for a value.
@@ -23,7 +23,7 @@ COLLECTIVES = "_c10d_functional"
 """The namespace of operators that take a process group by name."""
 
 STREAMS = "streams"
-"""The namespace of operators on streams and events, which stand in them as labels."""
+"""The namespace of operators on streams and events, which are named by labels (`streams`)."""
 
 STREAM_OPERATORS = frozenset(
     {
@@ -39,7 +39,7 @@ STREAM_OPERATORS = frozenset(
 )
 
 SCOPES = {"limit_cores": "restore_cores", "set_determinism": "restore_determinism"}
-"""Operators of the namespace `npugx_cache` that begin a scope, and those that end it."""
+"""Operators of the namespace `npugx_cache`: each that begins a scope, and the one that ends it."""
 
 PYTHON_FUNCTIONS = frozenset(
     {
@@ -75,11 +75,11 @@ PYTHON_FUNCTIONS = frozenset(
         "builtins.min",
     }
 )
-"""Functions other than operators that a program may call: arithmetic on sizes, and unpacking."""
+"""Functions that a program may call besides operators: arithmetic on sizes, and unpacking."""
 
 
 class Operator(NamedTuple):
-    """What a call calls: a registered operator, or (namespace "") one of PYTHON_FUNCTIONS."""
+    """A registered operator, or, if `namespace` is "", one of PYTHON_FUNCTIONS."""
 
     namespace: str
     name: str
@@ -94,7 +94,10 @@ class Call(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A tensor that belongs to the graph; its bytes are stored apart, contiguous, under `name`."""
+    """A tensor that belongs to the graph. Its bytes are stored separately under `name`.
+
+    The stored bytes are those of a contiguous copy; `stride` holds the original strides.
+    """
 
     name: str
     dtype: str
@@ -105,7 +108,12 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`disable_autocast`: the casts are in the graph, so autocast must not cast again."""
+    """A graph as data.
+
+    operators: the operators that `calls` refer to by index.
+    disable_autocast: the graph was traced under autocast. The casts are calls of the graph, so
+    autocast must be off while the program runs, or it would cast once more.
+    """
 
     inputs: tuple[str, ...]
     constants: tuple[Constant, ...]
@@ -123,7 +131,7 @@ class Program:
         return self.calls[value - len(self.constants)].name
 
     def placed(self, rename: Rename) -> Program:
-        """The same with other names for its devices."""
+        """The same program with its devices renamed."""
         return replace(
             self,
             constants=tuple(c._replace(device=rename(c.device)) for c in self.constants),
@@ -149,7 +157,7 @@ class Program:
 
     @classmethod
     def from_plain(cls, data: Any) -> Program:
-        """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
+        """The program that `to_plain` wrote. Raises `CorruptEntry` if `data` is not a program."""
         try:
             program = cls(
                 inputs=tuple(map(_identifier, data["inputs"])),
@@ -168,7 +176,7 @@ class Program:
         return program
 
     def validate(self) -> None:
-        """Refuse unknown functions and values used before they exist (`CorruptEntry`)."""
+        """Raise `CorruptEntry` for unknown functions, and for values used before they exist."""
         for operator in self.operators:
             if not operator.namespace and operator.name not in PYTHON_FUNCTIONS:
                 raise CorruptEntry(f"program: {operator.name} is not an allowed function")
@@ -197,7 +205,7 @@ def values_in(data: Plain) -> Iterator[int]:
 
 
 def _identifier(name: Any) -> str:
-    # Names become Python text that is compiled: nothing but an identifier may enter it.
+    # Names become part of Python text that is executed: any other text could run code.
     if not isinstance(name, str) or not name.isidentifier():
         raise CorruptEntry(f"program: {name!r} is not an identifier")
     return name

@@ -1,4 +1,4 @@
-"""Bind a program to live operators and constants, and run it. Imports torch, no compiler."""
+"""Binds a program to live operators and constants, so that it can run. Loads no compiler."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class _Devices(dict[str, torch.device]):
 
 
 _STREAMS = "npugx_streams"
-"""Attribute of a bound program with stream labels."""
+"""The attribute of a bound program that holds its `Streams`, if it has stream labels."""
 
 _LIMITS_CORES = "npugx_limits_cores"
-"""Attribute of a bound program that limits how many cores a part of it uses."""
+"""The attribute that marks a bound program in which a scope limits cores."""
 
 
 def compiled(program: Program) -> types.CodeType:
-    """The code object of the program's text, as a module."""
+    """The code object of the module that `codegen.source_text` writes for the program."""
     return compile(source_text(program), "<npugx_cache program>", "exec", dont_inherit=True)
 
 
@@ -67,11 +67,12 @@ def bind(
     rename: Rename | None = None,
     hand_over: Callable[[], Mapping[int, Any]] = handed_over,
 ) -> Callable[..., Any]:
-    """The callable of a compiled program; raises `NotPortable` for an unregistered operator.
+    """Make a compiled program callable. Raises `NotPortable` for an unregistered operator.
 
-    `operators` pairs each global name in the code with the operator it stands for. The callable
-    takes the graph's inputs in order and owns the constants, nothing else. `hand_over` gives the
-    streams and events of each call, `rename` says what devices in the code are called here.
+    `operators` pairs each global name in the code with its operator. `hand_over` gives the streams
+    and events of each call. `rename` maps the names of devices in the code to those of this
+    process. The callable takes the graph's inputs in order; the only tensors that it keeps alive
+    are the constants.
     """
     device = torch.device if rename is None else _Devices(rename).__getitem__
     namespace: dict[str, Any] = {"torch": torch, "device": device, **constants}
@@ -105,13 +106,13 @@ def _streams(hand_over: Callable[[], Mapping[int, Any]]) -> Streams:
 
 
 def streams_of(program: Callable[..., Any]) -> Streams | None:
-    """What the stream labels of a bound program stand for, if it has any."""
+    """The `Streams` of a bound program; None if it has no stream labels."""
     streams: Streams | None = getattr(program, _STREAMS, None)
     return streams
 
 
 def limits_cores(program: Callable[..., Any]) -> bool:
-    """Whether a part of a bound program is limited to a number of cores."""
+    """Whether a scope in a bound program limits cores."""
     return getattr(program, _LIMITS_CORES, False)
 
 
@@ -133,7 +134,7 @@ def bind_program(
 
 def _target(target: Operator) -> Any:
     if target.namespace == "npugx_cache":
-        import_module("npugx_cache.backend.operators")  # registers them
+        import_module("npugx_cache.backend.operators")  # registers the operators
     if target.namespace:
         names = UPDATABLE.get(key(*target))
         operator = resolve_op(*target)
@@ -167,11 +168,11 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 OutOfMemoryError = torch.OutOfMemoryError
-"""A device has no room for a constant, which says nothing about the constant."""
+"""Raised if a device has no room for a constant; the stored constant is not at fault."""
 
 
 def live_constant(constant: Constant, contiguous: torch.Tensor) -> torch.Tensor:
-    """A constant on its device and with its strides, from its contiguous bytes."""
+    """Copy a constant from its contiguous form to its device, with its own strides."""
     tensor = torch.empty_strided(
         constant.size, constant.stride, dtype=contiguous.dtype, device=constant.device
     )

@@ -1,4 +1,7 @@
-"""Scopes: what holds for a part of a function, in eager, in a graph, and in a captured graph."""
+"""Scopes: settings for a part of a function (core limits, determinism), used with `with`.
+
+A scope holds in eager code, in a compiled graph, and in a captured graph.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from npugx_cache.errors import BackendUnavailable, OptionError
 
 
 class limit_core_num:  # noqa: N801 - the vendor's name, and used like a function
-    """Let the operators inside use so many cube and vector cores of the NPU at most.
+    """Limit the number of cube and vector cores of the NPU that the operators inside may use.
 
-    The limit is put on `stream`, by default the one that is current at the beginning, and taken
-    back at the end. Raises OptionError for a number below 1, BackendUnavailable without an NPU.
+    The limit is set on `stream` (default: the stream that is current at the beginning); the
+    previous limit comes back at the end. Raises OptionError for a number below 1, and
+    BackendUnavailable if torch_npu is not loaded.
     """
 
     def __init__(self, op_aicore_num: int, op_vectorcore_num: int, stream: Any = None) -> None:
@@ -48,12 +52,12 @@ class limit_core_num:  # noqa: N801 - the vendor's name, and used like a functio
 
 
 class deterministic:  # noqa: N801 - the vendor's name, and used like a function
-    """Let the operators inside give the same bits at each run, as far as a level asks for it.
+    """Make the operators inside compute the same bits at each run, as strictly as `level` asks.
 
-    0 asks for nothing; 1 to 3 are those of `torch_npu.npu.set_deterministic_level`, each stricter
-    than the one before. Holds for the whole process while inside, and so does, for levels above 0,
-    `torch.use_deterministic_algorithms`. Raises OptionError for another level, BackendUnavailable
-    without an NPU.
+    Level 0 asks for nothing. Levels 1 to 3 are those of `torch_npu.npu.set_deterministic_level`,
+    each stricter than the one before. Levels above 0 switch `torch.use_deterministic_algorithms`
+    on, level 0 switches it off. Inside the scope, the level holds for the whole process. Raises
+    OptionError for another level, and BackendUnavailable if torch_npu is not loaded.
     """
 
     def __init__(self, level: int) -> None:

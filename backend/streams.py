@@ -1,9 +1,10 @@
-"""The streams and events of a program: symbolic labels in the program, live objects at a call.
+"""Binds the stream and event labels of a program to live streams and events at each call.
 
-A program switches streams with `streams::fork(from, to)` and names streams and events by small
-numbers. 0 is the stream that is current when the program is called. What stands behind the others
-is handed over by the caller frame at each call, which reads it from where the traced function did;
-streams and events that the function makes itself are made once per program and thread.
+A program names streams and events by small numbers, its *labels*, and switches streams with
+`streams::fork(from, to)`. Label 0 is the stream that is current when the program is called. At each
+call, the caller frame hands over the objects for the other labels; it reads them from the same
+places as the traced function. Streams and events that the function creates itself are created once
+per program and thread.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ ENTRY = 0
 """The label of the stream that is current when a program is called."""
 
 OTHER = "other"
+"""The kind of a label whose stream or event belongs to another device."""
 
 
 class Label(NamedTuple):
     """What a label stands for at a call, as data.
 
-    kind: "stream", "event" or OTHER; first: the first label that stands for the same; state: that
-    of a stream other than the current one.
+    kind: "stream", "event" or OTHER.
+    first: the smallest label that stands for the same object.
+    state: `Device.state_of` the stream, if it is not the current stream; else ().
     """
 
     kind: str
@@ -43,22 +46,24 @@ class Label(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """What a program did to events when it was captured, the same in every thread: labels."""
+    """Labels of the events that a captured program uses. All threads share this object."""
 
     awaited: set[int] = field(default_factory=set)
-    """Events that it waits for before it records them, if it does at all."""
+    """Events that the program waits for without having recorded them before."""
     recorded: set[int] = field(default_factory=set)
 
 
 class Streams(threading.local):
     """What the labels of one program stand for in this thread.
 
-    `hand_over` gives the objects of a call by label. Threads share none of what is made here: a
-    wait for an event means its latest record, which must not be another call's.
+    `hand_over` gives the objects of a call by label. Threads share no stream or event that is
+    created here, because a wait for an event means its latest record, and that record must not
+    come from a call in another thread.
 
-    A captured graph runs on the stream it is replayed on, wherever its parts were captured. So the
-    streams and events of its caller are left out of the capture: before a replay the current stream
-    waits for them, and afterwards they wait for it. More is ordered than in eager, never less.
+    A captured graph runs on the stream on which it is replayed, whatever streams its parts were
+    captured on. The streams and events of the caller are therefore left out of the capture: before
+    a replay, the current stream waits for them; after the replay, they wait for the current stream.
+    This orders at least everything that eager orders.
     """
 
     def __init__(
@@ -72,14 +77,14 @@ class Streams(threading.local):
         self._is_called = self._is_capturing = False
 
     def around(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        """The program with its labels bound at each call, and the current stream put back."""
+        """Wrap a program: bind its labels at each call, and restore the current stream after it."""
 
         def run(*inputs: Any) -> Any:
             if self._is_capturing:
                 return program(*inputs)
             with contextlib.nullcontext() if self._is_called else self.call():
                 entry = self._live[ENTRY]
-                self._is_called = False  # what is called from inside is another call
+                self._is_called = False  # a call from inside the program binds its own labels
                 try:
                     return program(*inputs)
                 finally:
@@ -89,7 +94,7 @@ class Streams(threading.local):
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """Bind the labels for one call of the program, however it is run."""
+        """Bind the labels for one call, which may run the program or replay its capture."""
         given = self._hand_over()
         with self._bound({label: self._alive(label, value) for label, value in given.items()}):
             yield
@@ -113,16 +118,16 @@ class Streams(threading.local):
         return self._made[label]
 
     def operator(self, name: str) -> Callable[..., None]:
-        """The function behind an operator of the namespace `streams`."""
+        """The method for an operator of the namespace `streams`; raises NotPortable if unknown."""
         if name not in STREAM_OPERATORS:
             raise NotPortable(f"streams::{name} is not known")
         function: Callable[..., None] = getattr(self, name)
         return function
 
-    # --- captured graphs, for a call that is being made
+    # --- captured graphs; all but `stood_in` must be used inside `call`
 
     def labels(self, state_of: Callable[[Any], tuple[int, ...]]) -> tuple[Label, ...]:
-        """Which labels stand for the same object, and the state of each stream, at this call."""
+        """What each label stands for at this call. `state_of` gives the state of a stream."""
         sides = self._sides()
         return tuple(
             Label(
@@ -135,19 +140,19 @@ class Streams(threading.local):
         )
 
     def _kind(self, label: int) -> str:
-        """OTHER for what another process can't put something in the place of."""
+        """The kind of a label; OTHER where `stood_in` could not create a stand-in."""
         live, here = self._live[label], self._live[ENTRY].device
         if isinstance(live, torch.Stream):
             return "stream" if live.device == here else OTHER
-        of = getattr(live, "device", None)  # of an event: none before it is recorded
+        of = getattr(live, "device", None)  # an event has no device before its first record
         return "event" if of is None or of.type == here.type else OTHER
 
     @contextlib.contextmanager
     def stood_in(self, labels: Sequence[Label]) -> Iterator[list[tuple[Any, tuple[int, ...]]]]:
-        """As `call`, for no call: new streams and events stand in for those of a later one.
+        """Bind the labels to new streams and events, in order to capture ahead of the first call.
 
-        Gives the new streams with the states that they are to be in. Raises LookupError for labels
-        that fit nothing.
+        Yields the new streams, each with the state that the caller has to put it in. Raises
+        LookupError if a label is said to stand for the same object as a label that is missing.
         """
         live: dict[int, Any] = {}
         states: list[tuple[Any, tuple[int, ...]]] = []
@@ -164,7 +169,12 @@ class Streams(threading.local):
             yield states
 
     def capturing(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        """The program as it is captured on the current stream, with stand-ins for its labels."""
+        """Wrap a program for capture on the current stream, with stand-ins for its labels.
+
+        The capture starts with all streams of the program waiting for the current stream, and ends
+        with the current stream waiting for all of them, because a device captures only the work on
+        streams that are joined in this way.
+        """
 
         def run(*inputs: Any) -> Any:
             called, stream = self._live, _of_its_device(torch.accelerator.current_stream())
@@ -185,7 +195,7 @@ class Streams(threading.local):
         return run
 
     def _stand_ins(self, stream: Any) -> dict[int, Any]:
-        """For a capture: its stream for the current one, events of its own for the caller's."""
+        """The objects for the labels in a capture: `stream` for label 0, new events for events."""
         stand_ins: dict[int, Any] = {}
         for label in sorted(self._live):
             first = self._first(label)
@@ -200,7 +210,7 @@ class Streams(threading.local):
 
     @contextlib.contextmanager
     def replayed(self) -> Iterator[None]:
-        """Inside, the captured program is replayed on the current stream."""
+        """Surround a replay on the current stream with the waits and records it leaves out."""
         entry = self._live[ENTRY]
         for label in self._sides():
             entry.wait_stream(self._live[label])
@@ -239,7 +249,7 @@ class Streams(threading.local):
 
     def fork(self, _: int, to: int) -> None:
         stream = self._live[to]
-        if stream.device.type == self._live[ENTRY].device.type:  # streams of a CPU do nothing
+        if stream.device.type == self._live[ENTRY].device.type:  # a stream of the CPU does nothing
             torch.accelerator.set_stream(stream)
 
     def record_event(self, event: int, stream: int) -> None:
@@ -272,7 +282,10 @@ class Streams(threading.local):
 
 
 def _of_its_device(made: Any) -> Any:
-    """A stream as its device's own class, which torch_npu's events need; anything else as it is."""
+    """Convert a stream to its device's own class, because torch_npu's events need that class.
+
+    Any other object is returned unchanged.
+    """
     if not isinstance(made, torch.Stream):
         return made
     cls = torch.get_device_module(made.device).Stream

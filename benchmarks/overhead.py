@@ -89,7 +89,7 @@ class _Subject:
         """The guards alone, ours and torch's, of the one graph that there is."""
         from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-        from npugx_cache.conditions.check import Guards
+        from npugx_cache.conditions.check import Checker
         from npugx_cache.conditions.evaluate import Scope
 
         cached: Any = self._cached
@@ -99,14 +99,14 @@ class _Subject:
         entries: list[Any] = _debug_get_cache_entry_list(function.__code__)
         torchs = entries[0].guard_manager
         [known] = cached._state.specialisations
-        guards = known.accepts.guards
-        assert guards._native is not None, "no C++ managers"
+        checker = known.conditions
+        assert checker._native is not None, "no C++ managers"
         checks: dict[str, Callable[[], object]] = {
             "the clock": lambda: True,
             "torch.compile": lambda: torchs.check(scope.frame_locals),
-            "npugx_cache, C++ and what is left to Python": lambda: guards._native.accept(scope),
-            "npugx_cache, the same and patched code": lambda: known.accepts.accept_quickly(scope),
-            "npugx_cache, in full, first time": lambda: Guards(guards.tree).accept(scope),
+            "npugx_cache, C++ and what is left to Python": lambda: checker._native.accept(scope),
+            "npugx_cache, the same and patched code": lambda: checker.holds_quickly(scope),
+            "npugx_cache, in full, first time": lambda: Checker(checker.conditions).holds(scope),
         }
         refusing = [name for name, check in checks.items() if not check()]
         assert not refusing, refusing

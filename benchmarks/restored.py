@@ -37,14 +37,13 @@ PHASES = {
     ),
     "decompress": (f"{STORE}.content.blobs:unpack",),
     "decode": (
-        "npugx_cache.entry.artifact:Conditions.unpack",
+        "npugx_cache.entry.artifact:conditions_of",
         "npugx_cache.entry.artifact:Bindings.unpack",
-        "npugx_cache.conditions.check:Guards.__init__",
+        "npugx_cache.conditions.check:Checker.__init__",
         "npugx_cache.entry.frame:load",
     ),
-    "guards": ("npugx_cache.conditions.check:Guards.accept",),
-    "source facts": ("npugx_cache.conditions.source_facts:hold",),
-    "watch for patches": ("npugx_cache.entry.restore:Candidate.repeated",),
+    "guards": ("npugx_cache.conditions.check:Checker.holds",),
+    "source facts": ("npugx_cache.conditions.check:Checker.code_holds",),
     "bind": ("npugx_cache.entry.restore:bind",),
     "first run, dispatch": ("npugx_cache.api:CachedFunction.__call__",),
 }

@@ -25,6 +25,7 @@ from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import restore
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import OptionError
+from npugx_cache.key import environment
 from npugx_cache.key.recipe import Recipe, check_decompositions, check_options
 from npugx_cache.private import runtime
 
@@ -78,7 +79,8 @@ class CachedFunction:
     ) -> Callable[..., Any]:
         """What runs a call: the graph that accepts it, or for a bypass the function itself."""
         function, state = self._recipe.function, self._state
-        scope = Scope(self._locals(args, kwargs), function.__globals__)
+        frame_locals, switches = self._locals(args, kwargs), environment.call_state()
+        scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
         if known := state.specialisations.find(scope):
             return known.run
         if state.plan_wanted:

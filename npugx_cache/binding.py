@@ -28,7 +28,7 @@ class State:
 
     def __init__(self, recipe: Recipe, settings: Settings, owner: object, warm: str | None) -> None:
         self.counters = Counters()
-        self.specialisations = Specialisations(recipe.function)
+        self.specialisations = Specialisations()
         self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
         self.lookup = Lookup(recipe, settings, self.counters, self.captures, self.specialisations)
         self._warming = threading.RLock()

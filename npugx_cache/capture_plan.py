@@ -258,17 +258,17 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
     if isinstance(blobs, store.Miss):
         return blobs.reason
     try:
-        candidate = restore.Candidate.of(blobs)
+        candidate = restore.candidate(blobs)
         if any(op.namespace == COLLECTIVES for _, op in Bindings.unpack(blobs[BINDINGS]).operators):
             return "its ranks communicate, so they capture together, at a call"
         known = restore.bind(
             blobs,
             lookup.recipe.function,
             entry=manifest.entry,
-            accepts=restore.Conditional(candidate.facts, candidate.guards),
-            call_state=environment.call_state(),
+            conditions=candidate,
+            switches=environment.call_state(),
             captures=lookup.captures,
-            device=candidate.device,
+            device=candidate.conditions.device,
         )
     except (CorruptEntry, NotPortable) as error:
         return str(error)

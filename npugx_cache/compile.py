@@ -11,7 +11,7 @@ from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.conditions.source_facts import group_fact, operator_fact
 from npugx_cache.entry import frame
-from npugx_cache.entry.artifact import Artifact, Bindings, Conditions
+from npugx_cache.entry.artifact import Artifact, Bindings
 from npugx_cache.entry.readable import Readable, render
 from npugx_cache.events import Progress
 from npugx_cache.portable import NotPortable, devices
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from npugx_cache.backend.inductor.library import Library
     from npugx_cache.backend.options import Options
     from npugx_cache.backend.program import Program
+    from npugx_cache.conditions import Check
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.conditions.source_facts import SourceFact
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.fingerprint import Factor
     from npugx_cache.key.recipe import Recipe
@@ -136,7 +136,7 @@ def _optimise(
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
     made: engines.CompiledLibrary | None = None
     program, constants = None, None
-    rename = _names_for(traced.guards.device)
+    rename = _names_for(traced.conditions.device)
     if traced.graph is not None:
         from npugx_cache.backend.graph import to_program
 
@@ -144,8 +144,8 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         program = program.placed(rename)
         constants = _constant_bytes(tensors)
         made = traced.graph.meta.get(engines.LIBRARY)
-    facts = (*traced.facts, *_operator_facts(program), *_group_facts(traced.graph))
-    conditions = Conditions(guards=traced.guards, facts=facts)
+    facts = (*_operator_facts(program), *_group_facts(traced.graph))
+    conditions = traced.conditions.plus(facts)
     text = render(
         Readable(
             title=recipe.title,
@@ -208,7 +208,7 @@ def _with_finish(made: engines.CompiledLibrary) -> Library:
     return replace(made.library, finish_code=frame.dump(compiled(made.finish)))
 
 
-def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
+def _operator_facts(program: Program | None) -> tuple[Check, ...]:
     """The schemas of custom operators; torch's own are covered by its version."""
     if program is None:
         return ()
@@ -222,7 +222,7 @@ def _operator_facts(program: Program | None) -> tuple[SourceFact, ...]:
     )
 
 
-def _group_facts(graph: fx.GraphModule | None) -> tuple[SourceFact, ...]:
+def _group_facts(graph: fx.GraphModule | None) -> tuple[Check, ...]:
     """The process groups of collectives: their sizes have become constants of the graph."""
     names = set()
     for node in graph.graph.nodes if graph is not None else ():

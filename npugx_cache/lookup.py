@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import events, store
 from npugx_cache.compile import Compiled, compile_call
-from npugx_cache.conditions.check import live_state
+from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore, size_history
-from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
+from npugx_cache.entry.artifact import (
+    BINDINGS,
+    CONDITIONS,
+    CONSTANTS,
+    LIBRARY,
+    READABLE,
+    pack_conditions,
+)
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import (
     BackendUnavailable,
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.capture import Captures
+    from npugx_cache.conditions.check import Checker
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.config import Settings
     from npugx_cache.key.recipe import Recipe
@@ -119,9 +127,8 @@ class Lookup:
             reason = reason or self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
-        call_state = environment.call_state()
-        factors = (*self.recipe.factors(), *environment.factors(shape.device_types, call_state))
-        call = Call(args, kwargs, scope, shape, Fingerprint.of(factors), call_state)
+        live = environment.factors(shape.device_types, scope.switches)
+        call = Call(args, kwargs, scope, shape, Fingerprint.of((*self.recipe.factors(), *live)))
         found = self._found(call, started, "hit")
         return self._compiled_once(call, started, warming=warming) if found is None else found
 
@@ -204,11 +211,11 @@ class Lookup:
         if isinstance(blobs, store.Miss):
             return self._fault(opened, manifest.entry, blobs.reason)
         try:
-            candidate = restore.Candidate.of(blobs)
-            if not candidate.accepts(call.scope):
-                if manifest.kind == "bypass" and not candidate.is_of_this_code():
+            candidate = restore.candidate(blobs)
+            if not candidate.holds(call.scope):
+                if manifest.kind == "bypass" and not candidate.code_holds():
                     call.outdated.add(manifest.entry)
-                reasons = candidate.failures(call.scope, self.recipe.function.__code__)
+                reasons = restore.failures(candidate, call.scope, self.recipe.function.__code__)
                 return events.Refusal(entry=manifest.entry, reasons=reasons)
             if manifest.kind == "bypass":
                 return None
@@ -351,15 +358,15 @@ class Lookup:
         Raises if the bytes can't be bound or refuse the call that they were made for. Such bytes
         are never published.
         """
-        candidate = restore.Candidate.of(blobs)
-        if not candidate.accepts(call.scope):
-            failures = candidate.failures(call.scope, self.recipe.function.__code__)
+        candidate = restore.candidate(blobs)
+        if not candidate.holds(call.scope):
+            failures = restore.failures(candidate, call.scope, self.recipe.function.__code__)
             raise NotPortable(f"the entry refuses its own call: {failures}")
         return self._bind(candidate, blobs, call, None)
 
     def _bind(
         self,
-        candidate: restore.Candidate,
+        candidate: Checker,
         blobs: Mapping[str, bytes],
         call: Call,
         entry: str | None,
@@ -368,10 +375,10 @@ class Lookup:
             blobs,
             self.recipe.function,
             entry=entry,
-            accepts=candidate.repeated(call.scope, self.recipe.guards),
-            call_state=call.call_state,
+            conditions=restore.repeated(candidate, call.scope, self.recipe.guards),
+            switches=call.scope.switches,
             captures=self.captures,
-            device=candidate.device,
+            device=candidate.conditions.device,
         )
 
     def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
@@ -392,9 +399,8 @@ class Lookup:
             self._note_bypass(outcome, call)
             self._warn(outcome.reason)
             self.counters.add("bypasses")
-            accepts = restore.Unstored(outcome.guards, outcome.unchanged)
             code = self.recipe.function.__code__
-            return Specialisation(None, accepts, outcome.run, call.call_state, code)
+            return Specialisation(None, outcome, outcome.run, call.scope.switches, code)
         if outcome.lasting:
             frame_locals = call.scope.frame_locals
             self._untraced.remember(call.signature.kind, outcome.reason, frame_locals)
@@ -459,7 +465,6 @@ class Call:
     scope: Scope
     signature: Signature
     fingerprint: Fingerprint
-    call_state: tuple[object, ...]
     tried: set[str] = field(default_factory=set)
     outdated: set[str] = field(default_factory=set)
 
@@ -477,14 +482,14 @@ def _about(recipe: Recipe, call: Call, arguments: str) -> dict[str, Any]:
 def graph_draft(
     recipe: Recipe, call: Call, outcome: Compiled, blobs: dict[str, bytes]
 ) -> store.Draft:
-    guards = outcome.artifact.conditions.guards
+    arguments = read_arguments(call.scope.frame_locals, outcome.artifact.conditions)
     return store.Draft(
         key=call.fingerprint.key,
         identity=recipe.identity,
         kind="graph",
         cost_seconds=outcome.seconds,
         factors=call.fingerprint.factors,
-        about=_about(recipe, call, read_arguments(call.scope.frame_locals, guards)),
+        about=_about(recipe, call, arguments),
         blobs=blobs,
     )
 
@@ -504,7 +509,7 @@ def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -
             "reason": outcome.reason,
             "calls": call.signature.types,
         },
-        blobs={} if conditions is None else {CONDITIONS: conditions.pack()},
+        blobs={} if conditions is None else {CONDITIONS: pack_conditions(conditions)},
     )
 
 

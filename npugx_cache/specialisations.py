@@ -6,10 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from npugx_cache.forks import survive_forks
-from npugx_cache.key import environment
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Iterable, Iterator
 
     from npugx_cache.conditions.evaluate import Scope
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 class Specialisations:
     """The graphs, newest hit first. Safe to use from several threads; `find` waits for no lock."""
 
-    def __init__(self, function: types.FunctionType) -> None:
-        self._function = function
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._known: tuple[Specialisation, ...] = ()
         survive_forks(self, "_lock")
@@ -37,18 +34,15 @@ class Specialisations:
         return known
 
     def _accepting(self, scope: Scope) -> Specialisation | None:
-        switches, code = environment.call_state(), self._function.__code__
-        fitting = [
-            known for known in self._known if known.call_state == switches and known.code is code
-        ]
-        for known in fitting:
-            if known.accepts.accept_quickly(scope):
-                return known
+        known = self._known
+        for each in known:
+            if each.holds_quickly(scope):
+                return each
         # Full checks come last: one takes as long as many quick checks, and two shapes may take
         # turns.
-        for known in fitting:
-            if known.accepts.accept(scope):
-                return known
+        for each in known:
+            if each.holds(scope):
+                return each
         return None
 
     def add(self, made: Iterable[Specialisation]) -> None:

@@ -1,7 +1,7 @@
-"""Capture and replay: one runtime over the devices that can record a graph and run it again.
+"""Capture and replay: one runtime for all devices that can record a graph and run it again.
 
-Restore imports this package: it knows no compiler. What it needs to know of a graph is in a Layout,
-which `capture_layout` makes when the graph is compiled.
+A restored call imports this package, so it must load no compiler. All that it needs to know about a
+graph is in a Layout, which `capture_layout` computes when the graph is compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def runner_of(
     constants: Sequence[torch.Tensor],
     captures: Captures | None,
 ) -> Callable[..., Any]:
-    """The program as it is run: captured where that is possible, and watched where asked for."""
+    """Make the callable that runs a program: through captured graphs if possible, else directly.
+
+    If the option `record_statistics_debug_info` is on, each call also logs statistics.
+    """
     run = _captured(program, layout, constants, captures)
     if captures is None or layout is None or not captures.options.record_statistics_debug_info:
         return run
@@ -42,10 +45,10 @@ def _captured(
     constants: Sequence[torch.Tensor],
     captures: Captures | None,
 ) -> Callable[..., Any]:
-    """The program through captured graphs, where that is possible and asked for.
+    """The program through captured graphs, if the options and its layout allow it.
 
-    A CPU gains nothing from it, so there a program is called directly unless the backend is one
-    that does nothing else than capture.
+    Capture makes nothing faster on a CPU. There the program is called directly, unless the backend
+    captures on a CPU too (`Captures.on_cpu`).
     """
     if captures is None or layout is None:
         return program
@@ -54,7 +57,7 @@ def _captured(
     if captures.options.force_eager or captures.options.dump_tensor_data:
         return program
     if not layout.device and not layout.refusal:
-        return program  # arithmetic on sizes
+        return program  # it has no tensors, only arithmetic on sizes
     kind = layout.device.partition(":")[0]
     if kind == "cpu" and not captures.on_cpu:
         return program
@@ -65,7 +68,7 @@ def _captured(
     if device is None:
         captures.refused(layout.refusal or f"this version can't capture on {layout.device}")
         return program
-    from npugx_cache.backend import runtime  # it loads torch, which nobody needs who lists entries
+    from npugx_cache.backend import runtime  # lazy: a command that lists entries needs no torch
 
     streams = runtime.streams_of(program)
     if streams is None:
@@ -78,7 +81,7 @@ def _captured(
 def _with_kernels(
     program: Callable[..., Any], layout: Layout, captures: Captures
 ) -> Callable[..., Any]:
-    """The program call by call, with static kernels for the shapes that it is called with."""
+    """Run the program call by call, with static kernels for the shapes of the calls."""
     from npugx_cache.backend.capture.device import open_device
 
     device = open_device(layout.device) if layout.device.startswith("npu") else None

@@ -1,8 +1,9 @@
-"""Which shapes are worth a captured graph: least recently used first out, under a limit.
+"""Decides which shapes get a captured graph, if there are more shapes than the limit allows.
 
-With more shapes in turn than the limit allows, plain LRU would capture at every call and never
-replay, and a capture costs far more than an uncaptured call. So a graph gives way only to a
-shape that has been called more often than it (the admission rule of TinyLFU).
+The least recently used graph goes first. If more shapes than the limit take turns, plain LRU would
+capture at every call and never replay, and a capture costs far more than an uncaptured call.
+Therefore a graph gives way only to a shape that has been called more often (the admission rule of
+TinyLFU).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Graphs(Generic[G]):
         return iter(self._graphs.values())
 
     def uses(self, key: Hashable) -> int:
-        """Calls with this key, recent ones counting for more."""
+        """How often this key was called; all counts are halved from time to time."""
         return self._uses[key]
 
     def use(self, key: Hashable) -> G | None:
@@ -59,7 +60,7 @@ class Graphs(Generic[G]):
         return self._uses[key] > self._uses[oldest]
 
     def make_room(self, key: Hashable) -> list[G]:
-        """Take out what `add` would replace: the graph of the same key, or the oldest one."""
+        """Remove and return the graphs that `add` replaces: that of the same key, or the oldest."""
         taken = [self._graphs.pop(key)] if key in self._graphs else []
         while len(self._graphs) >= self.limit:
             taken.append(self._graphs.popitem(last=False)[1])
@@ -69,12 +70,12 @@ class Graphs(Generic[G]):
         self._graphs[key] = graph
 
     def remove(self, unwanted: Callable[[G], bool]) -> list[G]:
-        """Take out every graph that is not wanted any more."""
+        """Remove and return every graph for which `unwanted` is true."""
         keys = [key for key, graph in self._graphs.items() if unwanted(graph)]
         return [self._graphs.pop(key) for key in keys]
 
     def _age(self) -> None:
-        """Halve all counts: what was popular an hour ago must not keep its place for ever."""
+        """Halve all counts, or a shape that was popular once would keep its graph for ever."""
         self._counted = 0
         kept = ((key, uses // 2) for key, uses in self._uses.items())
         self._uses = Counter({k: n for k, n in kept if n or k in self._graphs})

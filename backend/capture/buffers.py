@@ -1,4 +1,4 @@
-"""Static input buffers: memory of a captured graph that a call's tensors are copied into."""
+"""Input buffers: memory of a captured graph into which the tensors of each call are copied."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Buffer(NamedTuple):
-    """`tensor` is what the graph uses in the place of the input at `position`.
+    """The graph uses `tensor` instead of the input at `position`.
 
-    back: what the graph writes to it is copied back to the input. extent: the number of elements
-    between the first and the last one of a tensor that holds one element at several indices
-    (`expand`), 0 for all others: torch refuses to copy into such a tensor, so the memory behind it
-    is copied.
+    back: after a replay, the buffer is copied back to the input, because the graph writes to it.
+    extent: for a tensor that holds one element at several indices (`expand`), the number of
+    elements from the first to the last one in memory; 0 for other tensors. Torch refuses to copy
+    into such a tensor, so we copy the memory behind it.
     """
 
     position: int
@@ -31,9 +31,9 @@ class Buffer(NamedTuple):
     def like(
         cls, position: int, tensor: torch.Tensor, *, back: bool, device: str | None = None
     ) -> Buffer:
-        """Memory of the same sizes and strides as a tensor: an operator may look at them.
+        """A buffer with the sizes and strides of a tensor, because operators may look at these.
 
-        device: where it is, if not where the tensor is.
+        device: the device of the buffer, if it differs from that of the tensor.
         """
         size, stride = tensor.shape, tensor.stride()
         extent = extent_of(tensor) if may_overlap_itself(size, stride) else 0
@@ -53,14 +53,17 @@ def fill(buffers: Sequence[Buffer], inputs: Sequence[torch.Tensor]) -> None:
 
 
 def transfer(buffers: Sequence[Buffer], inputs: Sequence[torch.Tensor]) -> None:
-    """Copy tensors of the CPU into buffers on the device, as the program would: it waits."""
+    """Copy inputs from the CPU into buffers on the device. Waits for each copy, as eager does."""
     for buffer in buffers:
         given = _memory(inputs[buffer.position], buffer.extent)
         _memory(buffer.tensor, buffer.extent).copy_(given)
 
 
 def write_back(buffers: Sequence[Buffer], inputs: Sequence[torch.Tensor]) -> None:
-    """Copy what a replay has written to the buffers to the inputs, on the current stream."""
+    """Copy the buffers back to the inputs, after a replay that wrote to the buffers.
+
+    The copies run on the current stream.
+    """
     if buffers:
         into = [_memory(inputs[buffer.position], buffer.extent) for buffer in buffers]
         given = [_memory(buffer.tensor, buffer.extent) for buffer in buffers]
@@ -74,7 +77,7 @@ def _memory(tensor: torch.Tensor, extent: int) -> torch.Tensor:
 
 
 def may_overlap_itself(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether two indices may mean the same element; True where that is hard to tell."""
+    """Whether two indices may mean the same element; True also in cases that are hard to tell."""
     reach = 0
     for step, length in sorted((s, n) for n, s in zip(size, stride, strict=True) if n > 1):
         if step <= reach:

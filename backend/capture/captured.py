@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """What is known of a graph without holding it.
+    """Facts about a graph that remain readable after the graph was freed.
 
-    nbytes: device memory it needs; seconds: how long its capture took; planned: how another process
-    captures the same.
+    planned: how another process captures the same graph. nbytes: device memory that the graph
+    needs. seconds: how long its capture took.
     """
 
     planned: Planned
@@ -76,15 +76,16 @@ class CapturedGraph:
         self.tally.replays += 1
         write_back([buffer for buffer in self.buffers if buffer.back], inputs)
         if self.written:
-            # A replay does not pass through autograd, which would have noted the writes.
+            # A replay bypasses autograd, so we tell autograd that the inputs were written to.
             torch.autograd.graph.increment_version([inputs[i] for i in self.written])
         return self.outputs.of_call(inputs)
 
     def spoils(self, inputs: Sequence[Any]) -> bool:
-        """Whether a replay would overwrite an input that the caller looks at afterwards.
+        """Whether a replay would overwrite an input that the caller reads afterwards.
 
-        That is so if a result that this graph lent has come back as an input. The graph has a copy
-        of the input, but the input is also returned or written to.
+        This happens if an input lies in the memory of a result that this graph returned without a
+        copy, and the input is also returned or written to. The graph's buffer does not help then,
+        because the caller sees the input itself.
         """
         return any(self.lent.meet(span_of(inputs[i])) for i in self.exposed)
 
@@ -101,4 +102,5 @@ class CapturedGraph:
         return self.tally.seconds
 
     def is_dead(self) -> bool:
+        """Whether a tensor that the graph uses in place has been freed."""
         return any(place.expired() for place in self.places)

@@ -1,7 +1,7 @@
-"""The captured graphs of one function: how many there may be, which ones, and what became of them.
+"""The captured graphs of one function: decides which calls are captured, and frees old graphs.
 
-A function has several programs when it has several specialisations. They share one limit: 300
-static shapes must not become 300 graphs.
+A function has one program per specialisation. All of them share one limit, so that 300 static
+shapes don't become 300 graphs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WASTED = 4
 
 
 class Captures:
-    """Shared by the runners of one function. `lock` is held for whatever is done with it.
+    """The captured graphs of one function, shared by its runners. Callers must hold `lock`.
 
     on_cpu: whether programs on a CPU are captured too. `owner` returns the object whose tensors the
-    function may use; `changed` is called after each capture; `packages` is where packages of static
-    kernels are kept for other processes, if they are.
+    function may use. `changed` is called after each capture. `packages` keeps packages of static
+    kernels for other processes; None if nothing does.
     """
 
     def __init__(self, title: str, options: Options, *, on_cpu: bool = False) -> None:
@@ -52,7 +52,7 @@ class Captures:
         self.packages: Kept | None = None
 
     def admits(self, key: Key, warm_up_calls: int) -> bool:
-        """Whether a graph should be captured for a key that has none, at this call."""
+        """Whether this call should capture a graph for its key, which has none."""
         if self._failures[key.shape] >= _ATTEMPTS:
             return False
         calls = self.graphs.uses(key)
@@ -61,27 +61,27 @@ class Captures:
         if calls < 2 and self._wasted[key.shape] >= _WASTED:
             self._warn(
                 "moving",
-                "%s: parameters that its captured graph uses in place are somewhere else at each "
-                "call; such calls run uncaptured",
+                "%s: parameters that its captured graph uses in place have another address at each "
+                "call; calls with new addresses run uncaptured",
             )
             return False
         if self.graphs.room_for(key):
             return True
         self._warn(
             "limit",
-            "%s: capture_limit=%d graphs are captured; further shapes run uncaptured unless they "
-            "are called more often than those",
+            "%s: capture_limit=%d graphs are captured; a further shape runs uncaptured until it "
+            "has been called more often than the least recently used one",
             self.options.capture_limit,
         )
         return False
 
     def bury(self, key: Key) -> Key | None:
-        """Drop the graphs whose memory has been freed: no call can have their addresses again.
+        """Drop the graphs that use memory in place which has been freed.
 
-        A graph that was never replayed for a second call was captured in vain. If that has happened
-        several times to graphs of the shape of `key`, return the key of one that is dropped now.
+        A dropped graph that was replayed at most once was captured in vain. If that has happened
+        several times to graphs with the shape of `key`, return the key of one that is dropped now.
         """
-        # The addresses of this call belong to live tensors, whatever was there before.
+        # A graph with the addresses of this call stays usable: live tensors are there again.
         dead = self.graphs.remove(lambda graph: graph.is_dead() and graph.key.places != key.places)
         unused = [graph.key for graph in dead if graph.replays <= 1]
         self._wasted.update(each.shape for each in unused)
@@ -91,11 +91,11 @@ class Captures:
         return next((each for each in unused if each.shape == key.shape), None)
 
     def forgive(self, key: Key) -> None:
-        """Reset the count of graphs of a shape that were captured in vain, as the cause is gone."""
+        """Reset the count of graphs captured in vain for this shape, because the cause is gone."""
         del self._wasted[key.shape]
 
     def add(self, key: Key, graph: CapturedGraph) -> None:
-        """Add a graph in the place of one of the same key, or of the least recently used one."""
+        """Add a graph. It replaces the graph of the same key, or the least recently used one."""
         release(self.graphs.make_room(key))
         self.graphs.add(key, graph)
         self.changed()
@@ -110,7 +110,7 @@ class Captures:
         self._warn(f"failed {error!r}", "%s: not captured, runs uncaptured: %s", _first_line(error))
 
     def without_kernels(self, reason: str) -> None:
-        """Note that a program has no static kernels, which it does not need to run."""
+        """Note that a program runs without static kernels."""
         self._warn(f"kernels {reason}", "%s: runs without static kernels: %s", reason)
 
     def drop(self, graph: CapturedGraph) -> None:
@@ -134,7 +134,7 @@ def _nothing() -> None:
 
 
 def release(graphs: Sequence[CapturedGraph]) -> None:
-    """Free graphs, after what they are running is done."""
+    """Free graphs, after waiting for the replays that are still running."""
     if not graphs:
         return
     with capture_device.capturing:

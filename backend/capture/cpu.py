@@ -1,8 +1,8 @@
-"""The CPU: a bound callable under the rules of a captured graph.
+"""Capture on the CPU: calls the program, under the same rules as a graph that a device captured.
 
-It makes nothing faster. It is there so that everything device-free about capture and replay is
-tested where there is no device: like a real graph it owns no input, runs nothing while it is
-captured, and writes its results to the same memory at every replay.
+It makes nothing faster. Its purpose is to test on a machine without a device all code of capture
+and replay that does not depend on the device. As with a real graph, a capture has no effects, a
+graph keeps no input alive, and every replay writes its results to the same memory.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class CudaDevice(StreamedDevice):
-    # Libraries load kernels and make handles at their first use, which a capture would refuse.
+    # Libraries load kernels and create handles at their first use. A capture would refuse both, so
+    # the first call of a shape runs uncaptured.
     warm_up_calls = 1
-    # NCCL's watchdog asks for events, and other threads allocate, whenever they like. Under
-    # "global" that would fail in them, and a watchdog that fails ends the process.
+    # NCCL's watchdog queries events, and other threads allocate memory, at any time. In the mode
+    # "global" these calls would fail during a capture, and a failing watchdog ends the process.
     error_mode = "thread_local"
 
     def __init__(self, kind: str, index: int) -> None:
@@ -26,10 +27,11 @@ class CudaDevice(StreamedDevice):
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
-        """Give every graph a workspace of its own for matrix products, in its own pool.
+        """Give every graph its own workspace for matrix products, in the graph's pool.
 
-        cuBLAS keeps one per thread and stream: graphs of different functions, captured on the one
-        stream, would share it, and they may be replayed at the same time on different streams.
+        cuBLAS keeps one workspace per thread and stream, and we capture all graphs on one stream.
+        Without this, graphs of different functions would share a workspace and could be replayed
+        at the same time on different streams.
         """
         with super().capture_stream() as stream:
             cuda.make_blas_handle()
@@ -42,7 +44,7 @@ class CudaDevice(StreamedDevice):
     def abandon(self, graph: Any, pool: Any) -> None:
         try:
             graph.capture_end()
-        except Exception:  # noqa: BLE001 - then torch has not told its allocator of the end
+        except Exception:  # noqa: BLE001 - torch has not told its allocator that the capture ended
             cuda.leave_pool(self.index, pool)
         with contextlib.suppress(Exception):
             graph.reset()

@@ -1,8 +1,8 @@
-"""Which communication kernels of a captured graph could wait for one another's cores for ever.
+"""Finds communication kernels of a captured graph that could deadlock over vector cores.
 
-A kernel of schedule mode 1 starts only when all vector cores that it needs are free at once. Two
-of them on streams that nothing orders, which need more cores together than there are, may each hold
-what the other waits for. What is read is the trace that `NPUGraph.debug_dump` writes.
+A kernel of schedule mode 1 starts only when all vector cores that it needs are free at once. If
+two such kernels on unordered streams together need more cores than the device has, each may wait
+for cores that the other holds. This module reads the trace that `NPUGraph.debug_dump` writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RECORDS = ("EVENT_RECORD", "MEM_WRITE_VALUE")
 
 
 class Task(NamedTuple):
-    """One task of one stream. `cores`: vector cores it takes all at once, 0 for most."""
+    """One task of a stream. `cores`: vector cores that it takes all at once; 0 for most tasks."""
 
     stream: str
     number: int
@@ -33,7 +33,7 @@ class Task(NamedTuple):
 
 
 def conflicts(rows: Sequence[Any], vector_cores: int) -> list[str]:
-    """What could block, in words. Raises ValueError for rows that are no trace."""
+    """The possible deadlocks, in words. Raises ValueError if `rows` is not a trace."""
     try:
         streams, order = _streams(rows)
         before = _predecessors(streams, order)
@@ -46,7 +46,7 @@ def conflicts(rows: Sequence[Any], vector_cores: int) -> list[str]:
 
 
 def _streams(rows: Sequence[Any]) -> tuple[dict[str, list[Task]], list[tuple[str, str]]]:
-    """The tasks of each stream in order, and which stream is the continuation of which."""
+    """The tasks of each stream in order, and pairs of a stream and the stream that it activates."""
     streams: dict[str, list[Task]] = defaultdict(list)
     continued = []
     for row in rows:
@@ -76,7 +76,11 @@ def _cores(row: Mapping[str, Any]) -> int:
 def _predecessors(
     streams: Mapping[str, Sequence[Task]], continued: Sequence[tuple[str, str]]
 ) -> dict[Task, set[Task]]:
-    """What each task comes after: its stream's last one, what it waits for, and its activation."""
+    """For each task, the tasks that must end before it.
+
+    They are the task before it in its stream, the record of the event that it waits for, and, for
+    the first task of a stream, the last task of the stream that activates that stream.
+    """
     before: dict[Task, set[Task]] = {}
     records: dict[str, Task] = {}
     waits: list[tuple[str, Task]] = []
@@ -101,7 +105,7 @@ def _predecessors(
 def _conflicts(before: Mapping[Task, set[Task]], vector_cores: int) -> list[str]:
     greedy = [task for task in before if task.cores]
     bits = {task: 1 << index for index, task in enumerate(greedy)}
-    reached: dict[Task, int] = {}  # the greedy tasks that a task comes after, and itself
+    reached: dict[Task, int] = {}  # bits of the greedy tasks before a task, and of the task itself
     for task in graphlib.TopologicalSorter(before).static_order():
         mask = bits.get(task, 0)
         for earlier in before[task]:

@@ -1,4 +1,4 @@
-"""Devices that can capture: what the runtime asks of one, and how one is found."""
+"""The interface of a device that can capture, and the lookup of a device by its name."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
     from npugx_cache.backend.options import Options
 
 capturing = threading.RLock()
-"""Held while anything is captured: devices keep process-wide state, streams for one, meanwhile."""
+"""Held during every capture, because a capture uses process-wide state, such as its stream."""
 survive_forks(sys.modules[__name__], "capturing")
 
 
 class Replayable(Protocol):
-    """A captured graph as its device has it."""
+    """A captured graph of a device."""
 
     def replay(self) -> None:
-        """Run it on the current stream, which is not waited for."""
+        """Start the graph on the current stream; does not wait for the stream."""
 
     def reset(self) -> None:
-        """Give its memory back; it can't be replayed any more."""
+        """Free the graph's memory. Afterwards the graph can't be replayed."""
 
 
 class Captured(NamedTuple):
-    """`returned` is what the program returned: memory that every replay writes to.
+    """The result of a capture.
 
-    nbytes: device memory that the capture took, or None where the device can't tell.
+    returned: what the program returned; every replay writes to the memory of these tensors.
+    nbytes: device memory that the capture took; None if the device can't tell.
     """
 
     graph: Replayable
@@ -45,36 +46,39 @@ class Captured(NamedTuple):
 
 
 class Device(Protocol):
-    """One device, with its index. A capture runs nothing; only replays have effects."""
+    """One device with its index. A capture has no effects; only replays do."""
 
     kind: str
     index: int
     warm_up_calls: int
-    """How often a shape runs uncaptured before it can be captured."""
+    """How often a shape must run uncaptured before it can be captured."""
 
     def current(self) -> AbstractContextManager[object]:
-        """Make it the current device."""
+        """Make this the current device inside a `with` block."""
 
     def is_capturing(self) -> bool:
         """Whether somebody else is capturing on the current stream."""
 
     def state(self) -> Hashable:
-        """What else of the current stream a captured graph depends on."""
+        """The state of the current stream and of the device that is baked into a capture.
+
+        On an NPU: the core limits of the stream, and the level of determinism.
+        """
 
     def state_of(self, stream: Any) -> tuple[int, ...]:
-        """The same of another stream that a graph uses."""
+        """The state of a stream that is baked into a capture. On an NPU: its core limits."""
 
     def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
-        """Put a stream into a state of `state_of`, for as long as it lasts."""
+        """Put a stream into a state that `state_of` returned, inside a `with` block."""
 
     def follow(self, stream: Any) -> Any:
-        """Make the current stream wait for another one; return the current stream."""
+        """Make the current stream wait for `stream`; return the current stream."""
 
     def updates(self) -> Updates | None:
-        """The updates of a new graph's tasks; None if this device can't update captured calls."""
+        """A new `Updates` for one graph; None if this device can't update captured calls."""
 
     def new_pool(self) -> Any:
-        """A memory pool for graphs that are replayed one after the other."""
+        """A new memory pool for graphs that are replayed one after the other."""
 
     def capture(
         self,
@@ -86,17 +90,17 @@ class Device(Protocol):
         pool: Any,
         options: Options,
     ) -> Captured:
-        """Capture one call of a program; raises whatever the capture raised, and leaves nothing.
+        """Capture one call of a program. The graph keeps no input alive.
 
-        written: positions of the inputs that the program writes to. The graph keeps no input
-        alive.
+        written: positions of the inputs that the program writes to. If the capture raises, the
+        error is passed on and everything that the capture created is freed.
         """
 
     def synchronize(self) -> None: ...
 
 
 def open_device(name: str) -> Device | None:
-    """The device of a name such as "npu:0", or None for one that can't capture here."""
+    """The device with a name such as "npu:0"; None if devices of this kind can't capture."""
     kind, _, index = name.partition(":")
     if kind not in KINDS:
         return None

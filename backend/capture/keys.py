@@ -1,4 +1,4 @@
-"""Computes the key of the captured graph that can replay a call, from the inputs of the call."""
+"""Computes, from the inputs of a call, the key of the captured graph that can replay the call."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _serial = itertools.count()
 class Key(NamedTuple):
     """What one captured graph is valid for.
 
-    program: which program of the process; sizes: its numbers, and the sizes, strides and dtypes of
-    its tensors where they may differ between calls; places: position and address of every tensor
-    that the graph uses where it is; surroundings: what else of the thread and the device went in.
+    program: the serial number of the program in this process.
+    sizes: the inputs that are numbers, and the sizes, strides and dtypes of those tensors whose
+    sizes or strides may differ between calls.
+    places: position and address of every input that the graph uses in place.
+    surroundings: the inference mode of the thread, and the state of the device and its streams.
     """
 
     program: int
@@ -40,13 +42,13 @@ class Key(NamedTuple):
 class Keys:
     """Makes the keys of one program's calls. Not thread-safe.
 
-    Inputs that a graph writes to are used in place, so that a KV cache is not copied at each call.
-    An input whose address changes at every call is *adrift*: from then on it is copied into a
-    buffer, and copied back if the graph writes to it.
+    A graph uses the inputs that it writes to in place, so that a KV cache is not copied at each
+    call. An input whose address changes at every call is called *adrift*: from then on it is copied
+    into a buffer, and copied back after the replay if the graph writes to it.
     """
 
     def __init__(self, layout: Layout, options: Options) -> None:
-        trusted = set()  # inputs whose addresses are not looked at again
+        trusted = set()  # roles of inputs whose addresses are not checked at a replay
         if options.frozen_parameter:
             trusted.add(Role.PARAMETER)
         if options.unsafe_skip_npugraph_capture_validation:
@@ -87,13 +89,16 @@ class Keys:
         return Key(self.program, sizes, places, (torch.is_inference_mode_enabled(), state))
 
     def buffered(self, key: Key) -> tuple[int, ...]:
-        """The inputs that the graph of a key has buffers for."""
+        """Positions of the inputs for which the graph of a key has buffers."""
         in_place = {position for position, _ in key.places}
         movable = {*self.copied, *self._movable}
         return tuple(sorted(movable - in_place - {*self.kept}))
 
     def set_adrift(self, earlier: Key, now: Key) -> bool:
-        """Copy inputs from now on whose address differs between two keys of one shape."""
+        """Mark as adrift the inputs whose address differs between two keys of one shape.
+
+        Returns whether further inputs are adrift now.
+        """
         before = dict(earlier.places)
         moved = {i for i, address in now.places if before.get(i, address) != address}
         known = self._adrift.get(now.sizes, frozenset())
@@ -101,9 +106,9 @@ class Keys:
         return self._adrift[now.sizes] != known
 
     def _overlapping(self, inputs: Sequence[Any], places: tuple[tuple[int, int], ...]) -> list[int]:
-        """Inputs to be copied that share memory with one that the graph writes to in place.
+        """Positions of copied inputs that share memory with an input that is written to in place.
 
-        The graph must see its own writes through them, so they can't be copied.
+        Such an input must not be copied, because the graph must see its own writes through it.
         """
         where = (places, tuple(inputs[i].shape for i in self._shaped))
         if self._spans[0] != where:
@@ -114,7 +119,7 @@ class Keys:
         return [i for i in self.copied if spans_in_place.meet(span_of(inputs[i]))]
 
     def _alone(self, positions: frozenset[int], inputs: Sequence[Any]) -> set[int]:
-        """Those of some inputs that share memory with no other input."""
+        """Those of the inputs at `positions` that share memory with no other input."""
         alone = set()
         for position in positions:
             others = Spans(span_of(inputs[i]) for i in self._tensors if i != position)
@@ -124,5 +129,5 @@ class Keys:
 
 
 def _number(value: Any) -> Hashable:
-    """Numbers as they are told apart: 0.0 from -0.0, 1 from True, and a NaN equal to itself."""
+    """A form of a number that tells 0.0 from -0.0 and 1 from True, and in which NaN equals NaN."""
     return value if type(value) is int else f"{type(value).__name__} {value!r}"

@@ -1,4 +1,4 @@
-"""Layout: what capturing a program needs to know of its inputs, as data. Knows nothing of torch."""
+"""Layout: what a capture needs to know about a program's inputs, as data. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Role(enum.IntEnum):
-    """How a captured graph is given an input.
+    """How a captured graph gets an input.
 
     NUMBER: baked into the graph, so another value is another graph.
     TENSOR: copied into a buffer of the graph, or read at its address under `clone_input=False`.
@@ -21,11 +21,12 @@ class Role(enum.IntEnum):
     PLACED: read at its address, because the program could tell a copy from the original.
     WRITTEN: the graph writes to the tensor at its address.
     UNUSED: the program does not look at it.
-    VALUE: a number in a tensor on the CPU, treated as NUMBER. Dynamo passes on a float that changes
-    in this form.
+    VALUE: a number in a tensor on the CPU, treated as NUMBER. This is how Dynamo passes a float
+    that changes between calls.
     HOST: a tensor on the CPU that the program only copies to its device. Before each replay it is
     copied into a buffer of the graph.
-    LENGTH: a number that only updatable operators take. Each replay gives them the new number.
+    LENGTH: a number that only updatable operators take. Each replay gives these operators the new
+    number.
     LENGTHS: a tensor on the CPU, treated as LENGTH.
     """
 
@@ -57,7 +58,7 @@ class Layout:
     refusal: str = ""
 
     def unguarded(self) -> Layout:
-        """The layout for calls whose tensors nobody compares with those of the trace."""
+        """The layout for a program without guards: any tensor may have other sizes at each call."""
         kinds = (Role.TENSOR, Role.PARAMETER, Role.PLACED, Role.WRITTEN, Role.HOST, Role.LENGTHS)
         tensors = self.positions(*kinds)
         return replace(self, shaped=tensors)
@@ -86,5 +87,5 @@ class Layout:
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"capture layout: {error!r}") from error
         if not all(0 <= position < len(layout.roles) for position in layout.shaped):
-            raise CorruptEntry("capture layout: a position that is no input")
+            raise CorruptEntry("capture layout: a position that is not an input")
         return layout

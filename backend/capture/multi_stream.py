@@ -1,4 +1,4 @@
-"""The runner for programs that use several streams, or events."""
+"""The runner for programs that use events or several streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SideStreamsRunner(Runner):
-    """A graph is captured across all streams of a program and replayed on the current one."""
+    """Captures a graph across all streams of a program, and replays it on the current stream."""
 
     def __init__(
         self,
@@ -46,7 +46,10 @@ class SideStreamsRunner(Runner):
             return super()._replay(graph, inputs)
 
     def prepare(self, wanted: planned.Planned) -> str:
-        """With streams and events of its own: a graph keeps none of those it was captured with."""
+        """As `Runner.prepare`, with new streams and events.
+
+        Any streams and events will do, because a graph keeps none of those of its capture.
+        """
         labels = [Label(*each) for each in wanted.labels]
         with contextlib.ExitStack() as stack:
             try:

@@ -1,4 +1,4 @@
-"""The NPU: torch.npu.NPUGraph."""
+"""Capture with torch.npu.NPUGraph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ logger = logging.getLogger("npugx_cache")
 
 
 class NpuDevice(StreamedDevice):
-    """A captured graph keeps the core limits of its stream, and the level of determinism."""
+    """An NPU. The core limits of the stream and the level of determinism are baked into a capture.
+
+    They are therefore the `state`, which is part of a graph's key.
+    """
 
     def __init__(self, kind: str, index: int) -> None:
         api = vars(torch)["npu"]
@@ -55,7 +58,7 @@ class NpuDevice(StreamedDevice):
             self._check_for_deadlocks(graph)
 
     def _check_for_deadlocks(self, graph: Any) -> None:
-        """Log what could block. Without a trace the graph runs all the same."""
+        """Log possible deadlocks. If the graph's trace can't be read, only a warning is logged."""
         try:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "graph.json"

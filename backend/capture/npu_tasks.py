@@ -1,8 +1,9 @@
-"""Task groups of the NPU: how a captured call gets new arguments.
+"""Task groups of the NPU: give captured calls new arguments at a replay.
 
-In the graph, each task waits for an event outside of it and resets that for the next replay. The
-graph is started first. Then, on a stream of their own, the tasks are given their arguments and
-their events are recorded, one after the other, while the graph runs up to where it waits.
+In the graph, each task first waits for an event that is recorded from outside the graph, and then
+resets the event for the next replay. The graph is started first. Then, on another stream, the tasks
+get their new arguments one after the other, and each task's event is recorded. Meanwhile the graph
+already runs up to the first task that still waits.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ if TYPE_CHECKING:
 
 _updating = threading.Lock()
 survive_forks(sys.modules[__name__], "_updating")
-"""Held while tasks are updated: all graphs share one stream for that, and an NPU has few."""
+"""Held while tasks are updated, because all graphs share one stream for updates: an NPU has few."""
 
 _streams: dict[int, Any] = {}
 
 
 class Group(NamedTuple):
-    """One task: its handle, the event its graph waits for, and what it was captured under.
+    """One task of a graph, and the settings under which it was captured.
 
-    limits: the core limits of its stream; level: the level of determinism.
+    event: the event for which the graph waits before the task. limits: the core limits of the
+    stream. level: the level of determinism.
     """
 
     handle: Any
@@ -72,11 +74,11 @@ class NpuUpdates:
                 for group, call in zip(self._groups, calls, strict=True):
                     try:
                         self._update(stream, group, call)
-                    except BaseException as error:  # noqa: BLE001 - the graph waits: raised below
+                    except BaseException as error:  # noqa: BLE001 - the graph waits; raise later
                         failed.append(error)
                     group.event.record(stream)
             self._api.set_stream_limit(stream, *before)
-        self._done.record(replaying)  # the next updates come after this replay
+        self._done.record(replaying)  # the next updates wait for the end of this replay
         if failed:
             raise failed[0]
 
@@ -93,7 +95,7 @@ class NpuUpdates:
             call()
 
     def _stream_beside(self, replaying: Any) -> Any:
-        """The stream for updates; never the one that waits for them."""
+        """The stream for updates. It is never the stream of the replay, which waits for them."""
         if _streams.get(self._index) in (None, replaying):
             _streams[self._index] = self._api.Stream(priority=-1)
         return _streams[self._index]

@@ -1,8 +1,9 @@
-"""What a replay gives to the caller, computed from what the capture returned.
+"""Makes the results that a replay returns to the caller, from what the capture returned.
 
-A captured graph writes its results to the same memory at every replay. A result in memory of the
-graph's own is copied for the caller, or lent until the next call. A result that shares memory with
-an input or a constant becomes a view of the tensor that was passed to *this* call, as in eager.
+A captured graph writes its results to the same memory at every replay. A result in the graph's own
+memory is copied for the caller, or lent: then it is valid until the next replay. A result that
+shares memory with an input or a constant becomes a view of the input that was passed to *this*
+call, or of the constant, as in eager.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ALIGNMENT = 64
 
 
 class UnsupportedOutput(Exception):
-    """A result that a replay could not hand out as eager does; the program runs uncaptured."""
+    """Raised for a result that a replay can't return as eager does; the program runs uncaptured."""
 
 
 class _Maker(Protocol):
@@ -31,7 +32,8 @@ class _Maker(Protocol):
 class Outputs:
     """The results of one captured graph. `returned` is what the capture returned.
 
-    aliased: positions of inputs that some results are, or are views of.
+    clone: copy results in the graph's own memory; if False, lend them.
+    aliased: positions among inputs and constants of the tensors that results are, or are views of.
     """
 
     def __init__(
@@ -57,17 +59,18 @@ class Outputs:
         self.aliased = {maker.source for maker in self._makers if isinstance(maker, (_Same, _View))}
 
     def of_call(self, inputs: Sequence[Any]) -> Any:
-        """The results of the replay just enqueued."""
+        """The results of the replay that was just started, for the inputs of its call."""
         sources = (*inputs, *self._constants)
         made = [tensor for maker in self._makers for tensor in maker.make(sources)]
         return _filled(self._structure, made)
 
     def nbytes(self) -> int:
+        """The size of the graph's own memory that holds results."""
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self._own}
         return sum(storages.values())
 
     def lent(self) -> list[Span]:
-        """The memory of results that callers are given without a copy."""
+        """The memory of the results that are returned to callers without a copy."""
         lent = (maker for maker in self._makers if isinstance(maker, _Lent))
         return [span_of(tensor) for maker in lent for tensor in maker.tensors]
 
@@ -93,7 +96,7 @@ def _filled(structure: Any, made: Sequence[torch.Tensor]) -> Any:
 
 
 def _distinct(value: Any) -> list[torch.Tensor]:
-    """The tensor objects among the results, each once."""
+    """The tensor objects in a result, without duplicates."""
     return list({id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
@@ -116,7 +119,7 @@ def _check(tensor: torch.Tensor) -> None:
 def _makers(
     tensors: Sequence[torch.Tensor], sources: Sequence[Any], *, clone: bool
 ) -> Iterator[tuple[_Maker, list[torch.Tensor]]]:
-    """Group results by the memory they are in, with what makes each group."""
+    """Group results by the memory they are in; yield each group with its maker."""
     identity = {id(source): index for index, source in enumerate(sources)}
     memory = {
         source.untyped_storage().data_ptr(): index
@@ -146,7 +149,7 @@ def _maker_of_fresh(group: list[torch.Tensor], *, clone: bool) -> _Maker:
 
 
 class _Same(NamedTuple):
-    """An input, or a constant, itself."""
+    """An input or a constant itself."""
 
     source: int
 
@@ -178,7 +181,7 @@ class _View(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A copy of a result that shares its memory with no other one."""
+    """A copy of a result that shares memory with no other result."""
 
     tensors: tuple[torch.Tensor]
 
@@ -187,7 +190,7 @@ class _Copy(NamedTuple):
 
 
 class _Lent(NamedTuple):
-    """The graph's own memory, under new tensor objects: the next replay overwrites it."""
+    """New tensor objects over the graph's own memory, which the next replay overwrites."""
 
     tensors: tuple[torch.Tensor, ...]
 
@@ -196,7 +199,10 @@ class _Lent(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """Results that share memory, or that `clone` would give other strides: one copy for all."""
+    """One copy of a piece of memory, for results that share it.
+
+    Also used for a single result to which `clone` would give other strides.
+    """
 
     tensors: tuple[torch.Tensor, ...]
     memory: torch.Tensor
@@ -220,7 +226,7 @@ class _Region(NamedTuple):
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Where its first element is, or would be: `data_ptr` is 0 for an empty tensor."""
+    """The address of the first element. Computed, because `data_ptr` of an empty tensor is 0."""
     return tensor.untyped_storage().data_ptr() + _offset(tensor)
 
 
@@ -229,7 +235,7 @@ def _offset(tensor: torch.Tensor) -> int:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last one in memory."""
+    """The number of bytes from the first element to the end of the last one in memory."""
     return extent_of(tensor) * tensor.itemsize
 
 
@@ -245,11 +251,11 @@ def _over(
     return tensor.set_(storage, start // dtype.itemsize, size, stride)
 
 
-# Ranges of memory that tensors occupy, and which of them overlap.
+# --- the ranges of memory that tensors occupy, and their overlaps
 
 
 Span = tuple[int, int]
-"""The addresses of a first byte and of the one after the last."""
+"""The address of the first byte, and the address after the last byte."""
 
 
 def extent_of(tensor: torch.Tensor) -> int:
@@ -266,7 +272,7 @@ def span_of(tensor: torch.Tensor) -> Span:
 
 
 class Spans:
-    """A set of spans, which may overlap one another."""
+    """A set of spans. The spans may overlap one another."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._starts: list[int] = []
@@ -280,5 +286,5 @@ class Spans:
 
     def meet(self, span: Span) -> bool:
         start, end = span
-        first = bisect_right(self._ends, start)  # those before end where this one starts, or sooner
+        first = bisect_right(self._ends, start)  # all spans before `first` end at `start` or before
         return start < end and first < len(self._starts) and self._starts[first] < end

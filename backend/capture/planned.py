@@ -1,8 +1,9 @@
-"""What a captured graph was captured for, as data, so that another process can capture the same.
+"""Describes a captured graph as data, so that another process can capture it before its first call.
 
-A capture needs the sizes of all tensors of a call, and the addresses of those that the graph uses
-in place; it does not need their contents. Parameters and buffers of the object that the function is
-bound to have addresses before the first call, and are found by name. Tensors of a caller are not.
+A capture needs the sizes of all tensors of a call, and the addresses of the tensors that the graph
+uses in place. It does not need the contents of the tensors. Parameters and buffers of the object
+that the function is bound to exist before the first call, and are found by name. Tensors that a
+caller passes don't exist yet: a graph that uses one in place can't be captured ahead.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.layout import Layout
 
 Spec = tuple[Any, ...]
-"""One input: ("number", n), ("named", name), ("length", n) for a number that may be another one at
-each replay, or (kind, dtype, size, stride[, n]), where kind is "tensor" on the graph's device,
-"host" or "value" on the CPU, and "unused"."""
+"""One input of a graph, in one of these forms:
+
+("number", n): a number of the graph's key.
+("length", n): a number that may differ between replays.
+("named", name): a parameter or buffer.
+(kind, dtype, size, stride): another tensor. Its kind is "tensor" (on the graph's device), "host"
+(on the CPU) or "unused".
+("value", dtype, (), (), n): a tensor on the CPU with the number n.
+"""
 
 _NUMBERS = (bool, int, float)
 LABELS = ("stream", "event")
@@ -37,10 +44,12 @@ _KIND_OF = {
 
 
 class Planned(NamedTuple):
-    """`obstacle`: why it can't be captured without a caller's tensors, or "".
+    """What another process needs in order to capture the same graph.
 
-    labels: what the labels of streams and events stand for, as specs like those of the inputs:
-    ("stream", label, first, state) or ("event", label, first, ()) (`streams.Label`).
+    inference: whether the capture ran in inference mode.
+    obstacle: why the graph can't be captured without the tensors of a call, or "".
+    labels: the labels of streams and events (`streams.Label`) as specs: ("stream", label, first,
+    state) or ("event", label, first, ()).
     """
 
     inputs: tuple[Spec, ...]
@@ -50,14 +59,14 @@ class Planned(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The same for equal ones, in any process."""
+        """A digest of the plan, the same in any process. The values of lengths don't count."""
         inputs = [("length",) if spec[0] == "length" else spec for spec in self.inputs]
         packed = msgpack.packb([inputs, self.inference, self.obstacle, *self.labels])
         return hashlib.sha256(packed).hexdigest()[:32]
 
     @property
     def shape(self) -> str:
-        """The sizes and numbers in short, for people."""
+        """The sizes and numbers in a short form for people."""
         parts = (_shown(spec) for spec in self.inputs if spec[0] not in ("named", "unused"))
         return ", ".join(parts)[:400]
 
@@ -90,9 +99,11 @@ def describe(layout: Layout, keys: Keys, key: Key, inputs: Sequence[Any], names:
         spec = ("named", name) if name is not None else _spec(role, value)
         if position in in_place and name is None:
             done = "writes to" if role == Role.WRITTEN else "uses at its address"
-            obstacle = obstacle or f"it {done} {_shown(spec)}, input {position}, a caller's own"
+            what = f"{_shown(spec)}, input {position}, which belongs to the caller"
+            obstacle = obstacle or f"it {done} {what}"
         if position in adrift:
-            obstacle = obstacle or f"{_shown(spec)}, input {position}, is elsewhere at each call"
+            what = f"{_shown(spec)}, input {position}, has another address at each call"
+            obstacle = obstacle or what
         if spec[0] in ("number", "length") and not _is_plain(spec[1]):
             obstacle = obstacle or f"input {position} is a {type(value).__name__}"
             spec = (spec[0], 0)
@@ -122,7 +133,10 @@ def _shown(spec: Spec) -> str:
 
 
 def inputs_of(planned: Planned, layout: Layout, names: Names) -> list[Any] | str:
-    """Tensors and numbers to capture with, or why there are none. Contents are zeros."""
+    """Inputs to capture with, or the reason why there are none.
+
+    Parameters and buffers are the live ones; all other tensors are new and filled with zeros.
+    """
     if planned.obstacle:
         return planned.obstacle
     if len(planned.inputs) != len(layout.roles):
@@ -147,13 +161,13 @@ def _made(spec: Spec, device: str, names: Names) -> Any:
     where = device if kind == "tensor" else "cpu"
     extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     count = 0 if 0 in size else extent
-    # A tensor of zeros that is an index is a valid one.
+    # Zeros, because they are also valid if the tensor is used as an index.
     tensor = torch.zeros(count, dtype=dtype, device=where).as_strided(size, stride)
     return tensor.fill_(number[0]) if number else tensor
 
 
 def of_specs(specs: Iterable[Spec], *, inference: bool, obstacle: str) -> Planned:
-    """From inputs and labels in one, as they are recorded."""
+    """The plan from its specs in one list: records hold inputs and labels together."""
     inputs: list[Spec] = []
     labels: list[Spec] = []
     for spec in specs:
@@ -166,7 +180,7 @@ def plain_spec(spec: Spec) -> list[Any]:
 
 
 def checked(spec: Any) -> Spec:
-    """An input as `plain_spec` has written it; raises ValueError for anything else."""
+    """Decode what `plain_spec` has written; raises ValueError for anything else."""
     match spec:
         case ["number", bool() | int() | float() as number]:
             return ("number", number)

@@ -1,9 +1,9 @@
-"""Runner: a program that is captured once per shape, and replayed from then on.
+"""Runner: captures a program once per shape, and replays the graph at later calls.
 
-call -> its key: sizes, and the addresses of what the graph uses in place
-     -> a graph of that key                    -> copy the inputs, replay, hand out the results
-     -> else, where it is admitted, capture it -> likewise
-     -> else                                   -> the program itself
+call -> compute its key: sizes, and addresses of the tensors that the graph uses in place
+     -> there is a graph with this key -> copy the inputs, replay, return the results
+     -> `captures` admits a capture    -> capture a graph, and go on as above
+     -> else                           -> run the program itself
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Runner:
 
     def __call__(self, *inputs: Any) -> Any:
         with torch.no_grad(), self._device.current():
-            if not self._device.is_capturing():  # else it becomes part of somebody else's graph
+            if not self._device.is_capturing():  # else the call becomes part of that other capture
                 with self.captures.lock:
                     graph = self._graph_for(inputs)
                     if graph is not None and not graph.spoils(inputs):
@@ -68,7 +68,8 @@ class Runner:
             return self._program(*inputs)
 
     def _replay(self, graph: CapturedGraph, inputs: Sequence[Any]) -> Any:
-        # Another thread may have replayed on another stream, which still uses the buffers.
+        # Wait for the stream of the last replay, which may belong to another thread and may still
+        # use the buffers.
         self._stream = self._device.follow(self._stream)
         try:
             return graph.replay(inputs)
@@ -92,7 +93,7 @@ class Runner:
                 return None
         try:
             graph = self._captured(key, inputs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the call can run uncaptured
+        except Exception as error:  # noqa: BLE001 - for any error, the call can run uncaptured
             let_through(error, memory=False)
             captures.failed(key, error)
             return None
@@ -103,20 +104,21 @@ class Runner:
 
     def graphs(self) -> list[CapturedGraph]:
         """The captured graphs of this program."""
-        # Without the lock, which a thread that records must not hold while the process forks.
+        # Don't take the lock: a thread that writes the capture plan must not hold the lock while
+        # the process forks.
         every: list[CapturedGraph] = []
-        with contextlib.suppress(RuntimeError):  # changed meanwhile: next time
+        with contextlib.suppress(RuntimeError):  # another thread changed it: try at the next time
             every = list(self.captures.graphs.values())
         return [graph for graph in every if graph.key.program == self._keys.program]
 
     def prepare(self, wanted: planned.Planned) -> str:
-        """Capture what another process has captured; say why that can't be, or ""."""
+        """Capture a graph that another process has captured; return why that failed, or ""."""
         captures, device = self.captures, self._device
         made = planned.inputs_of(wanted, self._layout, planned.Names(captures.owner()))
         if isinstance(made, str):
             return made
         if device.warm_up_calls and self._keys.written:
-            return "it writes to tensors, so it can't be run for practice before it is captured"
+            return "it writes to tensors, so it can't be run once uncaptured before its capture"
         mode = torch.inference_mode(mode=wanted.inference)
         with torch.no_grad(), mode, device.current(), captures.lock:
             key = self._keys.of(made, self._state())
@@ -128,7 +130,7 @@ class Runner:
                 for _ in range(device.warm_up_calls):
                     self._program(*made)
                 graph = self._captured(key, made)
-            except Exception as error:  # noqa: BLE001 - whatever it is, a call will try again
+            except Exception as error:  # noqa: BLE001 - for any error, a call will try again
                 let_through(error, memory=False)
                 return f"{type(error).__name__}: {error}"
             captures.graphs.use(key)
@@ -148,7 +150,7 @@ class Runner:
             for buffer in (*buffers, *transfers):
                 given[buffer.position] = buffer.tensor
             for position in keys.values:
-                # The key holds the number; the CPU reads it again at each replay.
+                # A copy with the key's number, because a replay on the CPU reads the number again.
                 given[position] = inputs[position].clone()
             pool = self._pool_of_graph()
             tasks = self._recorder(given)
@@ -178,12 +180,15 @@ class Runner:
         )
 
     def _plan(self, key: Key, inputs: Sequence[Any]) -> planned.Planned:
-        """How another process captures the same."""
+        """The data with which another process captures the same graph."""
         names = planned.Names(self.captures.owner())
         return planned.describe(self._layout, self._keys, key, inputs, names)
 
     def _recorder(self, given: list[Any]) -> Recorder | None:
-        """The recorder of operator calls whose lengths each replay updates. Marks those inputs."""
+        """The recorder of calls whose lengths each replay updates; None if there are no lengths.
+
+        Replaces the numbers among `given` that are lengths by `Length` objects.
+        """
         lengths, tables = self._keys.lengths, self._keys.tables
         updates = self._device.updates() if lengths or tables else None
         if updates is None:
@@ -194,7 +199,7 @@ class Runner:
 
     def _buffers(self, key: Key, inputs: Sequence[Any]) -> tuple[Buffer, ...]:
         written = {*self._keys.written}
-        # Normal tensors also under inference mode, or calls outside of it could not fill them.
+        # Created outside inference mode, or calls outside inference mode could not fill them.
         with torch.inference_mode(mode=False):
             buffers = tuple(
                 Buffer.like(i, inputs[i], back=i in written) for i in self._keys.buffered(key)
@@ -225,7 +230,7 @@ class Runner:
         return self._program
 
     def _state(self) -> Hashable:
-        """What a graph of this call depends on besides the inputs."""
+        """What a captured graph depends on besides the inputs."""
         return self._device.state()
 
     def _pool_of_graph(self) -> Any:
@@ -235,7 +240,7 @@ class Runner:
         if not options.reuse_graph_pool_in_same_fx:
             return self._device.new_pool()
         if not any(graph.pool is self._pool for graph in self.captures.graphs.values()):
-            self._pool = self._device.new_pool()  # a pool ends with the last graph in it
+            self._pool = self._device.new_pool()  # a pool is freed with the last graph in it
         return self._pool
 
 

@@ -1,4 +1,4 @@
-"""Statistics of the tensors that go into a graph and come out of it, logged at DEBUG."""
+"""Logs statistics of the inputs and outputs of a graph at DEBUG."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ logger = logging.getLogger("npugx_cache")
 
 
 def recording(run: Callable[..., Any], title: str, devices: Sequence[Device]) -> Callable[..., Any]:
-    """`run`, with minimum, maximum, norm and mean of its tensors in the log.
+    """Wrap `run`: log minimum, maximum, norm and mean of its inputs and outputs at each call.
 
-    They are read from the device, so each call waits for it; not while somebody captures.
+    The values are read from the device, so each call waits for the device. Nothing is logged while
+    a capture is in progress, because a capture can't wait.
     """
     serial = itertools.count(1)
 
@@ -43,7 +44,7 @@ def _log(title: str, call: int, what: str, values: Any) -> None:
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """A tensor in one line: what it is, and its statistics in double precision."""
+    """Describe a tensor in one line: dtype, shape, and statistics in double precision."""
     kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
     if not tensor.numel():
         return f"{kind} empty"

@@ -1,4 +1,4 @@
-"""The part of capture that CUDA and the NPU share: streams, pools, graphs captured on a stream."""
+"""The part of capture that CUDA and the NPU share: torch's interface of streams, pools, graphs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from npugx_cache.backend.options import Options
 
 _capture_streams: dict[tuple[str, int], Any] = {}
-"""One per device for the whole process: an NPU has few streams."""
+"""One stream for captures per device and process, because an NPU has few streams."""
 
 
 class StreamedDevice:
-    """A device under torch's stream and graph interface.
+    """A device with torch's interface of streams and graphs.
 
-    `api` is `torch.cuda` or `torch.npu`; `new_graph` makes a graph of its that nothing is captured
-    in yet.
+    `api` is `torch.cuda` or `torch.npu`. `new_graph` creates an empty graph of that device.
     """
 
     warm_up_calls = 0
     error_mode = "global"
-    """What other threads may do meanwhile, where the option does not say."""
+    """What other threads may do during a capture, unless the option `capture_error_mode` says."""
 
     def __init__(self, kind: str, index: int, api: Any, new_graph: Callable[[], Any]) -> None:
         self.kind, self.index, self._api = kind, index, api
@@ -66,14 +65,14 @@ class StreamedDevice:
         return self._api.graph_pool_handle()
 
     def abandon(self, graph: Any, pool: Any) -> None:
-        """End a capture that has failed, also one that the device has called off already."""
+        """End a failed capture, even if the device has ended the capture already."""
         del pool
         for end in (graph.capture_end, graph.reset):
             with contextlib.suppress(Exception):
                 end()
 
     def finish(self, graph: Any, options: Options) -> None:
-        """What is done with a graph after its capture, before its first replay."""
+        """Process a graph after its capture and before its first replay; for subclasses."""
 
     def capture(
         self,
@@ -87,7 +86,7 @@ class StreamedDevice:
     ) -> Captured:
         del written, constants
         self.synchronize()
-        # While a capture lasts nothing is given back to the device, however short memory is.
+        # During a capture the allocator can't return cached memory to the device, so do it before.
         self._api.empty_cache()
         reserved = self._api.memory_reserved(self.index)
         graph, mode = self._new_graph(), options.capture_error_mode or self.error_mode
@@ -104,13 +103,13 @@ class StreamedDevice:
         except BaseException:
             graph.reset()
             raise
-        # What another thread gives back meanwhile may be more than what the capture took.
+        # Not below 0: another thread may have returned more memory than the capture took.
         taken = max(0, self._api.memory_reserved(self.index) - reserved)
         return Captured(graph, returned, taken)
 
     @contextlib.contextmanager
     def capture_stream(self) -> Iterator[Any]:
-        """Make the stream for captures the current one; the default stream can't be captured."""
+        """Make the stream for captures current, because the default stream can't be captured."""
         where = self.kind, self.index
         if where not in _capture_streams:
             _capture_streams[where] = self._api.Stream()

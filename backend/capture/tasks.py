@@ -1,9 +1,9 @@
-"""Calls of a captured graph that get new lengths from the host at every replay.
+"""Updates calls in a captured graph that need new lengths from the host at every replay.
 
-While a program is captured, a number that is not part of the graph's key is a `Length`: it
-remembers how it was computed from the inputs of the call. An operator call that takes a `Length` is
-captured as a task of its own. At a replay, the device starts the graph, the graph waits before each
-such task, and the tasks get the numbers that follow from the inputs of this call.
+While a program is captured, a number that is not part of the graph's key is a `Length`: an int that
+remembers how it was computed from the inputs. An operator call that takes a `Length` is captured as
+a separate task. At a replay, the device starts the graph, the graph waits before each task, and the
+host gives each task the numbers that follow from the inputs of this call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Length(int):
 
 
 ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg")
-"""What may be done to a `Length` so that the result is one; any other result is a plain number."""
+"""The operations on a `Length` whose result is a `Length`; others give a plain number."""
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -71,20 +71,30 @@ class Updates(Protocol):
     """The tasks of one graph on its device, in the order of their capture."""
 
     def begin(self) -> None:
-        """Make the graph wait here for an update, and what follows a task."""
+        """Begin a task in the capture: the graph waits here for an update at each replay."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """End the task that `begin` began."""
 
     def run(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """Give each task what a call asks for; the graph goes on in any case."""
+        """Update each task by its call, after the graph was started.
+
+        If a call raises, the graph still goes on, and the error is raised at the end.
+        """
 
     def borrowed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor without keeping its memory, which the graph or a caller keeps."""
+        """A tensor over the same memory that does not keep the memory alive.
+
+        The graph or a caller keeps the memory alive.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A call as it was captured. In `args` and `kwargs`, what changes is a function of inputs."""
+    """An operator call as it was captured.
+
+    `args` and `kwargs` hold a `Length` or an `_Input` for each argument that a replay updates.
+    """
 
     operator: Callable[..., Any]
     args: tuple[Any, ...]
@@ -97,13 +107,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """A tensor on the host that is an input of the program."""
+    """Stands for the program's input at `position`, a tensor on the host."""
 
     position: int
 
 
 class Recorder:
-    """Collects the tasks of one capture. hosts: the tensors on the host by position."""
+    """Collects the tasks of one capture. `hosts`: inputs that are tensors on the host."""
 
     def __init__(self, updates: Updates, hosts: Mapping[int, torch.Tensor]) -> None:
         self._updates = updates
@@ -165,7 +175,7 @@ class Recorder:
 
 
 class UpdatableCall:
-    """An operator in a program's namespace; within a capture, its calls are tasks."""
+    """An operator in a program's namespace. During a capture, its calls with lengths are tasks."""
 
     def __init__(self, operator: Any, names: Sequence[str]) -> None:
         self._operator, self._names = operator, names

@@ -1,8 +1,8 @@
-"""Operators that take lengths on the host, which a captured graph can be given anew. Data alone.
+"""Tables of operators that take lengths on the host, which each replay can change.
 
-A call of one of them is captured as a task of its own (`capture.tasks`). Operators that return
-their results are made to write them to given tensors first (`passes.workspaces`): an update must
-not allocate.
+A call of such an operator is captured as a separate task (`capture.tasks`). A pass first rewrites
+operators that return new tensors so that they write to given tensors (`passes.workspaces`), because
+an update must not allocate memory.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ WORKSPACES: Mapping[str, str] = {
         "_npu_fused_infer_attention_score_v2_get_max_workspace"
     ),
 }
-"""Operators that need scratch memory, and the one that allocates what any lengths need."""
+"""Operators that need scratch memory, each with the one that allocates enough for any lengths."""
 
 BESIDE: Mapping[str, tuple[str, ...]] = {
     "npu::_npu_fused_infer_attention_score_get_max_workspace": _FUSED,
     "npu::_npu_fused_infer_attention_score_v2_get_max_workspace": _FUSED_V2,
 }
-"""Operators that take the same parameters, and whose result holds for all values of them."""
+"""Further operators that take lengths, but whose result is right for all lengths."""
 
 
 def key(namespace: str, name: str, overload: str) -> str:
-    """How an operator is called in the tables above: without an overload that says nothing."""
+    """The name of an operator in the tables above: without its overload if that is "default"."""
     return f"{namespace}::{name}" + (f".{overload}" if overload not in ("", "default") else "")

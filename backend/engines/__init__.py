@@ -1,4 +1,4 @@
-"""Engines: ways to turn an aten graph into something that runs. Found by their backend name."""
+"""Engines: each turns an aten graph into something that runs. Each backend name has an engine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class NotCompiled(NotPortable):
-    """The compiler behind an engine failed; installed anew or given other settings, it may not."""
+    """The compiler of an engine failed. After a new install or with other settings it may work."""
 
 
 class PassReport(NamedTuple):
-    """How often a pass found something, and how many nodes fewer there are (negative: more)."""
+    """How many rewrites a pass made, and how many nodes it removed (negative: added)."""
 
     name: str
     rewrites: int
@@ -34,9 +34,10 @@ class PassReport(NamedTuple):
 
 
 class CompiledLibrary(NamedTuple):
-    """A shared library that an engine made of a graph, and how to call it.
+    """A shared library that an engine compiled from a graph, and how to call it.
 
-    `finish` is the program that belongs to `library`, which does not have its code yet.
+    `data`: the bytes of the shared library. `finish`: the program that makes the graph's outputs;
+    `library.finish_code` is still empty and is to be compiled from it.
     """
 
     library: Library
@@ -45,12 +46,12 @@ class CompiledLibrary(NamedTuple):
 
 
 LIBRARY = "npugx_library"
-"""Key in the `meta` of a graph: the CompiledLibrary that takes its place, if there is one."""
+"""A key of a graph's `meta`. The value is the CompiledLibrary to run instead of it, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """`passes` chooses the graph passes for a set of options, in the order they run."""
+    """`passes(options, distinct_inputs)` gives the graph passes in the order in which they run."""
 
     name: str
     passes: Callable[[Options, bool], Iterable[tuple[str, Pass]]]
@@ -60,8 +61,8 @@ class Engine:
     ) -> tuple[PassReport, ...]:
         """Run the passes on the graph in place.
 
-        `distinct_inputs`: inputs that are written to overlap no others, as in a functionalised
-        graph. Raises BackendUnavailable for options without effect on the graph's devices.
+        `distinct_inputs`: inputs that the graph writes to overlap no others, as in a functionalised
+        graph. Raises BackendUnavailable for an option without effect on the graph's devices.
         """
         from npugx_cache.backend.debug import GraphFiles
 
@@ -85,13 +86,13 @@ def _devices(graph: fx.Graph) -> set[str]:
 
 NAMES = ("npugraph_ex", "aot_eager", "npugraphs", "cudagraphs", "inductor")
 _GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
-"""Names of the vendor's other mode, in which the graph engine of CANN compiles."""
+"""The vendor's names for GE mode, in which the graph engine (GE) of CANN compiles."""
 _SUCCESSORS = {"reduce-overhead": "npugraph_ex"}
-"""Names that the vendor has given up, and what to call those backends now."""
+"""Backend names that the vendor no longer uses, and their new names."""
 
 
 def check_name(backend: object) -> str:
-    """The name of a backend that exists here; raises OptionError or BackendUnavailable."""
+    """Return `backend` if it names a backend; else raise OptionError or BackendUnavailable."""
     if backend in NAMES:
         return str(backend)
     if backend in _GE:
@@ -113,9 +114,9 @@ def load(backend: str) -> Engine:
 
 
 def captures_for(backend: str, function: str, options: Options) -> Captures | None:
-    """Where the captured graphs of one function are kept; None for a backend that captures none.
+    """The object that keeps the captured graphs of one function; None if nothing is captured.
 
-    Imports torch, no compiler.
+    Loads torch, but no compiler.
     """
     from npugx_cache.backend.capture import Captures
 

@@ -1,4 +1,4 @@
-"""The plain engine: the aten graph as it was traced, no passes. The reference for the others."""
+"""The plain engine: runs the aten graph as it was traced. The reference for the other engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture alone: the aten graph as it was traced, captured on whatever device it is on."""
+"""The engine that only captures: the aten graph as it was traced, on whatever device it is on."""
 
 from __future__ import annotations
 

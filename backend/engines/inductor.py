@@ -1,6 +1,7 @@
-"""Inductor's kernels: the aten graph as it was traced, compiled ahead of time to a shared library.
+"""The engine that compiles the aten graph, as it was traced, to a shared library with Inductor.
 
-The graph is kept as well: it runs where the library must not, and shows what the library does.
+The graph is kept too: it runs for inputs with overlaps that the library can't handle, and it shows
+a reader what the library does.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class _Inductor(Engine):
     def optimise(
         self, graph_module: fx.GraphModule, options: Options, *, distinct_inputs: bool = False
     ) -> tuple[PassReport, ...]:
-        """Compile the graph, which stays as it is, and leave the library in its `meta`.
+        """Compile the graph, and put the library in its `meta`; the graph itself is not changed.
 
-        Raises `NotPortable` for a graph that can't be a library and OptionError for a bad setting.
+        Raises `NotPortable` for a graph that can't be a library, and OptionError for a bad setting.
         """
         reports = Engine.optimise(self, graph_module, options, distinct_inputs=distinct_inputs)
         assert isinstance(options, InductorOptions)
@@ -48,13 +49,13 @@ ENGINE = _Inductor(name="inductor", passes=lambda *_: ())
 
 
 def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> CompiledLibrary | None:
-    to_program(graph_module)  # what has no stored form is refused before minutes are spent on it
+    to_program(graph_module)  # refuses a graph that can't be stored, before minutes are spent on it
     graph = _Inputs.of(graph_module)
     written = layout_of(graph_module).positions(Role.WRITTEN)
     graph.refuse_overlaps(written)
     parts = split(graph_module)
     if not parts.computed and not written:
-        return None  # views and arithmetic on sizes
+        return None  # the graph has only views and arithmetic on sizes
     try:
         data = _compiled(graph_module, graph, parts, settings)
     except inductor_compile.NotCompiled as error:
@@ -76,7 +77,7 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
 
 
 class _Inputs(NamedTuple):
-    """What a graph is given: traced values, and which of them are tensors and numbers."""
+    """A graph's inputs: traced values, positions of tensors and of numbers; and its constants."""
 
     values: tuple[Any, ...]
     tensors: tuple[int, ...]

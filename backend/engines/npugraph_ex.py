@@ -1,4 +1,4 @@
-"""The default engine: aten graph, optimised by our passes, run as generated Python."""
+"""The default engine: our passes optimise the aten graph, which then runs as generated Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _passes(options: Options, distinct_inputs: bool) -> Iterator[tuple[str, Pass]]:
-    """The order matters: copies made by decompositions go before calls write over what is left."""
+    """The passes in order. Decompositions add copies; remove these before making calls in place."""
     if options.dump_tensor_data and options.data_dump_stage == "original":
         yield "dump_tensor_data", partial(dump_results, folder=options.data_dump_dir)
         return

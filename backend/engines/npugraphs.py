@@ -1,6 +1,7 @@
-"""Capture alone: the aten graph as it was traced, captured on whatever device it is on.
+"""The engine that only captures: the aten graph as it was traced, on whatever device it is on.
 
-But for attention with lengths on the host, which must write to given memory to be updated.
+It changes only attention with lengths on the host. These calls must write to given memory, or a
+replay could not give them other lengths (`passes.workspaces`).
 """
 
 from __future__ import annotations

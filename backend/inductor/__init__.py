@@ -1,1 +1,1 @@
-"""Inductor's kernels as a library that an entry holds."""
+"""Shared libraries that Inductor compiled: how they are made, described, loaded and called."""

@@ -1,8 +1,8 @@
-"""Library: how a compiled library takes the place of a program, as data. Knows nothing of torch.
+"""Library: how to call a compiled library instead of a program, as data. Does not import torch.
 
-A library takes and returns only tensors, and its results have memory of their own. A program may
-also return views of its inputs, several views of one result, and numbers; a second, small program
-makes those from the results of the library.
+A library takes and returns only tensors, and its results never share memory. A program may also
+return views of its inputs, several views of one result, and numbers. A second, small program, the
+*finish*, makes these from the library's results.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """What is called with what. Positions are those of the program's inputs.
+    """The arguments of the library, and the finish. Positions are those of the program's inputs.
 
-    tensors, sizes, constants: what the library takes, in this order: tensors among the inputs;
-    numbers among them, each as a tensor of that many elements; the program's own tensors.
-    written: inputs that it writes to, which must not overlap any other.
-    finish_code: a compiled program that makes the outputs from the inputs at `finish_inputs`
-    followed by what the library returned; `finish_operators` are its operators by name.
+    tensors, sizes, constants: the library's arguments, in this order: the inputs that are tensors;
+    the inputs that are numbers, each passed as a tensor of that many elements; the program's
+    constants, by index.
+    written: the inputs that the library writes to. They must not overlap any other input.
+    finish_code: the compiled finish. It takes the inputs at `finish_inputs` and then the library's
+    results, and returns the program's outputs. `finish_operators`: its operators by name.
     """
 
     tensors: tuple[int, ...]

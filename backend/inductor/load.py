@@ -1,7 +1,7 @@
-"""Loads a compiled library and calls it in the place of its program. Imports torch, no compiler.
+"""Loads a compiled library and calls it instead of its program. Loads no compiler.
 
-Loading a library runs code of the library. `bind` is called only on bytes of an entry that passed
-the store's trust check, after their digest was verified (P6).
+Loading a library runs code of the library. `load` is therefore called only on bytes of an entry
+that passed the store's trust check and whose digest was verified (P6).
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _serial = itertools.count(1)
 
 
 def load(data: bytes) -> Native:
-    """The entry point of a library, loaded once per process; raises `NotPortable`."""
+    """The entry point of a library with these bytes; raises `NotPortable` if it can't be loaded.
+
+    Equal libraries are loaded once per process.
+    """
     digest = hashlib.sha256(data).hexdigest()
     with _lock:
         if digest not in _loaded:
@@ -49,7 +52,7 @@ def load(data: bytes) -> Native:
 
 
 def _load(data: bytes) -> Native:
-    """From memory: there is no file that others could change, and no folder that forbids it."""
+    """Load from memory: nobody can change a file, and no folder needs to allow executables."""
     if not hasattr(os, "memfd_create"):
         raise NotPortable("compiled libraries are loaded from memory, which takes Linux")
     descriptor = os.memfd_create("npugx_cache library", os.MFD_CLOEXEC)
@@ -67,8 +70,9 @@ def _load(data: bytes) -> Native:
 def _path_of(descriptor: int, serial: int) -> str:
     """A path of the descriptor's file that differs from every earlier one.
 
-    The loader takes what has the path of a loaded library for that library, and numbers of
-    descriptors come again. Between two slashes a dot says nothing, so it can spell the serial.
+    The loader identifies a library by its path and would return an earlier library with the same
+    path, because the system reuses numbers of descriptors. "//" and "/./" mean the same as "/", so
+    we write the serial in binary with them.
     """
     spelled = "".join("/." if bit == "1" else "/" for bit in f"{serial:b}")
     return f"/proc/self/fd{spelled}/{descriptor}"
@@ -85,8 +89,8 @@ def bind(
 ) -> Callable[..., Any]:
     """The library as a callable that takes the program's inputs and returns its outputs.
 
-    `program` does the same call by call: it takes over where inputs that are written to overlap
-    others, which a library has no defined result for.
+    `program` computes the same call by call. It runs instead of the library if an input that is
+    written to overlaps another one, because the library's result is undefined then.
     """
     own = tuple(constants[i] for i in library.constants)
     distinct = _Distinct(library)
@@ -112,7 +116,10 @@ def _of_size(number: int) -> torch.Tensor:
 
 
 class _Distinct:
-    """Whether inputs that are written to overlap no others. Remembers what it has accepted."""
+    """Tells whether the inputs that are written to overlap no others.
+
+    Remembers the addresses that it has accepted, so that repeated calls skip the comparison.
+    """
 
     def __init__(self, library: Library) -> None:
         self._tensors = library.tensors

@@ -1,4 +1,4 @@
-"""Splits an aten graph: what a compiled library can do, and what is left to do in Python."""
+"""Splits an aten graph into the part that a compiled library computes, and the finish in Python."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """computed: the nodes whose final values the library returns, each in memory of its own.
+    """computed: the nodes whose final values the library returns; none of them share memory.
 
-    finish: a graph from the inputs at `finish_inputs`, then `computed`, to the outputs.
+    finish: a graph that takes the inputs at `finish_inputs` and then the values of `computed`, and
+    returns the outputs of the whole graph.
     """
 
     computed: tuple[fx.Node, ...]
@@ -33,7 +34,7 @@ class Split:
 
 
 def split(graph_module: fx.GraphModule) -> Split:
-    """Raises `NotPortable` where an output can't be made without the whole graph."""
+    """Split a graph. Raises `NotPortable` if an output can be made only by the whole graph."""
     return _Splitter(graph_module).split()
 
 
@@ -61,7 +62,10 @@ class _Splitter:
         return Split(computed=computed, finish=finish, finish_inputs=tuple(used))
 
     def _computed(self) -> Iterator[fx.Node]:
-        """What the library returns: a result that several outputs see is returned once, whole."""
+        """The nodes that the library returns.
+
+        A result of which several outputs are views is returned once, as a whole.
+        """
         tensors = [node for node in _nodes_of(self._outputs) if _storages(node)]
         seen = Counter(storage for node in dict.fromkeys(tensors) for storage in _storages(node))
         for node in tensors:
@@ -74,7 +78,7 @@ class _Splitter:
     def _base(self, first: fx.Node, storage: int) -> fx.Node:
         if isinstance(first.meta["val"], torch.Tensor):
             return first
-        for node in first.users:  # an operator with several results
+        for node in first.users:  # `first` has several results: find the one in this storage
             if node.target is operator.getitem and _storages(node) == [storage]:
                 return node
         raise NotPortable(f"several outputs are views of a result of {first.target}")
@@ -90,12 +94,15 @@ class _Splitter:
         yield from (i for i, node in enumerate(self._inputs) if node in needed)
 
     def _steps_back(self, node: fx.Node) -> list[fx.Node]:
-        """What a node is made of: nothing but views and arithmetic on sizes can be made anew."""
+        """The nodes that the finish needs in order to make this node once more.
+
+        The finish may contain only views and arithmetic on sizes. Raises `NotPortable` for others.
+        """
         if node.op == "placeholder":
             return []
         done = effects.of(node)
         if done.written and done.aliased:
-            return [done.aliased[0]]  # the library has written; the value is the argument
+            return [done.aliased[0]]  # the library has done the write; the result is the argument
         if node.op == "get_attr" or done.unknown or done.written:
             raise NotPortable(f"an output is part of {node.name}, which no library can return")
         inputs: list[fx.Node] = node.all_input_nodes

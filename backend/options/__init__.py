@@ -1,7 +1,7 @@
-"""Options of a backend, with the names and meanings of the vendor's npugraph_ex.
+"""Checks the options of a backend. They have the names and meanings of the vendor's npugraph_ex.
 
-Checked when a function is decorated, not at its first call. What has no effect, on a device or in
-this version, is refused by name and never ignored. `table` says what there is.
+Options are checked when a function is decorated, not at its first call. An option that can't have
+an effect is refused by name, never ignored. `table` lists all options.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _ONLY_UNDER_FORCE_EAGER = (
 
 
 def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Options:
-    """Check user options; raises `OptionError` (a ValueError) naming the option and its range.
+    """Check the user's options and fill in the defaults.
 
-    Raises `BackendUnavailable` for an option that can't have an effect here.
+    Raises `OptionError` (a ValueError) that names the option and its range, and
+    `BackendUnavailable` for an option that needs an NPU where torch_npu is not installed.
     """
     if backend != "inductor":
         parsed = Options(**_checked(dict(options or {})))
@@ -57,7 +58,7 @@ def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Op
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `Options`."""
+    """The arguments for `Options`, checked and in a form that the caller can't change."""
     for name, value in given.items():
         if name not in SPECS:
             raise OptionError(
@@ -70,7 +71,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     parsed = Options(**kept)
     _check_conflicts(parsed)
     if parsed.dump_tensor_data:
-        # The program names the folder: a later chdir must not move it.
+        # The program contains this path: a later chdir must not send the dumps elsewhere.
         kept["data_dump_dir"] = os.path.abspath(parsed.data_dump_dir)  # noqa: PTH100
     return kept
 
@@ -120,7 +121,10 @@ def _check_conflicts(options: Options) -> None:
 
 
 def _check_backend(options: Options, given: Iterable[str], backend: str) -> None:
-    """Refuse what would be ignored. A pass that is switched on where none runs is a default."""
+    """Raise OptionError for an option that this backend would ignore.
+
+    An option with its default value is accepted: a function may be given all defaults explicitly.
+    """
     for name in given if backend in _WITHOUT_PASSES else ():
         if getattr(options, name) in (SPECS[name].off, getattr(_DEFAULTS, name)):
             continue
@@ -134,7 +138,7 @@ def _check_backend(options: Options, given: Iterable[str], backend: str) -> None
 
 
 def _kept(value: Any) -> Any:
-    """A value that the caller can't change afterwards."""
+    """A copy of a value that the caller can't change afterwards."""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, os.PathLike):

@@ -1,6 +1,7 @@
-"""Options of the backend inductor: Inductor's own settings, and those of the capture.
+"""Options of the backend inductor: Inductor's own settings, and our options of capture.
 
-With `triton.cudagraphs` the library is captured by our runtime, which has options of its own.
+With `triton.cudagraphs=True` our runtime, not Inductor, captures the library. Only then do the
+options of capture have an effect.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FREE = frozenset({"aot_inductor.compile_wrapper_opt_level"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InductorOptions(Options):
-    """`settings` are names and values of `torch._inductor.config`, by name."""
+    """`settings`: names and values of settings of `torch._inductor.config`, sorted by name."""
 
     settings: tuple[tuple[str, Any], ...] = ()
 
@@ -39,7 +40,7 @@ class InductorOptions(Options):
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...]]:
-    """Options of the capture, and Inductor's settings; raises OptionError."""
+    """Separate our options of capture from Inductor's settings; raises OptionError."""
     capture = {name: value for name, value in given.items() if name in CAPTURE}
     settings = {name: value for name, value in given.items() if name not in CAPTURE}
     for name, value in settings.items():
@@ -50,7 +51,8 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, An
 
 
 def _check(name: str, value: object) -> None:
-    # Types are checked at the first compile: that takes Inductor, and a restart has none.
+    # The types are checked at the first compile, because the check loads Inductor, and a restarted
+    # worker must not load Inductor.
     if name not in inductor_run.setting_names():
         raise OptionError(
             f"unknown option {name!r}; options of the backend 'inductor' are the settings of "

@@ -1,4 +1,4 @@
-"""The page of options, made from the table: `python -m npugx_cache.backend.options.page`."""
+"""Writes docs/options.md from the table of options; the page's first comment has the command."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ _HEAD = """# Options
 
 <!-- Made by `python -m npugx_cache.backend.options.page > docs/options.md`; do not edit. -->
 
-Given as `cache_compile(..., options={"capture_limit": 256})`, `compile_fx(gm, inputs, options)` or
-`torch.compile(..., backend="npugx", options=...)`. Names and meanings are those of the vendor's
-npugraph_ex. They are checked when a function is decorated; 0 and 1 are not booleans. Each is part
-of the key of an entry. An option that has no effect on the devices of a graph is refused with
-`BackendUnavailable` when it is compiled; one that needs an NPU, where torch_npu is not installed,
-when the function is decorated.
+Pass options as `cache_compile(..., options={"capture_limit": 256})`, `compile_fx(gm, inputs, options)` or `torch.compile(..., backend="npugx", options=...)`.
+Names and meanings are those of the vendor's npugraph_ex.
+Options are checked when a function is decorated; 0 and 1 are not booleans.
+Each option is part of the key of an entry.
+An option that needs an NPU is refused with `BackendUnavailable` when the function is decorated, if torch_npu is not installed.
+An option that has no effect on the devices of a graph is refused with `BackendUnavailable` when the graph is compiled.
 
-The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes, and `aot_eager` captures
-nothing: custom passes and dumps are refused with them, and with `aot_eager` every option below
-`force_eager` that differs from its default.
+The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes, so custom passes and dumps are refused with them.
+`aot_eager` captures nothing, so every option below `force_eager` that differs from its default is refused with it.
 
-The backend `inductor` takes the settings of `torch._inductor.config` instead, such as
-`{"max_autotune": True, "cpp.min_chunk_size": 1024}`. Names are checked when a function is
-decorated, types when it is first compiled. Refused are `freezing`, `cpp_wrapper`, `fx_wrapper` and
-`aot_inductor.*` (except `aot_inductor.compile_wrapper_opt_level`), which follow from how a library
-is stored, and values that are no plain data. With `triton.cudagraphs=True` calls are captured by
-the runtime of this package, on a CPU too, and the options of capture below (`force_eager` to
-`use_graph_pool`) can be given as well.
+The backend `inductor` takes the settings of `torch._inductor.config` instead, such as `{"max_autotune": True, "cpp.min_chunk_size": 1024}`.
+Names are checked when a function is decorated, types when the function is first compiled.
+`freezing`, `cpp_wrapper`, `fx_wrapper` and `aot_inductor.*` (except `aot_inductor.compile_wrapper_opt_level`) are refused, because they follow from how a library is stored.
+Values that are not plain data are refused too.
+With `triton.cudagraphs=True` the runtime of this package captures the calls, also on a CPU, and the options of capture below (`force_eager` to `use_graph_pool`) can be given as well.
 
 | option | type | default | range | effect | devices |
 |---|---|---|---|---|---|
-"""
+"""  # noqa: E501 - one sentence per line
 
 
 def render() -> str:

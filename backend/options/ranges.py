@@ -1,7 +1,7 @@
-"""What values an option may have: a type, a range in words, and the check. Knows nothing of torch.
+"""The values that an option may have: their type, their range in words, and the check.
 
-0 and 1 are not booleans, and booleans are not numbers: the vendor's export turns a 0 into the text
-"0", which is true.
+0 and 1 are not accepted as booleans, and booleans not as numbers, because the vendor's export turns
+a 0 into the text "0", which is true. Does not import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_INT = (1 << 63) - 1
 
 
 class Range(NamedTuple):
-    """`accepts` tells whether a value is in range; `words` say what is, in an error message."""
+    """`accepts` tells whether a value is in range; `words` describe the range in error messages."""
 
     type: str
     words: str
@@ -63,7 +63,7 @@ def _is_settings(value: Any) -> bool:
     if not isinstance(value, dict):
         return value is None
     try:
-        encode(value)  # it becomes part of the fingerprint
+        encode(value)  # the value becomes part of the fingerprint, so it must be portable
     except NotPortable:
         return False
     return all(isinstance(key, str) for key in value)

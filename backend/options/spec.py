@@ -1,4 +1,4 @@
-"""What is said of one option, and how its field in the table is made."""
+"""The description of one option, and the functions that make its field in the table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class Spec(NamedTuple):
-    """All there is to know of an option besides its name and default.
+    """Everything about an option besides its name and default.
 
-    devices: on graphs of other kinds of device a value that differs from `off` is refused.
-    off: the value that asks for nothing; for it `devices` does not matter.
+    devices: the kinds of device on which the option has an effect. On a graph of other devices, a
+    value other than `off` and the default is refused.
+    off: the value that asks for nothing.
     needs: the option that must be on for this one to have an effect.
     vendor_default: the vendor's default in words, where ours differs.
     """

@@ -1,4 +1,4 @@
-"""The table of options: name, type, default, range, effect, and the devices it has an effect on.
+"""The table of options: name, type, default, range, effect, and the devices where it has one.
 
 `docs/options.md` is generated from this file.
 """
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Checked options, defaults filled in. Each is a factor of the fingerprint."""
+    """Checked options with the defaults filled in. Each option is a factor of the fingerprint."""
 
     # --- graph passes
     remove_noop_ops: bool = switch(
         True,
         """Drops calls that return their input unchanged: views to the same sizes, aliases, and
-        copies (`clone`, casts to the same type) that nobody can tell from what they copy.""",
+        copies (`clone`, casts to the same type) whose absence nobody can observe.""",
     )
     remove_dead_ops: bool = switch(
         True, "Drops calls whose results nothing uses. The vendor has no switch for it."
     )
     remove_cat_ops: bool = switch(
         True,
-        """Removes concatenations along the first dimension: the parts are computed where they
-        belong in the result, if they have its type and nobody else could see that.""",
+        """Removes concatenations along the first dimension: each part is computed directly in its
+        place in the result, if it has the result's type and nobody can observe the change.""",
     )
     inplace_pass: bool = switch(
         True,
@@ -42,30 +42,32 @@ class Options:
     )
     input_inplace_pass: bool = switch(
         True,
-        """Lets calls write to an input what is copied into it afterwards: `x.copy_(x + 1)` becomes
-        `x.add_(1)`. Graphs that are traced here write to inputs where the function does, so this
-        matters mostly for functionalised graphs that are given to `compile_fx`.""",
+        """Lets a call write directly to an input if its result is copied into the input afterwards:
+        `x.copy_(x + 1)` becomes `x.add_(1)`. Matters mostly for functionalised graphs that are
+        given to `compile_fx`, because graphs that we trace write to inputs where the function
+        does.""",
     )
     pattern_fusion_pass: bool = switch(
         True,
-        """Replaces what the patterns of `register_replacement` match. A match stands only where
-        nothing writes to its results or inputs while they are used. After them, on an NPU, the
-        calls that torch_npu has one operator for: `npu_add_rms_norm` with the quantisation or
-        the cast after it, `bmm` with the transposes around it.""",
+        """Replaces the calls that the patterns of `register_replacement` match. A match is replaced
+        only if nothing writes to its results or inputs while they are used. On an NPU, calls for
+        which torch_npu has one fused operator are replaced next: `npu_add_rms_norm` with the
+        quantisation or the cast after it, `bmm` with the transposes around it.""",
     )
     post_grad_custom_pre_pass: Callable[..., Any] | None = option(
         None,
         ranges.FUNCTION,
         """A function (graph_module, example_inputs, options) that changes the aten graph in place
-        before all passes. It counts by its code and what it captures, or by what its method
-        `uuid()` returns.""",
+        before all passes. Its code and the values that it captures are part of the key; if it has
+        a method `uuid()`, the result of that method is instead.""",
         off=None,
     )
     post_grad_custom_post_pass: Callable[..., Any] | None = option(
         None,
         ranges.FUNCTION,
-        """The same after the fusions, before calls are made to write in place. The graph is not
-        functionalised: what is written to inputs or seen through views must stay so.""",
+        """As `post_grad_custom_pre_pass`, but run after the fusions and before calls are made to
+        write in place. The graph is not functionalised: the function must keep all writes to
+        inputs, and all sharing of memory between views.""",
         off=None,
     )
 
@@ -84,14 +86,18 @@ class Options:
         off=True,
     )
     clone_output: bool = switch(
-        True, "Returns copies, which are the caller's own.", off=True, vendor_default="False"
+        True,
+        """Returns copies, which belong to the caller. False: returns the memory of the captured
+        graph, which the next replay overwrites.""",
+        off=True,
+        vendor_default="False",
     )
     frozen_parameter: bool = switch(
         False, "Trusts that parameters never move: their addresses are not checked."
     )
-    force_recapture: bool = switch(False, "Captures anew at every call.")
+    force_recapture: bool = switch(False, "Captures a new graph at every call.")
     unsafe_skip_npugraph_capture_validation: bool = switch(
-        False, "Leaves out all checks whether a captured graph is still valid."
+        False, "Skips all checks of whether a captured graph is still valid."
     )
     capture_error_mode: str | None = option(
         None,
@@ -112,7 +118,7 @@ class Options:
         None,
         ranges.POOL,
         """Captures into this memory pool. Turns reuse_graph_pool_in_same_fx off. The fingerprint
-        holds whether one was given, not which: a handle means nothing to another process.""",
+        says only whether a pool was given, because its handle means nothing to another process.""",
         off=None,
         **GPUS,
     )
@@ -120,17 +126,19 @@ class Options:
     # --- kernels of the NPU
     static_kernel_compile: bool = switch(
         False,
-        """Has CANN's `op_compiler` compile the operators of a graph for the very shapes of its
-        first capture, before it: the graph is run once for that, on copies of what it writes to.
-        With force_eager, for each new tuple of symbolic sizes. Packages of kernels are kept in the
-        store, except under trust `group`; without the cache each process compiles its own. Where
-        that fails, or `NPUGX_STATIC_KERNEL_WAIT` seconds (1800) are over, one WARNING says why, and
-        the graph runs without. With CANN before 9.0.0 not for graphs that limit cores.""",
+        """Before the first capture of a graph, has CANN's `op_compiler` compile the operators of
+        the graph for exactly the shapes of that capture. To find the operators, the graph is run
+        once more, on copies of the tensors that it writes to. With force_eager, kernels are
+        compiled for each new tuple of symbolic sizes. Packages of kernels are kept in the store,
+        except under trust `group`; without the cache each process compiles its own. If compiling
+        fails, or takes longer than `NPUGX_STATIC_KERNEL_WAIT` seconds (1800), one WARNING says why,
+        and the graph runs without static kernels. With CANN before 9.0.0, graphs that limit cores
+        get no static kernels.""",
         **NPU,
     )
     disable_static_kernel_compile_cache: bool = switch(
         False,
-        "Compiles static kernels even where the store has them, and stores none.",
+        "Compiles static kernels even if the store has them, and stores none.",
         needs="static_kernel_compile",
         **NPU,
     )
@@ -146,8 +154,8 @@ class Options:
     _vllm_aclnn_static_kernel_sym_range: tuple[int, ...] | None = option(
         None,
         ranges.INTEGERS,
-        """For which values of that size static kernels are compiled; None: for all. Only with
-        `force_eager=True`.""",
+        """The values of that size for which static kernels are compiled; None: all values. Only
+        with `force_eager=True`.""",
         off=None,
         needs="static_kernel_compile",
         **NPU,
@@ -155,7 +163,7 @@ class Options:
     super_kernel_optimize: bool = switch(
         False,
         """Has CANN merge the kernels of a graph after its capture, with
-        `NPUGraph.super_kernel_optimize`. Where CANN refuses, the graph runs uncaptured, with a
+        `NPUGraph.super_kernel_optimize`. If CANN refuses, the graph runs uncaptured, with a
         warning.""",
         **NPU,
     )
@@ -186,22 +194,23 @@ class Options:
     data_dump_stage: str = option(
         "optimized",
         ranges.choice("original", "optimized"),
-        "Whether the graph before or after the passes is dumped. Before: no pass runs at all.",
+        """Whether the graph before ("original") or after ("optimized") the passes is dumped. With
+        "original", no pass runs at all.""",
         off="optimized",
         needs="dump_tensor_data",
     )
     data_dump_dir: str = option(
         "./",
         ranges.FOLDER,
-        """The folder that dumps are written to, made absolute when the function is decorated. It
-        is written in the program, so it is part of the key.""",
+        """The folder that dumps are written to, made absolute when the function is decorated. The
+        program contains the path, so the path is part of the key.""",
         off="./",
         needs="dump_tensor_data",
     )
     deadlock_check: bool = switch(
         False,
-        """Logs a WARNING, after each capture, for communication kernels on several streams that may
-        run at once and need more vector cores together than the device has.""",
+        """After each capture, logs a WARNING for communication kernels on several streams that may
+        run at once and together need more vector cores than the device has.""",
         **NPU,
     )
     record_statistics_debug_info: bool = switch(
@@ -212,11 +221,11 @@ class Options:
 
     @property
     def captures(self) -> bool:
-        """Whether calls may go through captured graphs, for a backend that has such."""
+        """Whether calls may go through captured graphs, if the backend captures."""
         return True
 
     def as_factors(self) -> tuple[tuple[str, str], ...]:
-        """Every option that has a value of its own, as text; functions are left to `functions`."""
+        """The name and the value as text of every option but those with functions (`functions`)."""
         return tuple(
             (name, _factor(name, getattr(self, name)))
             for name in sorted(SPECS)
@@ -224,17 +233,17 @@ class Options:
         )
 
     def functions(self) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """Options that are user functions: they count by what they do, not by `repr`."""
+        """The options that are user functions. The caller must hash their code, not their repr."""
         for name in sorted(SPECS):
             value = getattr(self, name)
             if callable(value):
                 yield name, value
 
     def require_devices(self, devices: Iterable[str]) -> None:
-        """Refuse options without effect on a graph of these kinds of device.
+        """Raise BackendUnavailable for an option without effect on a graph of these device kinds.
 
-        Raises BackendUnavailable. A graph on several kinds of device is fine if one of them fits,
-        and nobody asked for a default.
+        If a graph is on several kinds of device, one that fits is enough. An option with its
+        default value is never refused.
         """
         present, defaults = set(devices), Options()
         for name, spec in SPECS.items():
@@ -260,10 +269,10 @@ CAPTURE = frozenset(
         "use_graph_pool",
     }
 )
-"""Options of capture and replay, which every backend that captures has."""
+"""The options of capture and replay. Every backend that captures has them."""
 
 SPECS: dict[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Options)}
-"""The table, by name, in the order of the page."""
+"""All options by name, in the order of docs/options.md."""
 
 
 def _factor(name: str, value: Any) -> str:

@@ -1,11 +1,11 @@
-"""Static kernels: operators compiled by CANN for the very shapes of a graph, before its capture.
+"""Static kernels: kernels that CANN compiles for exactly the shapes of a graph, before its capture.
 
-one call of the program, described operator by operator by CANN   (wanted)
--> packages of kernels, from where they are kept
-   -> else made by CANN's op_compiler                             (tool)
--> installed, and selected for this process                       (installed)
+run the program once; CANN describes each operator that it launches  (wanted)
+-> take packages of kernels from the place where they are kept
+   -> or, if there are none, have CANN's op_compiler make them       (tool)
+-> install the packages and select them for this process             (installed)
 
-Whatever fails costs the kernels and nothing else: one warning, and the call goes on without them.
+If any step fails, one warning says why, and the call goes on without static kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger("npugx_cache")
 
 
 class StaticKernels:
-    """Of one program. The caller holds a lock."""
+    """Compiles static kernels for one program. Not thread-safe: the caller must hold a lock."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class StaticKernels:
         self._made = False
 
     def before_capture(self, inputs: Sequence[Any]) -> None:
-        """Have kernels for the shapes of the first call that is captured."""
+        """Provide kernels for the shapes of the first captured call; do nothing for later calls."""
         if not self._made:
             self._made = True
             self.compile_for(inputs)
 
     def compile_for(self, inputs: Sequence[Any]) -> None:
-        """Have kernels for the shapes of a call; the inputs stay as they are."""
+        """Provide kernels for the shapes of a call, or warn. The inputs are not changed."""
         try:
             failure = self._compile_for(inputs)
         except Exception as error:  # noqa: BLE001 - CANN's, the program's, the file system's
@@ -72,7 +72,7 @@ class StaticKernels:
             self._captures.without_kernels(failure)
 
     def _compile_for(self, inputs: Sequence[Any]) -> str:
-        """Why there are no kernels, or ""."""
+        """Provide the kernels; return why there are none, or ""."""
         options = self._captures.options
         with tempfile.TemporaryDirectory(prefix="npugx-kernels-") as name:
             folder = Path(name)
@@ -102,10 +102,10 @@ class StaticKernels:
         return failure
 
     def _operators(self, inputs: Sequence[Any], folder: Path) -> Operators:
-        """The operators that a call launches. It is run for that, on copies of what it writes to.
+        """The operators that a call launches. Runs the program, on copies of what it writes to.
 
-        Ranks that communicate come here together, so nothing that differs between them may come
-        before the call.
+        Ranks that communicate reach this call together. Any decision before it must be the same on
+        all ranks, or a rank would wait for ever in a collective that another rank skipped.
         """
         dumped = folder / "dumped"
         dumped.mkdir()
@@ -117,7 +117,7 @@ class StaticKernels:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The same sizes and strides, which a kernel may be chosen by, in memory of its own."""
+    """A copy with the same sizes and strides, because CANN may choose a kernel by them."""
     extent = extent_of(tensor)
     memory = tensor.as_strided((extent,), (1,)).clone() if extent else tensor.new_empty(0)
     return memory.as_strided(tensor.shape, tensor.stride())
@@ -126,7 +126,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 def kernels_of(
     program: Callable[..., Any], layout: Layout, captures: Captures, device: Device
 ) -> StaticKernels | None:
-    """What compiles static kernels for a program; None where CANN can't use them in it."""
+    """The StaticKernels of a program; None, with a warning, if CANN can't use any in it."""
     if layout.refusal:
         captures.without_kernels(f"it can't be run once more for its operators: {layout.refusal}")
         return None

@@ -1,4 +1,4 @@
-"""Operators that were added to CANN's own: kernels are compiled from their sources."""
+"""Hashes the custom operators that are installed in CANN, because kernels depend on their code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _READ_WHOLE = 1 << 20
 
 @functools.cache
 def digest() -> str:
-    """The same wherever the same operators are installed; they can't change in a process's life."""
+    """A digest of all custom operators; equal wherever the same operators are installed.
+
+    Computed once, because the operators can't change in the life of a process.
+    """
     whole = hashlib.sha256()
     for folder in config.custom_operator_folders():
         whole.update(b"folder\0")
@@ -27,7 +30,7 @@ def digest() -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Sources and descriptions by what is in them, large binaries by their size."""
+    """The size of a file, and the hash of its bytes unless the file is large (a binary)."""
     size = path.stat().st_size
     text = hashlib.sha256(path.read_bytes()).digest() if size <= _READ_WHOLE else b""
     return size.to_bytes(8, "little") + text

@@ -1,4 +1,7 @@
-"""force_eager with static kernels: a program call by call, with kernels for its shapes."""
+"""Runs a program call by call, with static kernels for each new tuple of symbolic sizes.
+
+Used for `static_kernel_compile=True` with `force_eager=True`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class WithKernels:
         sizes = tuple([inputs[i] for i in self._positions if type(inputs[i]) is int])
         if sizes not in self._seen and self._selects(sizes):
             with torch.no_grad(), self._device.current():
-                if not self._device.is_capturing():  # else for somebody else's graph: not now
+                if not self._device.is_capturing():  # or the extra run would enter that capture
                     with self._lock:
                         if sizes not in self._seen:
                             self._kernels.compile_for(inputs)

@@ -1,4 +1,4 @@
-"""The packages that this process has installed, and uses until its end."""
+"""Installs packages of kernels for this process, and removes them when the process ends."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from npugx_cache.backend.static_kernels.wanted import Wanted
 
 _OWN = "npugx-installed-"
-_AT_EXIT = 10.0  # seconds to wait for others before a process leaves what it has installed
-_YOUNG = 3600.0  # seconds: one that is just being made is not locked yet
+_AT_EXIT = 10.0  # seconds that an ending process waits for CANN's lock before it gives up
+_YOUNG = 3600.0  # seconds; a younger folder may belong to a process that has not locked it yet
 
 
 class Installed:
-    """From CANN 9.1 on in a folder of this process's own; before, in CANN's, which all share.
+    """The packages that this process uses.
 
-    There, processes that use a package hold a shared lock on its folder, and the last one to end
-    uninstalls it. One that is killed leaves it behind: CANN goes on choosing its kernels for other
-    processes, as CANN documents for a process that ends abnormally.
+    From CANN 9.1 on, each process installs packages in a folder of its own. Before CANN 9.1, all
+    processes share CANN's folder: a process that uses a package holds a shared lock on the
+    package's folder, and the last of them uninstalls the package when it ends. If that process is
+    killed, the package stays, and CANN goes on choosing its kernels for other processes, as CANN
+    documents for a process that ends abnormally.
     """
 
     def __init__(self) -> None:
@@ -49,12 +51,12 @@ class Installed:
         self._shared: dict[Path, int] = {}
 
     def has(self, wanted: Wanted) -> bool:
-        """Whether this process uses kernels for all of these operators."""
+        """Whether this process has installed kernels for all of these operators."""
         with self._lock:
             return wanted.operators.digests <= self._operators.get(wanted.surroundings, set())
 
     def install(self, packages: Packages, wanted: Wanted) -> str:
-        """Install packages and select their kernels; why not, or ""."""
+        """Install packages and select their kernels; return why that failed, or ""."""
         with self._lock:
             for name, data in packages.items():
                 digest = hashlib.sha256(data).hexdigest()
@@ -68,7 +70,8 @@ class Installed:
         return ""
 
     def _install(self, name: str, data: bytes) -> str:
-        # In a folder that nobody else can write: what runs is what was verified.
+        # In a folder that only this user can write to, so that nobody can replace the verified
+        # package before it runs.
         with tempfile.TemporaryDirectory(prefix="npugx-kernels-") as folder:
             path = Path(folder) / name
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
@@ -85,7 +88,7 @@ class Installed:
             _remove_abandoned()
             self._own, self._owner = Path(tempfile.mkdtemp(prefix=_OWN)), os.getpid()
             with contextlib.suppress(OSError):
-                # Held until the end of the process: what nobody holds was left by a killed one.
+                # Held until the process ends. A folder without a lock belongs to a killed process.
                 _try(os.open(self._own, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
             atexit.register(self._uninstall)
         return self._own
@@ -108,9 +111,10 @@ class Installed:
             return failure
 
     def _share(self, place: Path, *, only_if_used: bool = False) -> bool:
-        """Hold an installed package; tell whether that is done.
+        """Take the shared lock on an installed package; return whether this process has the lock.
 
-        only_if_used: one that nobody holds may be what is left of an installation that was killed.
+        only_if_used: refuse a package that no process holds, because it may be the remains of an
+        installation that was killed.
         """
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         if only_if_used and _try(descriptor, fcntl.LOCK_EX):
@@ -126,7 +130,7 @@ class Installed:
         return True
 
     def _uninstall(self) -> None:
-        if self._owner != os.getpid():  # a forked child of the process that uses them
+        if self._owner != os.getpid():  # a forked child must not remove its parent's packages
             return
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
@@ -158,9 +162,10 @@ def _remove_abandoned() -> None:
 
 @contextlib.contextmanager
 def _locked(home: Path, wait: float) -> Iterator[bool]:
-    """One process at a time changes what is installed in CANN's folder; False if it takes long.
+    """Lock CANN's folder, so that one process at a time installs or uninstalls there.
 
-    Raises OSError where there are no locks, as on some network file systems.
+    Yields False if the lock was not free within `wait` seconds. Raises OSError if the file system
+    has no locks, as some network file systems.
     """
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -173,7 +178,7 @@ def _locked(home: Path, wait: float) -> Iterator[bool]:
 
 
 def _try(descriptor: int, kind: int) -> bool:
-    """Whether nobody holds the lock against this; raises OSError where there are no locks."""
+    """Try to take a lock; return whether it was free. Raises OSError if there are no locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -182,7 +187,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def _place(home: Path, name: str) -> Path | None:
-    """Where a package of CANN's own folder is installed: in this release, or in one beside it."""
+    """The folder of a package in this release of CANN or in one beside it; None if not there."""
     inside = f"opp/static_kernel/ai_core/{name}"
     own = home / inside
     if (own / "uninstall.sh").is_file():

@@ -1,4 +1,4 @@
-"""Packages of kernels: self-extracting `.run` files that CANN makes, and where they are kept."""
+"""Packages of kernels (self-extracting `.run` files made by CANN), and the place to keep them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.static_kernels.wanted import Wanted
 
 Packages: TypeAlias = Mapping[str, bytes]
-"""Contents by file name: CANN installs a package under the name of its file."""
+"""Packages by file name. The name matters, because CANN installs a package under it."""
 
 
 class NoKernels(NamedTuple):
@@ -20,10 +20,10 @@ Make: TypeAlias = Callable[[], "Packages | NoKernels"]
 
 
 class Kept(Protocol):
-    """Where packages are kept for other processes."""
+    """A place that keeps packages for other processes; the store implements it."""
 
     def obtain(self, wanted: Wanted, make: Make) -> Packages | NoKernels:
-        """The packages for these operators, made only if nobody has made them yet.
+        """The packages for these operators. Calls `make` only if nobody has made them yet.
 
-        What is returned runs as a program: it must come from `make`, or from somebody trusted.
+        The packages are executed: they must come from `make`, or from a trusted source.
         """

@@ -1,4 +1,4 @@
-"""CANN's op_compiler, and other programs of CANN's, run as processes of their own."""
+"""Runs CANN's op_compiler, and the installers of its packages, as separate processes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _BUSY_TRIES = 20
 def compile_packages(
     operators: Operators, folder: Path, options: Options, device: int
 ) -> Packages | NoKernels:
-    """Have the kernels of some operators compiled. `folder` is for what lies around meanwhile."""
+    """Have CANN compile kernels for these operators. `folder` is for temporary files."""
     tool = shutil.which(NAME)
     if tool is None:
         return NoKernels(f"CANN's {NAME} is not on the PATH")
     source, out = folder / "operators", folder / "packages"
     operators.write(source)
     out.mkdir()
-    # What it leaves where it runs (kernel_meta) goes with the folder.
+    # The tool runs in `folder`, because it leaves files (kernel_meta) where it runs.
     failure = run(
         [str(Path(tool).absolute()), *_arguments(source, out, options, device)], NAME, folder
     )
@@ -83,10 +83,14 @@ def _text(value: Any) -> str:
 
 
 def run(command: Sequence[str], title: str, folder: Path | None = None) -> str:
-    """Run a program in a folder to its end, within the time allowed; why that failed, or ""."""
+    """Run a program in a folder and wait for its end; return why it failed, or "".
+
+    The program is killed, with all that it started, after NPUGX_STATIC_KERNEL_WAIT seconds.
+    """
     started, limit = time.monotonic(), config.static_kernel_wait()
     logger.debug("%s: running %s", title, command)
-    # Files, not pipes: a grandchild that outlives the program would hold those open.
+    # We read the output from a file, because a grandchild that outlives the program would keep a
+    # pipe open, and we would wait for it.
     with tempfile.TemporaryFile() as said:
         try:
             process = _start(command, said, folder)
@@ -120,7 +124,8 @@ def _start(command: Sequence[str], said: Any, folder: Path | None) -> subprocess
                 start_new_session=True,
             )
         except OSError as error:
-            # A child that another thread has just forked may still hold the file open for writing.
+            # A child that another thread has just forked may still hold the file open for writing
+            # (ETXTBSY): try again.
             if error.errno != errno.ETXTBSY or not left:
                 raise
             time.sleep(0.05)
@@ -128,7 +133,7 @@ def _start(command: Sequence[str], said: Any, folder: Path | None) -> subprocess
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a program and all that it has started."""
+    """Kill a program and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so nobody else has this number
+        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so its number is not reused
     process.wait()

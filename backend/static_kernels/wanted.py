@@ -1,4 +1,4 @@
-"""Which static kernels a program needs: its operators, and all else that a kernel depends on."""
+"""What static kernels are made for: a program's operators, and all else that kernels depend on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """CANN's descriptions of launched operators, by file name; equal ones once."""
+    """CANN's descriptions of the operators that a call launched, by file name; no duplicates."""
 
     texts: Mapping[str, bytes]
 
     @classmethod
     def dumped_in(cls, folder: Path) -> Operators:
-        """What CANN wrote: which operators it can compile, or all of them where it can't tell."""
+        """Read CANN's dump: the operators that CANN can compile; all if CANN wrote no such list."""
         found: list[Path] = []
         for ending in ("_opcompile", "_debug"):
             found = found or sorted(folder.glob(f"*{ending}"))
@@ -49,17 +49,18 @@ class Operators:
         return frozenset(hashlib.sha256(text).hexdigest() for text in self.texts.values())
 
     def words(self) -> str:
-        """For people: how many, and the first few by the names of their files."""
+        """The number of operators and their names, for people."""
         names = sorted({name.removesuffix(".json").rpartition("_")[0] for name in self.texts})
         return f"{len(self.texts)} operators: {', '.join(names)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`surroundings`, names and values, are what the kernels of an operator depend on besides.
+    """The operators that need kernels, and the `surroundings`: what else the kernels depend on.
 
-    The whole set of operators is wanted, also of those that this process has kernels for already:
-    else what is found would depend on the order in which graphs are captured.
+    `surroundings` are names and values, such as the version of CANN. `operators` includes those for
+    which this process has kernels already. Otherwise the set, and the packages that are found for
+    it, would depend on the order in which graphs are captured.
     """
 
     operators: Operators

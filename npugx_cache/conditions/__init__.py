@@ -7,6 +7,6 @@ them, `shapes` and `set_order` evaluate conditions on symbolic sizes and on sets
 failed.
 """
 
-from npugx_cache.conditions.data import Check, GuardTree, Kind, Node, Step, TensorFact
+from npugx_cache.conditions.data import Check, Conditions, Kind, Node, Step, TensorFact
 
-__all__ = ["Check", "GuardTree", "Kind", "Node", "Step", "TensorFact"]
+__all__ = ["Check", "Conditions", "Kind", "Node", "Step", "TensorFact"]

@@ -11,25 +11,14 @@ import types
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions import class_facts
-from npugx_cache.conditions.class_facts import SPECIAL
-from npugx_cache.conditions.source_facts import (
-    FUNCTION,
-    GROUP,
-    LOOKUP,
-    SPECIAL_NAMES,
-    SUBCLASS,
-    TENSOR_METHOD,
-    SourceFact,
-    hold,
-)
+from npugx_cache.conditions.source_facts import SPECIAL, group_ranks, pair_of
 from npugx_cache.events import logger
 from npugx_cache.portable import function_chain, look_up
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import guard_managers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of such a class can be set
 
@@ -141,7 +130,7 @@ class PinnedNames:
 
 # Detects between two calls that code was patched, without hashing code.
 #
-# When an entry is bound, each source fact is checked in full. From then on we compare by identity
+# Before an entry is bound, each source fact is checked in full. From then on we compare by identity
 # the names in classes and modules, the functions and the code objects that led to the fact. After a
 # patch the graph is not used; the next lookup checks the facts in full and says what changed.
 
@@ -150,47 +139,72 @@ _CODE = attrgetter("__code__")
 
 
 class Watch:
-    """Everything that led to a set of source facts. Raises `NotPortable` if a fact is not found."""
+    """Everything that led to a set of source facts. Raises `NotPortable` if a fact is not found.
 
-    def __init__(self, facts: Collection[SourceFact]) -> None:
-        functions: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
-        found_by: list[Row] = []
-        for fact in facts:
-            found_by += _found_by(fact)
-            if fact.kind == FUNCTION:
-                for function in function_chain(look_up(fact.module, fact.name)):
-                    functions[id(function)] = function, function.__code__
-        self._groups = tuple(fact for fact in facts if fact.kind == GROUP)
-        asked = [fact for fact in facts if fact.kind == SUBCLASS]
-        pairs = [class_facts.pair_of(fact.module, fact.name) for fact in asked]
-        self._classes, self._others = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
-        self._said = tuple(fact.hash == "True" for fact in asked)
-        self._names = SealedNames(found_by)
-        self._functions = tuple(function for function, _ in functions.values())
-        self._codes = tuple(code for _, code in functions.values())
+    The `watch` form of each fact's kind puts what it wants to have watched into the lists.
+    """
+
+    def __init__(self, facts: Iterable[tuple[Any, Sequence[str]]]) -> None:
+        self.names: list[Row] = []
+        self.functions: dict[int, types.FunctionType] = {}
+        self.subclasses: list[tuple[type, type, bool]] = []
+        self.asked_again: list[Callable[[], bool]] = []
+        for watch, fact in facts:
+            watch(self, *fact)
+        self._names = SealedNames(self.names)
+        self._functions = list(self.functions.values())
+        self._codes = list(map(_CODE, self._functions))
+        self._classes = [cls for cls, _, _ in self.subclasses]
+        self._others = [other for _, other, _ in self.subclasses]
+        self._said = [said for _, _, said in self.subclasses]
 
     def unchanged(self) -> bool:
         return (
             self._names.unchanged()
             and all(map(is_, map(_CODE, self._functions), self._codes))
-            and (not self._groups or hold(self._groups))
+            and (not self.asked_again or all(ask() for ask in self.asked_again))
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
 
-def _found_by(fact: SourceFact) -> Iterator[Row]:
+def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
     """The namespaces that decide what a name means, in the order they are asked."""
-    if fact.kind == TENSOR_METHOD:
-        yield from looked_up(sys.modules["torch"].Tensor, fact.name)
-    elif fact.kind == SPECIAL_NAMES:
-        for cls in getattr(look_up(fact.module, fact.name), "__mro__", ()):
-            if not is_covered_module(cls.__module__):
-                found = vars(cls)
-                yield from ((cls, name, found.get(name, ABSENT)) for name in SPECIAL)
-    elif fact.kind in (LOOKUP, FUNCTION):
-        owner, _, name = fact.name.rpartition(".")
-        holder = look_up(fact.module, owner) if owner else sys.modules[fact.module]
-        if isinstance(holder, type):
-            yield from looked_up(holder, name)
-        else:
-            yield holder, name, vars(holder).get(name, ABSENT)
+    owner, _, name = name.rpartition(".")
+    holder = look_up(module, owner) if owner else sys.modules[module]
+    if isinstance(holder, type):
+        watch.names += looked_up(holder, name)
+    else:
+        watch.names.append((holder, name, vars(holder).get(name, ABSENT)))
+
+
+def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
+    watch_name(watch, module, name)
+    chain = function_chain(look_up(module, name))
+    watch.functions.update((id(function), function) for function in chain)
+
+
+def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:
+    watch.names += looked_up(sys.modules["torch"].Tensor, name)
+
+
+def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
+    for cls in getattr(look_up(module, name), "__mro__", ()):
+        watch.names += special_names(cls)
+
+
+def watch_subclass(watch: Watch, module: str, name: str, said: str) -> None:
+    watch.subclasses.append((*pair_of(module, name), said == "True"))
+
+
+def watch_group(watch: Watch, module: str, name: str, ranks: str) -> None:
+    watch.asked_again.append(lambda: group_ranks(module, name) == ranks)
+
+
+def watch_nothing(*_: object) -> None:
+    """What the fact is about does not change while a process lives."""
+
+
+def special_names(cls: type) -> Iterator[Row]:
+    """The rows for what a class of user code defines for Python's own syntax."""
+    if not is_covered_module(cls.__module__):
+        yield from ((cls, name, vars(cls).get(name, ABSENT)) for name in SPECIAL)

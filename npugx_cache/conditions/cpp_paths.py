@@ -7,13 +7,14 @@ for some type, a guard pins the type, or the path is left to Python.
 from __future__ import annotations
 
 import sys
+import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache.conditions.code_watch import ABSENT, Row
-from npugx_cache.conditions.data import GuardTree, Step
+from npugx_cache.conditions.data import Conditions, Step
 from npugx_cache.portable import decode
 from npugx_cache.private import guard_managers
 
@@ -29,6 +30,16 @@ SEQUENCES = (list, tuple)
 REASON = ["npugx_cache"]
 """torch wants words for each guard; ours are in `explain.py`, for the full check."""
 
+_SCALARS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.layout)
+_NESTED_FUNCTIONS = 3
+_FUNCTION_PARTS = (
+    "__module__",
+    "__qualname__",
+    "__code__",
+    "__defaults__",
+    "__kwdefaults__",
+    "__closure__",
+)
 _CHILDREN = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module.__getattr__` looks, in its order."""
 
@@ -46,7 +57,7 @@ class Managers:
     """
 
     def __init__(
-        self, tree: GuardTree, values: Sequence[Any], scope: Scope, manager_type: object
+        self, tree: Conditions, values: Sequence[Any], scope: Scope, manager_type: object
     ) -> None:
         self.root = guard_managers.RootGuardManager()
         self.values = values
@@ -54,7 +65,7 @@ class Managers:
         roots = {"modules": sys.modules, "globals": scope.frame_globals}
         self.keep: list[object] = [roots]
         self.kind = manager_type
-        self._tree, self._frame_globals = tree, scope.frame_globals
+        self.tree, self._frame_globals = tree, scope.frame_globals
         self._locals = {name: (name, place) for place, name in enumerate(scope.frame_locals)}
         above = self.root.globals_dict_manager(roots, "roots", roots, manager_type)
         self._modules = self.item(above, "modules", sys.modules, "sys.modules")
@@ -69,14 +80,14 @@ class Managers:
         """The manager of a node; raises `LeftToPython`."""
         made = self._made.get(node)
         if made is None:
-            make = _MAKERS.get(self._tree.steps[node])
+            make = _MAKERS.get(self.tree.steps[node])
             if make is None:
                 raise LeftToPython("step")
-            made = self._made[node] = make(self, node, self._tree.args[node])
+            made = self._made[node] = make(self, node, self.tree.args[node])
         return made
 
     def parent(self, node: int) -> int:
-        return self._tree.parents[node]
+        return self.tree.parents[node]
 
     def pin_type(self, node: int) -> None:
         """Guard that the object has its live type, so that later accessors are right."""
@@ -91,6 +102,45 @@ class Managers:
     def guard_identity(self, manager: Manager, value: object) -> None:
         self.keep.append(value)
         manager.add_id_match_guard(id(value), REASON, None)
+
+    def pin_identity(self, node: int) -> None:
+        """Guard that it is the live object, and that its portable name stays; `LeftToPython`."""
+        manager, value = self.of(node), self.values[node]
+        if isinstance(value, types.FunctionType):
+            if not _is_pinnable(value):
+                raise LeftToPython("a function with mutable defaults or free variables")
+            self._pin_function(manager, value, str(node), set())
+        elif _is_fixed(value):
+            self.guard_identity(manager, value)
+        else:
+            raise LeftToPython("identity")
+
+    def _pin_function(
+        self, manager: Manager, function: types.FunctionType, source: str, seen: set[int]
+    ) -> None:
+        """Guard a function and all that its identity is made of, because both can be edited."""
+        self.guard_identity(manager, function)
+        if id(function) in seen:  # it is among what it carries itself; its parts are guarded there
+            return
+        seen.add(id(function))
+        for name in _FUNCTION_PARTS:
+            part, place = getattr(function, name), f"{source}.{name}"
+            holder = self.attribute(manager, name, part, place)
+            self.guard_identity(holder, part)
+            for index, element in enumerate(part if type(part) is tuple else ()):
+                child = self.element(holder, index, element, f"{place}.{index}")
+                self._pin_carried(child, element, seen)
+
+    def _pin_carried(self, manager: Manager, value: Any, seen: set[int]) -> None:
+        """Guard a default or a cell of a function, because its content can be replaced in place."""
+        if isinstance(value, types.CellType):
+            place = f"{manager.get_source()}.contents"
+            content = value.cell_contents
+            manager = self.attribute(manager, "cell_contents", content, place)
+            self.guard_identity(manager, content)
+            value = content
+        if isinstance(value, types.FunctionType):
+            self._pin_function(manager, value, manager.get_source(), seen)
 
     def instance_dict(self, node: int) -> Manager:
         """The manager of an object's `__dict__`; raises `LeftToPython` where that is no dict."""
@@ -249,3 +299,28 @@ _MAKERS: dict[int, Callable[[Managers, int, Any], Manager]] = {
     Step.KWDEFAULT: lambda made, node, k: made._special("__kwdefaults__", node, decode(k)),  # noqa: SLF001
 }
 """The other steps are left to Python: keys by position, roots found by name, sizes."""
+
+
+def _is_fixed(value: object) -> bool:
+    """Whether the portable name of an object can't change while the object lives."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type, str))
+    if type(value) is tuple:
+        return all(map(_is_fixed, value))
+    return isinstance(value, (type, types.ModuleType)) or type(value) in _SCALARS
+
+
+def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
+    """Whether a function's defaults and cells hold only fixed values and such functions."""
+    if not isinstance(value, types.FunctionType):
+        return _is_fixed(value)
+    if any(value is each for each in above):  # a wrapper that calls itself by its name
+        return True
+    if len(above) > _NESTED_FUNCTIONS or value.__kwdefaults__:
+        return False
+    try:
+        contents = [cell.cell_contents for cell in value.__closure__ or ()]
+    except ValueError:  # a cell that is not filled yet
+        return False
+    carried = (*(value.__defaults__ or ()), *contents)
+    return all(_is_pinnable(each, (*above, value)) for each in carried)

@@ -1,4 +1,4 @@
-"""GuardTree: a trie of accessors with checks at its nodes. Plain data; knows nothing of torch.
+"""Conditions: a trie of accessors with checks at its nodes. Plain data; knows nothing of torch.
 
 A node is reached from its parent by one `Step`, so a path that many guards share is walked once. A
 check compares the live value at a node with what the trace saw. The vocabulary is closed: data that
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache.conditions import set_order
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable.devices import Accelerator, renamed
-from npugx_cache.portable.texts import seal
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npugx_cache.portable import Plain
     from npugx_cache.portable.devices import Rename
@@ -60,7 +59,11 @@ class Step(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a check demands of the value at its node. The numbers are part of the format."""
+    """What a check demands. `kinds.KINDS` has one row for each, with all its forms.
+
+    Kinds from `SAME` on are about the call as a whole, not about the value at one node: such a
+    check has the node `CALL`. The numbers are part of the format.
+    """
 
     TYPE = 0  # idents[arg] names its exact type
     IDENTITY = 1  # idents[arg] names it
@@ -76,6 +79,27 @@ class Kind(IntEnum):
     KEY_SET = 11  # its keys, in any order
     NOT_NONE = 12
     ITERATOR = 13  # a tuple, range or count iterator whose remainder reduces to arg
+    SAME = 32  # the values of two nodes are one object
+    DIFFERENT = 33  # the values of these nodes are different objects
+    SHAPE = 34  # an expression over sizes and numbers (`shapes.py`)
+    ORDER = 35  # a set and the order that it must be walked in (`set_order.py`)
+    STATE = 40  # all global torch state, by name
+    THREADS = 41  # the number of intra-op threads
+    DEVICE = 42  # the accelerator that must be current: kind, index, why
+    # Source facts: arg is the module, the name, and what was recorded.
+    FUNCTION = 50  # the code of the function as it is loaded
+    FILE = 51  # all code of the name in a module's file, if no name leads to it: a lambda in a list
+    OPERATOR = 52  # the schema of a custom operator; its namespace stands for the module
+    LOOKUP = 53  # the class in which `Class.attribute` is found, or ""
+    TENSOR_METHOD = 54  # a method of torch.Tensor
+    GROUP = 55  # the ranks of a process group
+    SUBCLASS = 56  # whether the class is a subclass of another: `A < other.module:B`
+    MEMBERS = 57  # the members of an enumeration
+    SPECIAL_NAMES = 58  # what a class defines for Python's own syntax
+
+
+CALL = -1
+"""The node of a check on the call as a whole."""
 
 
 class Node(NamedTuple):
@@ -93,7 +117,7 @@ class Check(NamedTuple):
 class TensorFact(NamedTuple):
     """What a graph was specialised on for one tensor input.
 
-    `type` indexes `GuardTree.idents`; `size` and `stride` hold None where the graph is symbolic;
+    `type` indexes `Conditions.idents`; `size` and `stride` hold None where the graph is symbolic;
     `marks` are the dimension marks (`mark_dynamic`) present when it was traced.
     """
 
@@ -112,15 +136,11 @@ Rows = tuple[tuple[int, ...], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardTree:
-    """All conditions on live objects under which one traced graph may run.
+class Conditions:
+    """All conditions under which one traced graph may run.
 
-    Nodes and checks are kept as columns, which decode several times faster than rows. `aliases` are
-    pairs of nodes that must be one object; `distinct` are nodes of tensors that must be different
-    objects from each other, `separate` the same for lists, dicts and other mutable objects.
-    `shapes` are expression trees over SIZE, STRIDE and STORAGE_OFFSET nodes and number nodes (see
-    `shapes.py`), `orders` are sets with the order they must be walked in (`set_order.py`).
-    `state` is the global torch state at the trace.
+    Nodes and checks are kept as columns, which decode several times faster than rows. `idents` and
+    `tensors` are what the arguments of some checks index.
     """
 
     parents: tuple[int, ...]
@@ -129,16 +149,23 @@ class GuardTree:
     checks: Mapping[Kind, Rows]
     idents: tuple[Plain, ...]
     tensors: tuple[TensorFact, ...]
-    aliases: tuple[tuple[int, int], ...]
-    distinct: tuple[int, ...]
-    separate: tuple[int, ...]
-    shapes: tuple[Plain, ...]
-    orders: tuple[Plain, ...]
-    state: Mapping[str, Plain]
-    threads: int | None
-    """Number of intra-op threads if the traced code asked for it, else None."""
-    device: Accelerator | None = None
-    """None for a graph that touches no accelerator."""
+
+    @property
+    def state(self) -> Mapping[str, Plain]:
+        """The global torch state at the trace."""
+        (state,) = self.arguments(Kind.STATE)
+        return dict(state)
+
+    @property
+    def device(self) -> Accelerator | None:
+        """The accelerator that must be current; None for a graph that touches none."""
+        return next((Accelerator(*row) for row in self.arguments(Kind.DEVICE)), None)
+
+    def arguments(self, kind: Kind) -> tuple[Any, ...]:
+        return self.checks.get(kind, ((), ()))[1]
+
+    def plus(self, checks: Iterable[Check]) -> Conditions:
+        return replace(self, checks=columns((*self.all_checks(), *checks)))
 
     def node(self, index: int) -> Node:
         return Node(self.parents[index], _STEPS[self.steps[index]], self.args[index])
@@ -157,30 +184,18 @@ class GuardTree:
                 node = self.parents[node]  # noqa: PLW2901 - walks up
         return sorted(found)
 
-    def placed(self, device: Accelerator | None, rename: Rename) -> GuardTree:
+    def placed(self, device: Accelerator | None, rename: Rename) -> Conditions:
         """The same conditions, with `device` as the current device and its name filled in."""
-        nodes, args = self.checks.get(Kind.EQUALS, ((), ()))
-        equals = {Kind.EQUALS: (nodes, tuple(renamed(arg, rename) for arg in args))}
-        default = self.state.get("default_device")
-        return replace(
-            self,
-            checks={**self.checks, **(equals if nodes else {})},
-            tensors=tuple(fact._replace(device=rename(fact.device)) for fact in self.tensors),
-            state={**self.state, **({"default_device": rename(default)} if default else {})},
-            device=device,
-        )
-
-    def sealed(self, known: Container[object]) -> GuardTree:
-        """These conditions as they are stored: without the texts that are only compared.
-
-        `known` texts stay. So do names, keys that lead to a value, and members that are looked for.
-        """
-        checks = {
-            kind: (nodes, tuple(seal(arg, known) for arg in args) if kind in _COMPARED else args)
-            for kind, (nodes, args) in self.checks.items()
-        }
-        sets = tuple(set_order.sealed(condition, known) for condition in self.orders)
-        return replace(self, checks=checks, orders=sets)
+        checks = dict(self.checks)
+        if Kind.EQUALS in checks:
+            nodes, args = checks[Kind.EQUALS]
+            checks[Kind.EQUALS] = nodes, tuple(renamed(arg, rename) for arg in args)
+        if default := self.state.get("default_device"):
+            checks[Kind.STATE] = (CALL,), ({**self.state, "default_device": rename(default)},)
+        if device is not None:
+            checks[Kind.DEVICE] = (CALL,), ([device.kind, device.index, device.why],)
+        tensors = tuple(fact._replace(device=rename(fact.device)) for fact in self.tensors)
+        return replace(self, checks=checks, tensors=tensors)
 
     def to_plain(self) -> dict[str, Plain]:
         return {
@@ -190,18 +205,10 @@ class GuardTree:
             "checks": [[int(kind), *map(list, rows)] for kind, rows in self.checks.items()],
             "idents": list(self.idents),
             "tensors": [list(t) for t in self.tensors],
-            "aliases": [list(pair) for pair in self.aliases],
-            "distinct": list(self.distinct),
-            "separate": list(self.separate),
-            "shapes": list(self.shapes),
-            "orders": list(self.orders),
-            "state": dict(self.state),
-            "threads": self.threads,
-            "device": self.device and [self.device.kind, self.device.index, self.device.why],
         }
 
     @classmethod
-    def from_plain(cls, data: Any) -> GuardTree:
+    def from_plain(cls, data: Any) -> Conditions:
         """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
         try:
             tree = cls(
@@ -213,14 +220,6 @@ class GuardTree:
                 },
                 idents=tuple(data["idents"]),
                 tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
-                aliases=tuple((int(a), int(b)) for a, b in data["aliases"]),
-                distinct=tuple(map(int, data["distinct"])),
-                separate=tuple(map(int, data["separate"])),
-                shapes=tuple(data["shapes"]),
-                orders=tuple(data["orders"]),
-                state=dict(data["state"]),
-                threads=data["threads"],
-                device=None if data["device"] is None else Accelerator(*data["device"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"guard tree: {error!r}") from error
@@ -228,20 +227,36 @@ class GuardTree:
         return tree
 
 
-_COMPARED = frozenset({Kind.EQUALS, Kind.KEYS, Kind.KEY_SET})
 _STEPS = {int(step): step for step in Step}
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-def _validate(tree: GuardTree) -> None:
+def _validate(tree: Conditions) -> None:
     count = len(tree.parents)
     if not len(tree.steps) == len(tree.args) == count or not set(tree.steps) <= _STEPS.keys():
         raise CorruptEntry("guard tree: malformed nodes")
     if any(not -1 <= parent < index for index, parent in enumerate(tree.parents)):
         raise CorruptEntry("guard tree: a node before its parent")
-    for nodes, args in tree.checks.values():
-        if len(nodes) != len(args) or (nodes and not 0 <= min(nodes) <= max(nodes) < count):
+    for kind, (nodes, args) in tree.checks.items():
+        first, last = (0, count) if kind < Kind.SAME else (CALL, CALL + 1)
+        if len(nodes) != len(args) or (nodes and not first <= min(nodes) <= max(nodes) < last):
             raise CorruptEntry("guard tree: malformed checks")
+        fields = [*map(type, chain.from_iterable(args))] if kind >= Kind.FUNCTION else []
+        if fields and (len(fields) != 3 * len(args) or set(fields) != {str}):
+            raise CorruptEntry("guard tree: malformed source facts")
+    if len(tree.arguments(Kind.STATE)) != 1:
+        raise CorruptEntry("guard tree: no global torch state")
+
+
+def columns(checks: Iterable[Check]) -> dict[Kind, Rows]:
+    """Checks as a tree keeps them: those at nodes first, because others rely on their types."""
+    found: dict[Kind, list[Check]] = {}
+    for check in checks:
+        found.setdefault(check.kind, []).append(check)
+    return {
+        kind: (tuple(c.node for c in found[kind]), tuple(c.arg for c in found[kind]))
+        for kind in sorted(found, key=lambda kind: kind >= Kind.SAME)
+    }
 
 
 def _tensor_fact(row: list[Any]) -> TensorFact:

@@ -7,10 +7,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
-from npugx_cache.conditions.data import GuardTree, Node, Step
+from npugx_cache.conditions.data import Conditions, Node, Step
 from npugx_cache.portable import NotPortable, decode, ordered_keys, resolve
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Mapping, Sequence
 
     from npugx_cache.portable import Plain
@@ -20,16 +21,21 @@ class Scope:
     """Where the roots of a guard tree are looked up for one call.
 
     `frame_locals` are the bound arguments and the contents of the free variables;
-    `frame_globals` is the global dict of the module that defines the traced function.
+    `frame_globals` is the global dict of the module that defines the traced function; `code` is the
+    code that the function has now, `switches` are torch's (`key.environment.call_state`).
     """
 
-    __slots__ = ("frame_globals", "frame_locals")
+    __slots__ = ("code", "frame_globals", "frame_locals", "switches")
 
     def __init__(
-        self, frame_locals: Mapping[str, object], frame_globals: Mapping[str, Any]
+        self,
+        frame_locals: Mapping[str, object],
+        frame_globals: Mapping[str, Any],
+        code: types.CodeType | None = None,
+        switches: tuple[object, ...] = (),
     ) -> None:
-        self.frame_locals = frame_locals
-        self.frame_globals = frame_globals
+        self.frame_locals, self.frame_globals = frame_locals, frame_globals
+        self.code, self.switches = code, switches
 
 
 class Unreachable(Exception):
@@ -50,7 +56,7 @@ def prepare(node: Node) -> Prepared:
     return node.parent, int(node.step), _argument(int(node.step), node.arg)
 
 
-def plan(tree: GuardTree) -> tuple[Prepared, ...]:
+def plan(tree: Conditions) -> tuple[Prepared, ...]:
     args = [
         arg if type(arg) is not list else _argument(step, arg)
         for step, arg in zip(tree.steps, tree.args, strict=True)

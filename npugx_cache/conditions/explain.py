@@ -1,15 +1,14 @@
-"""Prints guards: as Python for `readable`, and as a reason for a miss. Does not import torch."""
+"""Names the nodes and values of a guard tree for people. Does not import torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions import set_order, shapes
-from npugx_cache.conditions.data import Check, GuardTree, Kind, Step, TensorFact
-from npugx_cache.portable import describe, encode, expression, seal
+from npugx_cache.conditions.data import CALL, Conditions, Kind, Step, TensorFact
+from npugx_cache.portable import describe, encode, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container
 
     from npugx_cache.portable import Plain
 
@@ -23,16 +22,19 @@ class Wording:
     be a password. `known` is called only when there is a text to show.
     """
 
-    def __init__(self, tree: GuardTree, known: Callable[[], Container[object]] = frozenset) -> None:
+    def __init__(
+        self, tree: Conditions, known: Callable[[], Container[object]] = frozenset
+    ) -> None:
         self._tree, self._known = tree, known
         self._paths: dict[int, str] = {}
 
     def path(self, node: int) -> str:
+        if node == CALL:
+            return ""
         known = self._paths.get(node)
         if known is None:
             parent, step, arg = self._tree.node(node)
-            base = self.path(parent) if parent >= 0 else ""
-            known = self._paths[node] = _PATHS[step](base, arg)
+            known = self._paths[node] = _PATHS[step](self.path(parent), arg)
         return known
 
     def origin(self, node: int) -> str:
@@ -40,73 +42,32 @@ class Wording:
         facts, args = self._tree.checks.get(Kind.TENSOR, ((), ()))
         if node not in facts:
             return self.path(node)
-        return f"{self.path(node)}: {_tensor_words(self._tree, args[facts.index(node)])}"
-
-    def failure(self, check: Check, live: object) -> str:
-        """What a check expected and what it found."""
-        path = self.path(check.node)
-        if check.kind == Kind.TENSOR:
-            return f"{path}: {self._tensor_difference(check.arg, live)}"
-        if check.kind == Kind.TYPE:
-            expected = describe(self._tree.idents[check.arg])
-            return f"type({path}) was {expected}, is {_type_name(live)}"
-        if check.kind == Kind.IDENTITY:
-            return f"{path} was {describe(self._tree.idents[check.arg])}, is {self._live(live)}"
-        if check.kind == Kind.EQUALS:
-            return f"{path} was {describe(check.arg)}, is {self._live(live)}"
-        if check.kind == Kind.LENGTH:
-            size = len(live) if hasattr(live, "__len__") else "without a length"
-            return f"len({path}) was {check.arg}, is {size}"
-        return f"no longer true: {self.as_python(check)}"
+        return f"{self.path(node)}: {self.tensor(args[facts.index(node)])}"
 
     def shown(self, data: Plain) -> str:
         """Encoded live data, in words."""
         return describe(seal(data, self._known()))[:_MAX_VALUE]
 
-    def _live(self, value: object) -> str:
+    def live(self, value: object) -> str:
         try:
             return self.shown(encode(value))
         except Exception:  # noqa: BLE001 - user code (properties, __repr__) raises anything
-            return f"an object of type {_type_name(value)}"
+            return f"an object of type {type_name(value)}"
 
-    def _tensor_difference(self, index: int, live: object) -> str:
-        fact: TensorFact = self._tree.tensors[index]
-        if not hasattr(live, "dtype") or not hasattr(live, "stride"):
-            return f"was a tensor, is {self._live(live)}"
-        return _differences(self._tree, fact, live)
+    def ident(self, index: int) -> str:
+        return describe(self._tree.idents[index])
 
-    def as_python(self, check: Check) -> str:
-        """The check as an expression, for people to read."""
-        path, arg = self.path(check.node), check.arg
-        if check.kind == Kind.TYPE:
-            return f"type({path}) is {describe(self._tree.idents[arg])}"
-        if check.kind == Kind.IDENTITY:
-            return f"{path} is {describe(self._tree.idents[arg])}"
-        if check.kind == Kind.TENSOR:
-            return f"check_tensor({path}, {_tensor_words(self._tree, arg)})"
-        return _EXPRESSIONS[check.kind](path, arg)
+    def fact(self, index: int) -> TensorFact:
+        return self._tree.tensors[index]
 
-    def lines(self) -> Iterator[str]:
-        """All conditions of the tree, one line each."""
-        tree = self._tree
-        for name, value in sorted(tree.state.items()):
-            yield f"torch_state[{name!r}] == {value!r}"
-        if tree.device is not None and tree.device.index is not None:
-            yield f"current_device() == {tree.device.name!r}  # {tree.device.why}".rstrip("# ")
-        if tree.threads is not None:
-            yield f"torch.get_num_threads() == {tree.threads}"
-        for check in tree.all_checks():
-            yield self.as_python(check)
-        for a, b in tree.aliases:
-            yield f"{self.path(a)} is {self.path(b)}"
-        if len(tree.distinct) > 1:
-            yield f"all_distinct({', '.join(map(self.path, tree.distinct))})"
-        if len(tree.separate) > 1:
-            yield f"all_distinct({', '.join(map(self.path, tree.separate))})"
-        for condition in tree.shapes:
-            yield shapes.wording(condition, self.path)
-        for condition in tree.orders:
-            yield set_order.as_python(condition, self.path)
+    def tensor(self, index: int) -> str:
+        """What a guarded tensor must be."""
+        fact = self.fact(index)
+        size = ", ".join("*" if n is None else str(n) for n in fact.size)
+        stride = ", ".join("*" if n is None else str(n) for n in fact.stride)
+        grad = ", requires_grad" if fact.requires_grad else ""
+        kind = self.ident(fact.type)
+        return f"{kind}, {fact.dtype}[{size}], stride=({stride}), {fact.device}{grad}"
 
 
 _PATHS: dict[Step, Callable[[str, Any], str]] = {
@@ -140,33 +101,13 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.NUMBER: lambda base, _: f"{base}.item()",
 }
 
-_EXPRESSIONS: dict[Kind, Callable[[str, Any], str]] = {
-    Kind.EQUALS: lambda path, a: f"{path} == {expression(a)}",
-    Kind.LENGTH: lambda path, a: f"len({path}) == {a}",
-    Kind.ABSENT_ATTR: lambda path, a: f"{a!r} not in {path}.__dict__",
-    Kind.HAS_ATTR: lambda path, a: f"hasattr({path}, {a!r})",
-    Kind.LACKS_ATTR: lambda path, a: f"not hasattr({path}, {a!r})",
-    Kind.CONTAINS: lambda path, a: f"{describe(a)} in {path}",
-    Kind.NOT_CONTAINS: lambda path, a: f"{describe(a)} not in {path}",
-    Kind.KEYS: lambda path, a: f"list({path}) == {expression(a)}",
-    Kind.KEY_SET: lambda path, a: f"set({path}) == {expression(a)}",
-    Kind.NOT_NONE: lambda path, _: f"{path} is not None",
-    Kind.ITERATOR: lambda path, a: f"remaining({path}) == {describe(a)}",
-}
 
-
-def _tensor_words(tree: GuardTree, index: int) -> str:
-    fact = tree.tensors[index]
-    size = ", ".join("*" if n is None else str(n) for n in fact.size)
-    stride = ", ".join("*" if n is None else str(n) for n in fact.stride)
-    grad = ", requires_grad" if fact.requires_grad else ""
-    kind = describe(tree.idents[fact.type])
-    return f"{kind}, {fact.dtype}[{size}], stride=({stride}), {fact.device}{grad}"
-
-
-def _differences(tree: GuardTree, fact: TensorFact, live: Any) -> str:
+def tensor_difference(words: Wording, index: int, live: Any) -> str:
+    fact = words.fact(index)
+    if not hasattr(live, "dtype") or not hasattr(live, "stride"):
+        return f"was a tensor, is {words.live(live)}"
     found = {
-        "type": (describe(tree.idents[fact.type]), _type_name(live)),
+        "type": (words.ident(fact.type), type_name(live)),
         "dtype": (fact.dtype, str(live.dtype).removeprefix("torch.")),
         "device": (fact.device, str(getattr(live, "device", None))),
         "requires_grad": (fact.requires_grad, getattr(live, "requires_grad", None)),
@@ -184,5 +125,5 @@ def _masked(want: tuple[int | None, ...], have: tuple[int, ...]) -> tuple[object
     return (have, have) if same else (want, have)
 
 
-def _type_name(live: object) -> str:
+def type_name(live: object) -> str:
     return f"{type(live).__module__}.{type(live).__qualname__}"

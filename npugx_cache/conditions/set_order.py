@@ -188,21 +188,12 @@ def as_python(condition: Plain, name: Callable[[int], str]) -> str:
     return f"list({wording(made, name)}) == {expression(['list', expected])}"
 
 
-def failures(
-    conditions: Sequence[Plain], values: Sequence[Any], missing: object, words: Wording
-) -> Iterator[str]:
-    """Why conditions don't hold. Conditions on nodes whose value is `missing` are left out."""
-    for condition in conditions:
-        if any(values[node] is missing for node in nodes_in(condition)):
-            continue
-        made, expected = condition
-        try:
-            found = order(made, values)
-        except Exception as error:  # noqa: BLE001 - user code raises anything
-            now = f"can't be told: {error}"
-        else:
-            if same(found, expected):
-                continue
-            now = f"is {words.shown(['list', found])}"
-        was = describe(["list", expected])
-        yield f"{wording(made, words.path)}: the order of the set was {was}, {now}"
+def failure(condition: Plain, values: Sequence[Any], words: Wording) -> str:
+    """Why a condition does not hold."""
+    made, expected = condition
+    try:
+        now = f"is {words.shown(['list', order(made, values)])}"
+    except Exception as error:  # noqa: BLE001 - user code raises anything
+        now = f"can't be told: {error}"
+    was = describe(["list", expected])
+    return f"{wording(made, words.path)}: the order of the set was {was}, {now}"

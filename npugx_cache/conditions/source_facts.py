@@ -1,24 +1,27 @@
 """Source facts: the Python code that a trace went through, in a form that a restore can re-check.
 
-A guard tree says nothing about code, because Dynamo inlines a helper and forgets its text. Each
-fact names one piece of code and its hash. A check of the fact hashes the code that is loaded now,
-so it sees an edit, another version of a package, and a function that was patched at run time. Code
-of torch and of Python has no facts, because their versions are in the key.
+Guards say nothing about code, because Dynamo inlines a helper and forgets its text. A fact names
+one piece of code, or one answer of a class that Dynamo made a constant, and records what was found
+under the name. The check of a fact looks at what is loaded now, so it sees an edit, another version
+of a package, and a function that was patched at run time. Code of torch and of Python has no facts,
+because their versions are in the key.
+
+A fact is a condition (`data.Check`) on the call as a whole; its argument is the module, the name
+and what was recorded. Classes that no name leads to have no facts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import enum
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions import class_facts
+from npugx_cache.conditions.data import CALL, Check, Kind
 from npugx_cache.portable import (
     NotPortable,
-    Plain,
     code_hash,
     contents,
     digest,
@@ -32,87 +35,162 @@ from npugx_cache.portable import (
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-FUNCTION = "function"
-FILE = "file"
-OPERATOR = "operator"
-LOOKUP = "lookup"
-TENSOR_METHOD = "tensor method"
-GROUP = "process group"
-SUBCLASS = "subclass"
-MEMBERS = "members"
-SPECIAL_NAMES = "special names"
+    from npugx_cache.conditions.data import Conditions
 
 
-class SourceFact(NamedTuple):
-    """`name` in `module` had this `hash`.
-
-    kind FUNCTION: the code of module.name as it is loaded. FILE: all code objects of that qualname
-    in the module's source file, for code that no name leads to (a lambda in a list). OPERATOR: the
-    schema of the custom operator `name`; `module` is its namespace. LOOKUP: the class in which
-    `Class.attribute` is found, or "". TENSOR_METHOD: the method `name` of torch.Tensor.
-    SUBCLASS, MEMBERS and SPECIAL_NAMES: see `class_facts`.
-    GROUP: the ranks of the process group `name`: their number is folded into the sizes of a graph,
-    and the name may have been found by them.
-    """
-
-    kind: str
-    module: str
-    name: str
-    hash: str
+def fact(kind: Kind, found: Callable[[str, str], str], module: str, name: str) -> Check:
+    """The fact that is true now; raises `NotPortable`. `found` is what the kind records."""
+    return Check(CALL, kind, (module, name, found(module, name)))
 
 
-def failures(facts: Iterable[SourceFact]) -> Iterator[str]:
-    """Facts that no longer hold, in words."""
-    for fact in facts:
-        try:
-            now = _HASHES[fact.kind](fact.module, fact.name)
-        except NotPortable as error:
-            yield f"source of {fact.module}.{fact.name} can't be checked: {error}"
-        else:
-            if now != fact.hash:
-                yield f"{_WORDS.get(fact.kind, 'source of')} {fact.module}.{fact.name} changed"
-
-
-def hold(facts: Iterable[SourceFact]) -> bool:
-    return next(failures(facts), None) is None
-
-
-def texts(facts: Iterable[SourceFact], code: types.CodeType) -> frozenset[str | bytes]:
-    """The texts that stand in this code and in that of the functions, as it is loaded now."""
+def texts(conditions: Conditions, code: types.CodeType) -> frozenset[str | bytes]:
+    """The texts in this code and in that of the functions of the facts, as it is loaded now."""
     codes = [code]
-    for fact in facts:
-        if fact.kind == FUNCTION:
-            with contextlib.suppress(NotPortable):
-                chain = function_chain(look_up(fact.module, fact.name))
-                codes += [function.__code__ for function in chain]
+    for module, name, _ in conditions.arguments(Kind.FUNCTION):
+        with contextlib.suppress(NotPortable):
+            codes += [function.__code__ for function in function_chain(look_up(module, name))]
     return texts_in(codes)
 
 
-def to_plain(facts: Iterable[SourceFact]) -> list[Plain]:
-    return [list(fact) for fact in facts]
+# --- facts of the live process
 
 
-def from_plain(rows: Any) -> tuple[SourceFact, ...]:
-    facts = tuple(map(SourceFact._make, rows))  # raises TypeError for another number of fields
-    if not {str}.issuperset(map(type, itertools.chain.from_iterable(facts))):
-        raise ValueError("a field of a source fact is no str")
-    if unknown := {fact.kind for fact in facts} - _HASHES.keys():
-        raise ValueError(f"unknown kinds of source facts: {sorted(unknown)}")
-    return facts
+def operator_fact(namespace: str, name: str, overload: str) -> Check:
+    return fact(Kind.OPERATOR, operator_schema, namespace, f"{name}.{overload}")
 
 
-def operator_fact(namespace: str, name: str, overload: str) -> SourceFact:
-    full = f"{name}.{overload}"
-    return SourceFact(OPERATOR, namespace, full, _operator_schema(namespace, full))
+def group_fact(name: str) -> Check:
+    """The ranks of a process group: their number is folded into the sizes of a graph."""
+    return fact(Kind.GROUP, group_ranks, "torch.distributed", name)
 
 
-def group_fact(name: str) -> SourceFact:
-    return SourceFact(GROUP, "torch.distributed", name, _group_ranks("", name))
+def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
+    """Where attributes of guarded objects are found."""
+    rows = ((cls, f".{name}") for cls, name in set(lookups))
+    return tuple(sorted(_of_classes(Kind.LOOKUP, provider, rows)))
 
 
-def _group_ranks(_: str, name: str) -> str:
+def class_facts_of(
+    pairs: Iterable[tuple[type, type]], enums: Iterable[type], met: Iterable[type]
+) -> tuple[Check, ...]:
+    """What was asked of pairs of classes, members of enumerations, special names of those met.
+
+    A `__bool__` or an `__init__` that a class gets later changes what was traced, and nothing else
+    tells.
+    """
+    named = ((cls, other) for cls, other in pairs if _has_name(other))
+    asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
+    edited = ((cls, "") for cls in enums if not is_covered_module(cls.__module__))
+    facts = [
+        *_of_classes(Kind.SUBCLASS, is_subclass, asked),
+        *_of_classes(Kind.MEMBERS, members_hash, edited),
+        *_of_classes(Kind.SPECIAL_NAMES, special_hash, ((cls, "") for cls in met)),
+    ]
+    return tuple(sorted(facts))
+
+
+def _of_classes(
+    kind: Kind, found: Callable[[str, str], str], rows: Iterable[tuple[type, str]]
+) -> Iterator[Check]:
+    """Facts about classes; each row has a class, and what follows its name in that of the fact."""
+    for cls, rest in rows:
+        with contextlib.suppress(NotPortable):
+            if _has_name(cls):
+                yield fact(kind, found, cls.__module__, cls.__qualname__ + rest)
+
+
+def _has_name(cls: type) -> bool:
+    try:
+        return look_up(cls.__module__, cls.__qualname__) is cls
+    except NotPortable:
+        return False
+
+
+def tensor_method_facts(names: Iterable[str]) -> tuple[Check, ...]:
+    return tuple(
+        fact(Kind.TENSOR_METHOD, tensor_method, "torch.Tensor", name) for name in sorted(names)
+    )
+
+
+# --- what a name stands for now; raises `NotPortable` for one that is gone
+
+
+def function_hash(module: str, name: str) -> str:
+    chain = function_chain(look_up(module, name))
+    if not chain:
+        raise NotPortable(f"{module}.{name} is not a Python function")
+    return digest(map(_hash_of, chain))[:32]
+
+
+def _hash_of(function: types.FunctionType) -> str:
+    """Code and defaults: a default that Dynamo folded into the graph has no guard of its own."""
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return code_hash(function.__code__) + "".join(map(_default_text, defaults))
+
+
+def _default_text(value: object) -> str:
+    try:
+        return repr(encode(value))
+    except NotPortable:
+        return type(value).__qualname__
+
+
+def provider(module: str, full: str) -> str:
+    """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
+
+    With the name of the function in it, which a library may have made (`_replace` of a namedtuple);
+    for one of torch also its code.
+    """
+    qualname, _, name = full.rpartition(".")
+    for cls in getattr(look_up(module, qualname), "__mro__", ()):
+        if name in vars(cls):
+            found = vars(cls)[name]
+            kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
+            made = made_by(found) if kind else ""
+            member = unwrap(found)
+            covered = is_covered_module(cls.__module__)
+            code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
+            return f"{cls.__module__}.{cls.__qualname__} {kind} {made} {code if covered else ''}"
+    return ""
+
+
+def tensor_method(_: str, name: str) -> str:
+    import torch
+
+    return repr(identity(getattr(torch.Tensor, name)))
+
+
+def file_hash(module: str, qualname: str) -> str:
+    """Hashes of all code objects of that qualname in the module's source file; "" if none."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if not path:
+        return ""
+    try:
+        whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return ",".join(sorted({code_hash(code)[:16] for code in _all_code(whole, qualname)}))
+
+
+def _all_code(code: types.CodeType, qualname: str) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            if constant.co_qualname == qualname:
+                yield constant
+            yield from _all_code(constant, qualname)
+
+
+def operator_schema(namespace: str, name: str) -> str:
+    from npugx_cache.portable import resolve_op
+    from npugx_cache.private.runtime import schema_text
+
+    base, _, overload = name.partition(".")
+    return schema_text(resolve_op(namespace, base, overload))
+
+
+def group_ranks(_: str, name: str) -> str:
     from npugx_cache.private import process_groups
 
     group = process_groups.find(name)
@@ -121,34 +199,79 @@ def _group_ranks(_: str, name: str) -> str:
     return f"ranks {process_groups.facts_of(group)[-1]}"
 
 
-def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[SourceFact, ...]:
-    """Where attributes of guarded objects are found; classes that no name leads to are left out."""
-    facts = set()
-    for cls, name in set(lookups):
-        module, full = cls.__module__, f"{cls.__qualname__}.{name}"
-        try:
-            if look_up(module, cls.__qualname__) is cls:
-                facts.add(SourceFact(LOOKUP, module, full, _provider(module, full)))
-        except NotPortable:
-            continue
-    return tuple(sorted(facts))
+def pair_of(module: str, name: str) -> tuple[Any, Any]:
+    """The classes that such a name is about; raises `NotPortable`."""
+    qualname, _, other = name.partition(" < ")
+    other_module, _, other_name = other.partition(":")
+    return look_up(module, qualname), look_up(other_module, other_name)
 
 
-def class_facts_of(
-    pairs: Iterable[tuple[type, type]], enums: Iterable[type], met: Iterable[type]
-) -> tuple[SourceFact, ...]:
-    """What was asked of pairs of classes, members of enumerations, special names of those met."""
-    facts = [SourceFact(SUBCLASS, *row) for row in class_facts.subclasses(pairs)]
-    facts += [SourceFact(MEMBERS, *row) for row in class_facts.members(enums)]
-    facts += [SourceFact(SPECIAL_NAMES, *row) for row in class_facts.special_names(met)]
-    return tuple(sorted(facts))
+def is_subclass(module: str, name: str) -> str:
+    try:
+        return str(issubclass(*pair_of(module, name)))
+    except TypeError:  # what has this name now is no class
+        return ""
 
 
-def tensor_method_facts(names: Iterable[str]) -> tuple[SourceFact, ...]:
-    return tuple(
-        SourceFact(TENSOR_METHOD, "torch.Tensor", name, _tensor_method("torch.Tensor", name))
-        for name in sorted(names)
+def members_hash(module: str, name: str) -> str:
+    """Of the names and values of an enumeration's members, in their order."""
+    cls: Any = look_up(module, name)
+    if not isinstance(cls, enum.EnumMeta):
+        return ""
+    named: dict[str, Any] = dict(cls.__members__)
+    return digest(f"{each}={_value_text(member)}" for each, member in named.items())
+
+
+def special_hash(module: str, name: str) -> str:
+    """Of the classes in the MRO, and the special names that those of user code define.
+
+    With what stands under them: one that a library makes, as `functools.total_ordering` does, may
+    be replaced by the user's.
+    """
+    parts = []
+    for cls in getattr(look_up(module, name), "__mro__", ()):
+        space = vars(cls)
+        names = () if is_covered_module(cls.__module__) else sorted(SPECIAL & space.keys())
+        defined = (f"{each}={made_by(space[each])}" for each in names)
+        parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
+    return digest(parts)[:32]
+
+
+def made_by(member: Any) -> str:
+    """The qualified name in the source of the function that a member is or wraps, or its type."""
+    code = getattr(unwrap(member), "__code__", None)
+    return code.co_qualname if code is not None else type(member).__name__
+
+
+_OPERATORS = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
+    *("lshift", "rshift", "and", "xor", "or"),
+)
+SPECIAL = frozenset(
+    f"__{name}__"
+    for name in (
+        *(f"{side}{name}" for name in _OPERATORS for side in ("", "r", "i")),
+        *("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "index"),
+        *("int", "float", "complex", "bool", "len", "hash", "str", "repr", "format"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "contains", "iter", "next", "reversed"),
+        *("getitem", "setitem", "delitem", "missing", "length_hint", "class_getitem"),
+        *("new", "init", "post_init", "call", "enter", "exit", "copy", "deepcopy"),
+        *("reduce", "reduce_ex", "getstate", "setstate", "getnewargs", "getnewargs_ex"),
+        *("getattr", "getattribute", "setattr", "delattr", "get", "set", "delete"),
+        *("instancecheck", "subclasscheck", "torch_function"),
     )
+)
+"""Names that Python or torch looks up in a class by itself."""
+
+
+def _value_text(member: Any) -> str:
+    try:
+        return repr(encode(member.value))
+    except NotPortable:
+        return type(member.value).__qualname__
+
+
+# --- all that a function can reach, for keys
 
 
 def reachable_functions(function: types.FunctionType) -> list[types.FunctionType]:
@@ -185,101 +308,3 @@ def names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from names_in(constant)
-
-
-# --- hashes of code that was found again
-
-
-def function_hash(module: str, name: str) -> str:
-    chain = function_chain(look_up(module, name))
-    if not chain:
-        raise NotPortable(f"{module}.{name} is not a Python function")
-    return digest(map(_hash_of, chain))[:32]
-
-
-def _hash_of(function: types.FunctionType) -> str:
-    """Code and defaults: a default that Dynamo folded into the graph has no guard of its own."""
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return code_hash(function.__code__) + "".join(map(_default_text, defaults))
-
-
-def _default_text(value: object) -> str:
-    try:
-        return repr(encode(value))
-    except NotPortable:
-        return type(value).__qualname__
-
-
-def _provider(module: str, full: str) -> str:
-    """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
-
-    With the name of the function in it, which a library may have made (`_replace` of a namedtuple);
-    for one of torch also its code.
-    """
-    qualname, _, name = full.rpartition(".")
-    for cls in getattr(look_up(module, qualname), "__mro__", ()):
-        if name in vars(cls):
-            found = vars(cls)[name]
-            kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
-            made = class_facts.made_by(found) if kind else ""
-            member = unwrap(found)
-            covered = is_covered_module(cls.__module__)
-            code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
-            return f"{cls.__module__}.{cls.__qualname__} {kind} {made} {code if covered else ''}"
-    return ""
-
-
-def _tensor_method(_: str, name: str) -> str:
-    import torch
-
-    return repr(identity(getattr(torch.Tensor, name)))
-
-
-def file_hash(module: str, qualname: str) -> str:
-    """Hashes of all code objects of that qualname in the module's source file; "" if none."""
-    path = getattr(sys.modules.get(module), "__file__", None)
-    if not path:
-        return ""
-    try:
-        whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    return ",".join(sorted({code_hash(code)[:16] for code in _all_code(whole, qualname)}))
-
-
-def _all_code(code: types.CodeType, qualname: str) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            if constant.co_qualname == qualname:
-                yield constant
-            yield from _all_code(constant, qualname)
-
-
-def _operator_schema(namespace: str, name: str) -> str:
-    from npugx_cache.portable import resolve_op
-    from npugx_cache.private.runtime import schema_text
-
-    base, _, overload = name.partition(".")
-    return schema_text(resolve_op(namespace, base, overload))
-
-
-_HASHES = {
-    FUNCTION: function_hash,
-    FILE: file_hash,
-    OPERATOR: _operator_schema,
-    LOOKUP: _provider,
-    TENSOR_METHOD: _tensor_method,
-    GROUP: _group_ranks,
-    SUBCLASS: class_facts.is_subclass,
-    MEMBERS: class_facts.members_hash,
-    SPECIAL_NAMES: class_facts.special_hash,
-}
-_WORDS = {
-    OPERATOR: "schema of operator",
-    LOOKUP: "where to find",
-    TENSOR_METHOD: "code of",
-    GROUP: "ranks of process group",
-    SUBCLASS: "the answer to",
-    MEMBERS: "a member of",
-    SPECIAL_NAMES: "the special methods of",
-}

@@ -2,7 +2,7 @@
 
 | blob       | content                                                              | read by |
 |------------|----------------------------------------------------------------------|---------|
-| conditions | guard tree and source facts, msgpack                                 | restore |
+| conditions | when the graph may run, msgpack                                      | restore |
 | bindings   | caller frame, compiled program text, names of operators, msgpack     | restore |
 | constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
 | sizes      | what Dynamo knew of sizes after the trace, msgpack                   | a miss  |
@@ -20,7 +20,7 @@ import msgpack
 
 from npugx_cache.backend.capture.layout import Layout
 from npugx_cache.backend.program import Constant, Operator, Program
-from npugx_cache.conditions import GuardTree, source_facts
+from npugx_cache.conditions import Conditions
 from npugx_cache.entry.frame import Frame, as_bytes
 from npugx_cache.errors import CorruptEntry
 
@@ -40,28 +40,6 @@ READABLE = "readable"
 
 _MAX_BYTES = 1 << 30
 _MAX_ITEMS = 1 << 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """When the entry may run."""
-
-    guards: GuardTree
-    facts: tuple[source_facts.SourceFact, ...]
-
-    def pack(self) -> bytes:
-        data = {"guards": self.guards.to_plain(), "facts": source_facts.to_plain(self.facts)}
-        return _pack(data)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Conditions:
-        """Raises `CorruptEntry`."""
-        plain = _unpack(data)
-        try:
-            facts = source_facts.from_plain(plain["facts"])
-            return cls(guards=GuardTree.from_plain(plain["guards"]), facts=facts)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptEntry(f"conditions: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +121,7 @@ class Artifact:
 
     def to_blobs(self) -> dict[str, bytes]:
         blobs = {
-            CONDITIONS: self.conditions.pack(),
+            CONDITIONS: pack_conditions(self.conditions),
             BINDINGS: self.bindings.pack(),
             READABLE: self.readable.encode(),
         }
@@ -156,6 +134,15 @@ class Artifact:
         if self.constants is not None:
             blobs[CONSTANTS] = self.constants
         return blobs
+
+
+def pack_conditions(conditions: Conditions) -> bytes:
+    return _pack(conditions.to_plain())
+
+
+def conditions_of(blobs: Mapping[str, bytes]) -> Conditions:
+    """When the entry may run; raises `CorruptEntry`."""
+    return Conditions.from_plain(_unpack(blobs[CONDITIONS]))
 
 
 def sizes_of(blobs: Mapping[str, bytes]) -> tuple[list[Any], list[Any]]:

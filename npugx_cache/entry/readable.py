@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from npugx_cache import config
 from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.conditions import Step
-from npugx_cache.conditions.explain import Wording
 from npugx_cache.entry.artifact import READABLE
 from npugx_cache.entry.frame import GRAPH, SHIM, load
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from npugx_cache.backend.program import Program
-    from npugx_cache.entry.artifact import Conditions
+    from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
     from npugx_cache.portable import Plain
 
@@ -51,13 +50,14 @@ class Readable:
 
 def render(parts: Readable) -> str:
     """The text of an entry. It is Python, so that editors colour it; it is not meant to be run."""
-    facts = [f"{f.kind} {f.module}.{f.name}  {f.hash}" for f in parts.conditions.facts]
+    from npugx_cache.conditions.kinds import lines  # needs torch, which reading an entry does not
+
     sections = [
         f"# {parts.title}",
         _heading("What the entry was made for (a change of any of these is a miss)"),
         _comment([f"{name} = {value}" for name, value, _ in sorted(parts.factors)]),
         _heading("Source that the trace went through"),
-        _comment(facts),
+        _comment(lines(parts.conditions, code=True)),
         _heading("Guards: what must hold for the graph to be valid"),
         *_guards(parts.conditions),
         _heading("Passes, in the order they ran"),
@@ -137,7 +137,9 @@ def _pass_words(report: tuple[str, int, int]) -> str:
 
 
 def _guards(conditions: Conditions) -> Iterator[str]:
-    first, *others = Wording(conditions.guards).lines()
+    from npugx_cache.conditions.kinds import lines
+
+    first, *others = lines(conditions, code=False)
     yield "def guards_hold() -> bool:"
     yield "    return ("
     yield f"        {first}"

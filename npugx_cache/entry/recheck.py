@@ -74,7 +74,10 @@ def unrepeatable(artifact: Artifact) -> str | None:
 
 _SETS_GLOBALS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _STORES = frozenset(
-    {"STORE_ATTR", "STORE_SUBSCR", "STORE_DEREF", "DELETE_ATTR", "DELETE_SUBSCR", "DELETE_DEREF"}
+    {
+        *("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_DEREF"),
+        *("DELETE_ATTR", "DELETE_SUBSCR", "DELETE_DEREF"),
+    }
 )
 
 

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache.backend import capture, runtime
 from npugx_cache.conditions import source_facts
-from npugx_cache.conditions.arguments_only import InputGuards
-from npugx_cache.conditions.check import Guards, placed_here
-from npugx_cache.conditions.code_watch import Watch
+from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.kinds import placed_here
 from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import (
     BINDINGS,
-    CONDITIONS,
     CONSTANTS,
     LIBRARY,
     Bindings,
-    Conditions,
+    conditions_of,
 )
 from npugx_cache.errors import CorruptEntry, NpugxCacheError
 from npugx_cache.portable import NotPortable, devices
@@ -38,168 +36,59 @@ if TYPE_CHECKING:
     from npugx_cache.portable.devices import Accelerator
 
 
+class Repeated(Protocol):
+    """The check that a bound graph makes at every call."""
+
+    def holds(self, scope: Scope) -> bool: ...
+
+    def holds_quickly(self, scope: Scope) -> bool:
+        """False may mean that only `holds`, which is much slower, can tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Specialisation:
-    """One graph, ready to run for the calls that `accepts` lets through.
+    """One graph, ready to run for the calls of which its conditions hold.
 
     `entry` is the id of its store entry, or None for one that lives in this process alone;
-    `call_state` are the torch switches it was made under (`environment.call_state`), `code` is the
-    code the function had then: a function can be edited in place while the process lives; `graph`
-    is what `run` calls, on tensors alone.
+    `switches` are torch's, under which it was made, `code` is the code that the function had then:
+    a function can be edited in place while the process lives; `graph` is what `run` calls, on
+    tensors alone.
     """
 
     entry: str | None
-    accepts: Accepts
+    conditions: Repeated
     run: Callable[..., Any]
-    call_state: tuple[object, ...]
+    switches: tuple[object, ...]
     code: types.CodeType
     graph: Callable[..., Any] | None = None
 
+    def holds(self, scope: Scope) -> bool:
+        """Whether the graph may run a call."""
+        return self._is_made_for(scope) and self.conditions.holds(scope)
 
-class Accepts(Protocol):
-    """The check that a bound entry makes at every call."""
+    def holds_quickly(self, scope: Scope) -> bool:
+        """The same for most calls that it may run; False says nothing."""
+        return self._is_made_for(scope) and self.conditions.holds_quickly(scope)
 
-    def accept(self, scope: Scope) -> bool: ...
-
-    def accept_quickly(self, scope: Scope) -> bool:
-        """False may mean that only `accept`, which is much slower, can tell."""
-
-
-@dataclass(slots=True)
-class Conditional:
-    """All conditions of an entry, in the form for repeated checks.
-
-    The watch over code is built at the first check after the restore, so that the restore does not
-    take longer.
-    """
-
-    facts: tuple[source_facts.SourceFact, ...]
-    guards: Guards
-    _watch: Watch | None = None
-
-    def accept(self, scope: Scope) -> bool:
-        if self._watch is not None:
-            return self._watch.unchanged() and self.guards.accept(scope)
-        try:
-            # Before the facts are checked: what is patched meanwhile is seen at the next call.
-            watch = Watch(self.facts)
-        except NotPortable:  # what a fact is about is gone
-            return False
-        accepted = source_facts.hold(self.facts) and self.guards.accept(scope)
-        if accepted:
-            self._watch = watch
-        return accepted
-
-    def accept_quickly(self, scope: Scope) -> bool:
-        watch = self._watch
-        return watch is not None and self.guards.accept_quickly(scope) and watch.unchanged()
-
-
-@dataclass(frozen=True, slots=True)
-class Unstored:
-    """The check of a graph that was never stored: torch's own guards, and what these don't see."""
-
-    guards: Callable[[Mapping[str, Any]], bool]
-    unchanged: Callable[[], bool]
-
-    def accept(self, scope: Scope) -> bool:
-        return self.guards(scope.frame_locals) and self.unchanged()
-
-    accept_quickly = accept
+    def _is_made_for(self, scope: Scope) -> bool:
+        return self.code is scope.code and self.switches == scope.switches
 
 
 GUARDS = ("full", "inputs_unsafe")
 """What is checked at every call of a bound entry; before it is bound everything is checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A stored entry's conditions, decoded; its code is not read before they hold."""
-
-    guards: Guards
-    facts: tuple[source_facts.SourceFact, ...]
-
-    @classmethod
-    def of(cls, blobs: Mapping[str, bytes]) -> Candidate:
-        """Raises `CorruptEntry`."""
-        with _blaming_the_entry("conditions"):
-            conditions = Conditions.unpack(blobs[CONDITIONS])
-            try:
-                return cls(Guards(placed_here(conditions.guards)), conditions.facts)
-            except NotPortable as error:
-                raise CorruptEntry(f"conditions: {error!r}") from error
-
-    def accepts(self, scope: Scope) -> bool:
-        return self.guards.accept(scope) and source_facts.hold(self.facts)
-
-    def is_of_this_code(self) -> bool:
-        """Whether the code that was traced is still what it was, whatever the call is."""
-        return source_facts.hold(self.facts)
-
-    def repeated(self, scope: Scope, guards: str) -> Accepts:
-        """The check for later calls of an entry that has accepted a call with this scope."""
-        if guards == "inputs_unsafe":
-            return InputGuards(self.guards.tree, scope)
-        return Conditional(self.facts, self.guards)
-
-    @property
-    def device(self) -> Accelerator | None:
-        """The accelerator that the conditions are about, as it is called in this process."""
-        return self.guards.tree.device
-
-    def failures(self, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
-        """Why it refuses a call of a function with this code; never empty.
-
-        Live texts are in the words only where they stand in code: reasons go to logs. Raises
-        `CorruptEntry` if no reason can be told.
-        """
-        known = partial(source_facts.texts, self.facts, code)
-        with _blaming_the_entry("conditions"):
-            found = (*source_facts.failures(self.facts), *self.guards.failures(scope, known=known))
-            if not found and not self.accepts(scope):
-                raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
-            return found or ("the call has changed while it was looked at",)
-
-
-def bind(
-    blobs: Mapping[str, bytes],
-    function: types.FunctionType,
-    *,
-    entry: str | None,
-    accepts: Accepts,
-    call_state: tuple[object, ...],
-    captures: capture.Captures | None,
-    device: Accelerator | None,
-) -> Specialisation:
-    """Make an entry callable in the place of `function`, for the calls that `accepts` lets through.
-
-    `device` is the candidate's: what the entry calls the current device is that one from now on.
-    `captures` are the captured graphs of the function; None: its programs are called directly.
-    Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
-    refers to (an operator, a class) does not exist in this process.
-    """
-    with _blaming_the_entry("bindings"):
-        return _bind(
-            blobs,
-            function,
-            entry=entry,
-            accepts=accepts,
-            call_state=call_state,
-            captures=captures,
-            device=device,
-        )
-
-
 @contextlib.contextmanager
-def _blaming_the_entry(part: str) -> Iterator[None]:
-    """Turn whatever this block raises into `CorruptEntry`: the stored data is to blame.
+def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn what this block raises into `CorruptEntry`, but for `others`: the data is to blame.
 
     Otherwise an entry that decodes and makes no sense would cost a traceback at every call. A lack
     of memory says nothing about the entry and is not turned.
     """
+    as_they_are: tuple[type[Exception], ...] = (NpugxCacheError, OSError, *others)
     try:
         yield
-    except (NpugxCacheError, NotPortable, OSError):
+    except as_they_are:
         raise
     except Exception as error:
         from npugx_cache.interruptions import let_through
@@ -208,16 +97,56 @@ def _blaming_the_entry(part: str) -> Iterator[None]:
         raise CorruptEntry(f"{part}: {error!r}") from error
 
 
-def _bind(
+def candidate(blobs: Mapping[str, bytes]) -> Checker:
+    """The conditions of a stored entry; its code is not read before they hold.
+
+    Raises `CorruptEntry`.
+    """
+    with _blaming_the_entry("conditions"):
+        return Checker(placed_here(conditions_of(blobs)))
+
+
+def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
+    """The check for later calls of an entry whose conditions have held of this call."""
+    if guards == "inputs_unsafe":
+        from npugx_cache.conditions.arguments_only import ArgumentsOnly
+
+        return ArgumentsOnly(checker.conditions, scope)
+    return checker
+
+
+def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
+    """Why conditions refuse a call of a function with this code; never empty.
+
+    Live texts are in the words only where they stand in code: reasons go to logs. Raises
+    `CorruptEntry` if no reason can be told.
+    """
+    known = partial(source_facts.texts, checker.conditions, code)
+    with _blaming_the_entry("conditions"):
+        found = tuple(checker.failures(scope, known=known))
+        if not found and not checker.holds(scope):
+            raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
+        return found or ("the call has changed while it was looked at",)
+
+
+@_blaming_the_entry("bindings", NotPortable)
+def bind(
     blobs: Mapping[str, bytes],
     function: types.FunctionType,
     *,
     entry: str | None,
-    accepts: Accepts,
-    call_state: tuple[object, ...],
+    conditions: Repeated,
+    switches: tuple[object, ...],
     captures: capture.Captures | None,
     device: Accelerator | None,
 ) -> Specialisation:
+    """Make an entry callable in the place of `function`, for the calls of which `conditions` hold.
+
+    `device` is the candidate's: what the entry calls the current device is that one from now on.
+    `captures` are the captured graphs of the function; None: its programs are called directly.
+    Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
+    refers to (an operator, a class) does not exist in this process.
+    """
     rename = devices.at(device.index if device else None)
     bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
     graph: Callable[..., Any] = _no_graph
@@ -234,7 +163,7 @@ def _bind(
             program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
     run = frame.bind(bindings.frame, function, graph)
-    return Specialisation(entry, accepts, run, call_state, function.__code__, graph)
+    return Specialisation(entry, conditions, run, switches, function.__code__, graph)
 
 
 def _with_library(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache import store
-from npugx_cache.conditions.check import Guards, live_state
-from npugx_cache.conditions.data import Check, GuardTree, Kind
+from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
 from npugx_cache.conditions.evaluate import Unreachable, evaluate, plan
-from npugx_cache.entry.artifact import CONDITIONS, SIZES, Conditions, sizes_of
+from npugx_cache.entry.artifact import CONDITIONS, SIZES, conditions_of, sizes_of
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable import NotPortable
 
@@ -64,8 +64,8 @@ def _after(opened: store.Store | None, manifest: store.Manifest, scope: Scope) -
     if isinstance(blobs, store.Miss):
         return []
     try:
-        guards = Guards(Conditions.unpack(blobs[CONDITIONS]).guards)
-        return sizes_of(blobs)[1] if only_sizes_differ(guards, scope) else []
+        checker = Checker(conditions_of(blobs))
+        return sizes_of(blobs)[1] if only_sizes_differ(checker, scope) else []
     except (CorruptEntry, NotPortable):  # the lookup before this one has dealt with the entry
         return []
     except Exception:  # noqa: BLE001 - a check raises anything on a value of another kind
@@ -77,25 +77,26 @@ def _after(opened: store.Store | None, manifest: store.Manifest, scope: Scope) -
 # Such an entry hands on what it knows of sizes, so that the next trace makes the size symbolic.
 
 
-def only_sizes_differ(guards: Guards, scope: Scope) -> bool:
+def only_sizes_differ(checker: Checker, scope: Scope) -> bool:
     """Whether every condition holds, but for conditions on sizes.
 
     The shape of a parameter does not count as a size: that is another model.
     """
-    tree = guards.tree
-    if live_state() != tree.state:
-        return False
+    tree = checker.conditions
     try:
         values = evaluate(plan(tree), scope)
     except Unreachable:
         return False
-    return all(
-        guards.holds(check, values[check.node]) or _is_size(tree, check, values[check.node])
-        for check in tree.all_checks()
-    ) and all(values[a] is values[b] for a, b in tree.aliases)
+
+    def fits(check: Check) -> bool:
+        value = values if check.node == CALL else values[check.node]
+        return checker.holds_of(check, value) or _is_size(tree, check, value)
+
+    decisive = (c for c in tree.all_checks() if c.kind <= Kind.SAME or c.kind is Kind.STATE)
+    return all(map(fits, decisive))
 
 
-def _is_size(tree: GuardTree, check: Check, value: object) -> bool:
+def _is_size(tree: Conditions, check: Check, value: object) -> bool:
     if check.kind is Kind.EQUALS:
         return type(value) is int and type(check.arg) is int
     if check.kind is not Kind.TENSOR or type(value) is not torch.Tensor:

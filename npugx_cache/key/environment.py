@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.key.fingerprint import Named
 
-FORMAT = "14"
+FORMAT = "15"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 
@@ -32,9 +32,7 @@ def unsupported(*, untested_torch: bool) -> str | None:
     """
     if reason := _unserved_torch(untested_torch=untested_torch):
         return reason
-    if sys.implementation.name != "cpython":
-        return f"{sys.implementation.name} is not supported: caller frames are CPython bytecode"
-    return _unstorable_state()
+    return _UNSERVED_PYTHON or _unstorable_state()
 
 
 def _unserved_torch(*, untested_torch: bool) -> str | None:
@@ -49,6 +47,26 @@ def _unserved_torch(*, untested_torch: bool) -> str | None:
         f"torch {torch.__version__} is not served: the cache works with torch {served} "
         f"(NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from {oldest} on)"
     )
+
+
+def unserved_python(name: str, version: tuple[int, ...], flags: str) -> str | None:
+    """Why nothing can be cached on a Python of this implementation, version and ABI, or None.
+
+    Python 3.13.0 does not report to torch's C++ guards that an attribute was set (gh-125608), so
+    they would go on to accept a call after a change.
+    """
+    if name != "cpython":
+        return f"{name} is not supported: caller frames are CPython bytecode"
+    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_PYTHON)
+    what = ".".join(map(str, version[:3])) + flags
+    if version[:2] not in runtime.TESTED_PYTHON or "t" in flags:  # t: without a global lock
+        return f"Python {what} is not served: the cache works with Python {served}"
+    if version[:3] == (3, 13, 0):
+        return f"Python {what} is not served, because of its bug gh-125608: 3.13.1 is"
+    return None
+
+
+_UNSERVED_PYTHON = unserved_python(sys.implementation.name, sys.version_info[:3], sys.abiflags)
 
 
 def _unstorable_state() -> str | None:

@@ -19,7 +19,7 @@ from npugx_cache.portable import describe, digest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from npugx_cache.conditions import GuardTree
+    from npugx_cache.conditions import Conditions
 
 _MAX_LEAVES = 256
 _MAX_TEXT = 400
@@ -60,7 +60,7 @@ class Signature:
         return frozenset(_device_types(self._frame_locals, self._leaves))
 
 
-def read_arguments(frame_locals: Mapping[str, Any], tree: GuardTree) -> str:
+def read_arguments(frame_locals: Mapping[str, Any], tree: Conditions) -> str:
     """The arguments that the conditions of a graph are about, as a text for people."""
     nodes = _paths(tree)
     equal = dict(zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True))
@@ -100,7 +100,7 @@ def without_texts(reason: str, frame_locals: Mapping[str, Any]) -> str:
     return reason
 
 
-def _paths(tree: GuardTree) -> dict[str, int]:
+def _paths(tree: Conditions) -> dict[str, int]:
     """The nodes of a tree that are arguments or lie inside of one, by their paths."""
     found: dict[int, str] = {-1: ""}
     for node, parent in enumerate(tree.parents):
@@ -121,7 +121,7 @@ def _step(step: Step, arg: Any) -> str | None:
     return None
 
 
-def _has_walked_children(tree: GuardTree, node: int) -> bool:
+def _has_walked_children(tree: Conditions, node: int) -> bool:
     return any(
         parent == node and step in (Step.KEY_AT, Step.VALUE_AT, Step.REMAINING)
         for parent, step in zip(tree.parents, tree.steps, strict=True)

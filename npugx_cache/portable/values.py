@@ -20,7 +20,7 @@ from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.portable.texts import is_sealed, seal, sealed_expression, sealed_words, with_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Plain = Any
 """None, int, str, bytes or a list of these: what msgpack stores and `==` compares exactly."""
@@ -356,8 +356,10 @@ def class_body_hash(cls: type) -> str:
     digest = hashlib.sha256()
     for base in cls.__bases__:
         digest.update(repr(identity(base)).encode())
-    for name, member in sorted(vars(cls).items()):
+    for name, member in sorted(vars(cls).copy().items()):
         digest.update(name.encode())
+        if name == _FIRST_LINE:
+            continue
         function = unwrap(member)
         if isinstance(function, types.FunctionType):
             digest.update(code_hash(function.__code__).encode())
@@ -479,6 +481,8 @@ def code_hash(code: types.CodeType) -> str:
 
 
 def _code_parts(code: types.CodeType) -> tuple[object, ...]:
+    is_class = _FIRST_LINE in code.co_names
+    constants = () if is_class else code.co_consts
     return (
         code.co_argcount,
         code.co_posonlyargcount,
@@ -488,10 +492,33 @@ def _code_parts(code: types.CodeType) -> tuple[object, ...]:
         code.co_varnames,
         code.co_freevars,
         code.co_cellvars,
-        code.co_code,
+        list(_body_of_class(code)) if is_class else code.co_code,
         code.co_exceptiontable,
-        [c if type(c) in _TOLD_BY_REPR else _constant(c) for c in code.co_consts],
+        [c if type(c) in _TOLD_BY_REPR else _constant(c) for c in constants],
     )
+
+
+_FIRST_LINE = "__firstlineno__"
+"""A name in every class, since Python 3.13: the number of the line that the class begins in."""
+
+
+def _body_of_class(code: types.CodeType) -> Iterator[object]:
+    """Instructions with the constants that they use, without the line that the class begins in.
+
+    That line is among the constants, and is one constant with a number of the class that equals it.
+    """
+    import dis
+
+    line_is_named = ("STORE_NAME", _FIRST_LINE)
+    instructions = list(dis.get_instructions(code))
+    for this, following in zip(instructions, [*instructions[1:], None], strict=True):
+        named = following is not None and (following.opname, following.argval) == line_is_named
+        if named and this.argval == code.co_firstlineno:
+            yield "line"
+        elif this.opcode in dis.hasconst:
+            yield this.opcode, _constant(this.argval)
+        elif this.opname != "EXTENDED_ARG":
+            yield this.opcode, this.arg
 
 
 _TOLD_BY_REPR = (str, bytes, int, float, complex, bool, type(None))

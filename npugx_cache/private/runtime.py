@@ -30,6 +30,9 @@ TESTED_TORCH = ((2, 13),)
 Each has a table of the functions of Dynamo's that were checked for it (`hooks_2_13.txt`).
 """
 
+TESTED_PYTHON = ((3, 11), (3, 13))
+"""The minor versions of CPython that the cache works with; on others nothing is cached."""
+
 OLDEST_TORCH = (2, 11)
 """The oldest version of torch that the backend runs on, without the cache."""
 

@@ -18,8 +18,9 @@ import torch
 from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY, NotCompiled
 from npugx_cache.conditions import source_facts
-from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
+from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import compare, dynamo, refuse, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
@@ -46,9 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from npugx_cache.backend.engines import PassReport
-    from npugx_cache.conditions import GuardTree
+    from npugx_cache.conditions import Check, Conditions
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.entry.artifact import Conditions
     from npugx_cache.entry.frame import Frame
     from npugx_cache.entry.size_history import Known
     from npugx_cache.trace.conditions.source_facts import Owners
@@ -68,9 +68,8 @@ class Traced:
     passes: tuple[PassReport, ...]
     inputs: tuple[tuple[str, str], ...]
     static: tuple[int, ...]
-    guards: GuardTree
+    conditions: Conditions
     frame: Frame
-    facts: tuple[source_facts.SourceFact, ...]
     sizes: tuple[list[Any], list[Any]] = field(default=([], []))
     """What Dynamo knew of sizes before and after (`trace.observe.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
@@ -165,7 +164,7 @@ def _portable(
     add_orders(builder, capture.walks, owners)
     origins = list(origins_of(output, builder))
     tree = builder.build(state, _threads(captured.traced_code, graph))
-    if failed := Guards(tree).failures(scope, limit=1, known=partial(texts_in, code)):
+    if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     backend_id = output.backend_input.backend_id if output.backend_input else None
     if capture.asked.moved_dicts:
@@ -173,20 +172,20 @@ def _portable(
     frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
-    tree = tree.sealed(texts_in(code))
+    facts = (*facts_of(code, function.__code__, owners), *_asked(capture, builder))
+    conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,
         passes=passes,
-        inputs=tuple(described(origins, Wording(tree))),
+        inputs=tuple(described(origins, Wording(conditions))),
         static=tracing.static_inputs(output),
-        guards=tree,
+        conditions=conditions,
         frame=frame,
-        facts=(*facts_of(code, function.__code__, owners), *_asked(capture, builder)),
         local_only=lambda reason: local_only(capture, function, scope, roots, reason),
     )
 
 
-def _asked(capture: Capture, builder: TreeBuilder) -> tuple[source_facts.SourceFact, ...]:
+def _asked(capture: Capture, builder: TreeBuilder) -> tuple[Check, ...]:
     """Facts about what the traced code asked of classes, objects and tensors."""
     looked_up = attribute_lookups(builder, capture.output.graph_capture_output.traced_code)
     return (

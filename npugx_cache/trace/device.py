@@ -8,6 +8,7 @@ entry is tied to the index. The worst case is a needless recompile on other devi
 from __future__ import annotations
 
 import dis
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.conditions import GuardTree
+    from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
@@ -43,7 +44,7 @@ def accelerator_of(
     capture: Capture,
     graph: fx.GraphModule | None,
     builder: TreeBuilder,
-    tree: GuardTree,
+    tree: Conditions,
     frame: Frame,
     shaping: Iterable[types.CodeType],
     owners: Owners,
@@ -75,7 +76,7 @@ def accelerator_of(
     return Accelerator(uses.kind, index, reasons[0] if reasons else "")
 
 
-def placed(tree: GuardTree, device: Accelerator | None) -> GuardTree:
+def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
     """The conditions as they are stored."""
     if device is None or device.index is None or device.why:
         return tree.placed(device, str)
@@ -101,10 +102,10 @@ def _arguments(node: fx.Node) -> list[Any]:
     return found
 
 
-def _devices_in(tree: GuardTree, frame: Frame) -> set[str]:
+def _devices_in(tree: Conditions, frame: Frame) -> set[str]:
     rows = [args for _, args in tree.checks.values()]
     default = tree.state.get("default_device")
-    named = devices.names_in([rows, tree.args, tree.idents, tree.orders, frame.constants])
+    named = devices.names_in([rows, tree.args, tree.idents, frame.constants])
     return {*named, *(fact.device for fact in tree.tensors), *([default] if default else [])}
 
 
@@ -118,7 +119,7 @@ def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
         yield "it reads a device that has no guard"
 
 
-def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
+def _in_conditions(tree: Conditions, kind: str) -> Iterator[str]:
     """Reasons in the conditions: a device inside another value, or an answer with an index."""
     nested = [
         arg
@@ -126,7 +127,7 @@ def _in_conditions(tree: GuardTree, kind: str) -> Iterator[str]:
         for arg in args
         if check is not Kind.EQUALS or not devices.is_device(arg)
     ]
-    named = devices.names_in([nested, tree.args, tree.idents, tree.orders])
+    named = devices.names_in([nested, tree.args, tree.idents])
     if any(name.partition(":")[0] == kind for name in named):
         yield "a device is part of a value that is guarded as a whole"
     for step, arg in zip(tree.steps, tree.args, strict=True):
@@ -205,12 +206,18 @@ _ATTRIBUTES = frozenset(
 _READS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL"})
 _OPENS = frozenset(
     {
-        *("LOAD_DEREF", "LOAD_CLASSDEREF", "IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH"),
+        *("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"),
+        *("IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH", "LOAD_SPECIAL"),
         "CALL_FUNCTION_EX",  # arguments whose names don't show
     }
 )
 _TEXTS = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "BUILD_STRING"})
-_PUSHES = frozenset({"LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL"})
+_PUSHES = {
+    **dict.fromkeys(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_CONST", "LOAD_GLOBAL"), 1),
+    "LOAD_SMALL_INT": 1,
+    **dict.fromkeys(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"), 2),
+}
+"""How many values an instruction puts on the stack."""
 
 
 def may_name_index(code: types.CodeType, owners: Owners) -> bool:
@@ -242,16 +249,20 @@ def _is_harmless(instruction: dis.Instruction) -> bool:
 
 
 def _is_handed_on(code: types.CodeType, instructions: list[dis.Instruction], position: int) -> bool:
-    """Whether a variable's device becomes the argument `device`, as Python 3.11 and 3.12 do it."""
-    if instructions[position - 1].opname != "LOAD_FAST":
+    """Whether a variable's device becomes the argument `device`, as Python 3.11 to 3.14 do it."""
+    if not instructions[position - 1].opname.startswith("LOAD_FAST"):
         return False
     above = 0
-    for each in instructions[position + 1 :]:
-        if each.opname == "KW_NAMES":
+    for each, following in itertools.pairwise(instructions[position + 1 :]):
+        names = None
+        if each.opname == "KW_NAMES":  # before Python 3.13
             names = code.co_consts[each.arg or 0]
+        elif following.opname == "CALL_KW":
+            names = each.argval
+        if names is not None:
             return above < len(names) and names[len(names) - 1 - above] == "device"
         if each.opname in _PUSHES:
-            above += 1
+            above += _PUSHES[each.opname]
         elif each.opname != "LOAD_ATTR":
             return False
     return False

@@ -11,10 +11,9 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.class_facts import SPECIAL
-from npugx_cache.conditions.code_watch import ABSENT, SealedNames, Watch, looked_up
+from npugx_cache.conditions.code_watch import SealedNames, Watch, looked_up, special_names
+from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
-from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
 from npugx_cache.trace.streams import left_as_found
@@ -22,9 +21,9 @@ from npugx_cache.trace.streams import left_as_found
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.code_watch import Row
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.entry.artifact import Conditions
     from npugx_cache.trace.conditions.builder import Roots
     from npugx_cache.trace.dynamo import Capture
     from npugx_cache.trace.observe.objects import Asked
@@ -43,6 +42,12 @@ class LocalOnly:
     unchanged: Callable[[], bool]
     run: Callable[..., Any]
     conditions: Conditions | None = None
+
+    def holds(self, scope: Scope) -> bool:
+        """Whether this process may run it for a call: `restore.Repeated`."""
+        return self.guards(scope.frame_locals) and self.unchanged()
+
+    holds_quickly = holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,8 @@ def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> C
 def _watched(capture: Capture, function: types.FunctionType) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
     code = capture.output.graph_capture_output.traced_code
-    functions = Watch(facts_of(code, function.__code__, owners_of(code)))
+    facts = facts_of(code, function.__code__, owners_of(code))
+    functions = Watch((KINDS[fact.kind].watch, fact.arg) for fact in facts)
     names = SealedNames(_rows(capture.asked))
     return lambda: functions.unchanged() and names.unchanged()
 
@@ -118,5 +124,4 @@ def _rows(asked: Asked) -> Iterator[Row]:
         yield from looked_up(cls, name)
     for cls in asked.classes:
         for base in cls.__mro__:
-            if not is_covered_module(base.__module__):
-                yield from ((base, name, vars(base).get(name, ABSENT)) for name in SPECIAL)
+            yield from special_names(base)

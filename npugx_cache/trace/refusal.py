@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.check import Guards
-from npugx_cache.entry.artifact import Conditions
+from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
@@ -22,10 +22,10 @@ from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
+    from npugx_cache.conditions import Check, Conditions
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.conditions.source_facts import SourceFact
 
 _ABOUT_TENSORS = STATE_KINDS | {"TENSOR_MATCH", "DUPLICATE_INPUT"}
 
@@ -54,10 +54,10 @@ def conditions_of(
         add_environment(builder, met.codes)
         add_answers(builder, met.codes, ())
     tree = builder.build(state, None)
-    if Guards(tree).failures(scope, limit=1):
+    if Checker(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
-    tree = tree.sealed(texts_in(met.codes))
-    return Conditions(guards=tree, facts=tuple(_facts(met.codes, function)))
+    tree = sealed(tree, texts_in(met.codes))
+    return tree.plus(_facts(met.codes, function))
 
 
 def _is_of_a_walked_table(source: Any) -> bool:
@@ -80,10 +80,10 @@ def _place_of(guard: Any) -> tuple[str, str, str]:
     return tracing.source_name(source), kind, repr(sorted(parameters))
 
 
-def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> Iterator[SourceFact]:
+def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> list[Check]:
     owners = owners_of(codes)
-    found: set[SourceFact] = set()
+    found: set[Check] = set()
     for code in codes:
         with contextlib.suppress(NotPortable):
             found.update(facts_of([code], function.__code__, owners))
-    return iter(sorted(found))
+    return sorted(found)

@@ -74,14 +74,12 @@ class Derived:
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
         """Open the database as a `diskcache.Cache`, and create it if it is missing."""
-        import diskcache
-
-        from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainDisk
+        from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainCache, PlainDisk
 
         folder = self.folder()
         _make(folder)
         _check(folder)
-        cache = diskcache.Cache(
+        cache = PlainCache(
             str(folder),
             disk=PlainDisk,
             timeout=_TIMEOUT,

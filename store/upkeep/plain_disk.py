@@ -57,3 +57,15 @@ class PlainDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
     def remove(self, file_path: str) -> None:
         """Delete nothing: our rows name no file, and a row that does could name any file."""
+
+
+class PlainCache(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
+    """Closes its connection if it can't be opened: Python 3.13 warns of one that is left open."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except BaseException:
+            if "_local" in vars(self):
+                self.close()
+            raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import json
 import logging
 import os
@@ -362,6 +363,31 @@ def many_bindings_leave_no_globals_behind(_):
 
 
 # ---- one process of several
+
+
+def doubled(x):
+    return x * 2 + scaled(x)
+
+
+@scenario
+def modules_are_imported_during_a_compile(_):
+    """Whenever Python collects garbage, another thread may go on, and that thread may import."""
+    made = itertools.count()
+
+    def importing(phase, _):
+        if phase == "start":
+            name = f"imported_during_a_compile_{next(made)}"
+            sys.modules[name] = types.ModuleType(name)
+
+    cached, x, before = cache_compile(doubled), tensor(4), gc.get_threshold()
+    gc.callbacks.append(importing)
+    gc.set_threshold(100)
+    try:
+        result = cached(x)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(importing)
+    return {"right": all_right([result], [doubled(x)]), **info(cached)}
 
 
 def silu_slowly(x):

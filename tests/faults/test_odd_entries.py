@@ -86,25 +86,26 @@ def test_odd_conditions_hold_or_are_refused_with_a_reason_or_are_corrupt(stored)
     with torch.no_grad():
         for odd in mutants(blobs, artifact.CONDITIONS):
             try:
-                candidate = restore.Candidate.of(odd)
-                assert candidate.accepts(scope) or candidate.failures(scope, Net.forward.__code__)
+                candidate = restore.candidate(odd)
+                code = Net.forward.__code__
+                assert candidate.holds(scope) or restore.failures(candidate, scope, code)
             except CorruptEntry:
                 corrupt += 1
     assert corrupt > MUTANTS // 4
 
 
 def test_odd_bindings_bind_or_are_corrupt(stored):
-    blobs, scope, function = stored
+    blobs, _, function = stored
     corrupt = 0
     for odd in mutants(blobs, artifact.BINDINGS):
-        candidate = restore.Candidate.of(odd)
+        candidate = restore.candidate(odd)
         try:
             restore.bind(
                 odd,
                 function,
                 entry=None,
-                accepts=candidate.repeated(scope, "full"),
-                call_state=(),
+                conditions=candidate,
+                switches=(),
                 captures=None,
                 device=None,
             )

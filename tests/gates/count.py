@@ -123,11 +123,11 @@ def same(value):
 
 def spoil(how):
     """Do what the limits are there to find."""
-    from npugx_cache.conditions import check, source_facts
+    from npugx_cache.conditions import check
 
-    hold, evaluate = source_facts.hold, check.evaluate
+    hold, evaluate = check.Checker.code_holds, check.evaluate
     if how == "a compiler on the way of a hit":
-        source_facts.hold = lambda facts: __import__("torch._dynamo") and hold(facts)
+        check.Checker.code_holds = lambda self: __import__("torch._dynamo") and hold(self)
     if how == "a call for each node of the tree":
         check.evaluate = lambda plan, scope: [same(x) for x in evaluate(plan, scope)]
 
@@ -157,7 +157,7 @@ def main(layers, how=""):
         with Calls(lookup.folders) as steady:
             cached(x)
     [known] = cached._state.specialisations
-    tree, info = known.accepts.guards.tree, cached.cache_info()
+    tree, info = known.conditions.conditions, cached.cache_info()
     files = (path for part in ("ac", "cas") for path in Path(root, "v1", part).rglob("*"))
     answer = {
         "hits": info.hits,

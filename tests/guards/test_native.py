@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from states import STATES
 from test_oracle import LOCALS, Traced, toy
 
-from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.evaluate import Scope
 
@@ -41,15 +41,8 @@ def verdicts(traced, states, change):
                 stack.enter_context(STATES[state](traced))
         frame_locals = {**traced.base, **change(traced)}
         scope = Scope(frame_locals, traced.globals)
-        full = Guards(traced.ours.tree).accept(scope)
-        return accepts(traced.ours._native.accept, scope), full, traced.theirs(frame_locals)
-
-
-def accepts(check, scope):
-    try:
-        return check(scope)
-    except Exception:
-        return False  # as Guards.accept reads it
+        full = Checker(traced.ours.conditions).holds(scope)
+        return traced.ours.holds_quickly(scope), full, traced.theirs(frame_locals)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -105,7 +98,7 @@ CALLS = """
     for _ in range(4):
         cached(x)
     info = cached.forward.cache_info()
-    guards = next(iter(cached.forward._state.specialisations)).accepts.guards
+    guards = next(iter(cached.forward._state.specialisations)).conditions
     assert guards._native is not None
 """
 
@@ -129,7 +122,7 @@ assert torch._dynamo.config.cache_size_limit
 second = cache_compile(torch.nn.Linear(4, 4).eval(), cache_dir=cached.forward._settings.cache_dir)
 for _ in range(4):
     second(x)
-assert next(iter(second.forward._state.specialisations)).accepts.guards._native is not None
+assert next(iter(second.forward._state.specialisations)).conditions._native is not None
 assert torch.equal(net(x), cached(x))
 """
     run(calls + after + later)
@@ -166,9 +159,9 @@ def test_shapes_that_take_turns_are_told_apart_in_cpp(tmp_path):
     sizes = [torch.ones(n, 4) for n in (2, 3, 4)]
     for x in sizes * 3:
         cached(x)
-    checks = [known.accepts.guards for known in cached._state.specialisations]
-    before = [guards._accepted for guards in checks]
+    checks = [known.conditions for known in cached._state.specialisations]
+    before = [guards._held for guards in checks]
     for x in sizes * 5:
         assert torch.equal(cached(x), type(linear).forward(linear, x))
-    assert [guards._accepted for guards in checks] == before  # no full check has accepted since
+    assert [guards._held for guards in checks] == before  # no full check has accepted since
     assert cached.cache_info().misses == 3

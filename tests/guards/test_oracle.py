@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from npugx_cache import trace
-from npugx_cache.conditions import GuardTree
-from npugx_cache.conditions.check import Guards, live_state
+from npugx_cache.conditions import Conditions
+from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.conditions.kinds import lines, live_state
 from npugx_cache.entry.size_history import Known
 
 
@@ -57,13 +58,13 @@ class Traced:
             assert isinstance(traced, trace.Traced), traced
             self.theirs = traced.local_only("oracle").guards
         # Through the stored form: what is checked is what a restart would check.
-        self.ours = Guards(GuardTree.from_plain(traced.guards.to_plain()))
+        self.ours = Checker(Conditions.from_plain(traced.conditions.to_plain()))
 
     def verdicts(self, **changed):
         frame_locals = {**self.base, **changed}
         with torch.no_grad():
             scope = Scope(frame_locals, self.globals)
-            return self.ours.accept(scope), self.theirs(frame_locals), self.ours.failures(scope)
+            return self.ours.holds(scope), self.theirs(frame_locals), self.ours.failures(scope)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ STATES = {
 def test_a_changed_state_is_refused_by_both_with_a_reason(traced, case):
     frame_locals, scope = traced.base, Scope(traced.base, traced.globals)
     with torch.no_grad(), STATES[case](traced):
-        assert not traced.ours.accept(scope)
+        assert not traced.ours.holds(scope)
         assert not traced.theirs(frame_locals)
         assert traced.ours.failures(scope)
     if case == "a forward patched on a submodule":
@@ -175,16 +176,14 @@ def test_new_weights_of_the_same_kind_are_accepted_by_both(traced):
 def test_guards_print_as_python():
     import ast
 
-    from npugx_cache.conditions.explain import Wording
-
-    lines = list(Wording(Traced().ours.tree).lines())
-    assert any("SCALE" in line for line in lines)
+    printed = list(lines(Traced().ours.conditions, code=False))
+    assert any("SCALE" in line for line in printed)
     parsable = 0
-    for line in lines:
+    for line in printed:
         with contextlib.suppress(SyntaxError):
             ast.parse(line, mode="eval")
             parsable += 1
-    assert parsable > len(lines) * 0.6
+    assert parsable > len(printed) * 0.6
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -197,10 +196,11 @@ def test_the_cheaper_check_of_later_calls_never_accepts_what_the_full_check_refu
     with torch.no_grad(), STATES[state](traced):
         for change in (nothing | LOCALS).values():
             scope = Scope({**traced.base, **change(traced)}, traced.globals)
-            full = Guards(traced.ours.tree)  # has seen nothing, so it checks in full
-            assert traced.ours.accept(scope) == full.accept(scope)
+            full = Checker(traced.ours.conditions).holds(scope)
+            assert traced.ours.holds_quickly(scope) <= full
+            assert traced.ours.holds(scope) == full
     traced.model.layers[0].__dict__.pop("forward", None)
     for change in LOCALS.values():
         scope = Scope({**traced.base, **change(traced)}, traced.globals)
         with torch.no_grad():
-            assert traced.ours.accept(scope) == Guards(traced.ours.tree).accept(scope)
+            assert traced.ours.holds(scope) == Checker(traced.ours.conditions).holds(scope)

@@ -14,7 +14,7 @@ import places
 import torch
 
 from npugx_cache import cache_compile
-from npugx_cache.conditions.check import Guards
+from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.evaluate import Scope
 
 SCRIPT = Path(places.__file__)
@@ -141,10 +141,10 @@ def test_managers_and_the_full_check_agree_on_devices(tmp_path):
     for _ in range(4):
         check(cached, on(0))
     (known,) = cached._state.specialisations
-    guards = known.accepts.guards
-    assert guards._native is not None
+    checker = known.conditions
+    assert checker._native is not None
     for current, index in itertools.product((0, 1), (0, 1)):
         scope = Scope({"x": on(index)}, shifted.__globals__)
         with torch.npu.device(current), torch.no_grad():
-            quickly = guards.accept_quickly(scope)
-            assert quickly == Guards(guards.tree).accept(scope) == (current == index == 0)
+            quickly = checker.holds_quickly(scope)
+            assert quickly == Checker(checker.conditions).holds(scope) == (current == index == 0)

@@ -69,7 +69,7 @@ def test_what_needs_a_callers_tensors_is_named(runs):
     assert pure == [1, 3, []]
     assert step[:2] == [1, 0]
     (reason,) = step[2]
-    assert reason.endswith("it writes to float32[3, 4], input 1, a caller's own")
+    assert reason.endswith("it writes to float32[3, 4], input 1, which belongs to the caller")
     assert runs["warm"]["decoder"] == runs["call"]["decoder"]
 
 
@@ -93,7 +93,7 @@ def test_show_prints_the_plan(runs, surroundings):
     assert all(row["bytes"] > 0 and row["seconds"] > 0 for row in plan)
     assert f"#1: {LAST}: 9 replays" in shown(surroundings, folder, net["entry"], "table")
     (step,) = [entry for entry in found if "Decoder.step" in entry["function"]]
-    assert "a caller's own" in step["capture_plan"][0]["needs_a_call"]
+    assert "which belongs to the caller" in step["capture_plan"][0]["needs_a_call"]
 
 
 SPOILT = {

@@ -6,6 +6,7 @@ keeps some of them out: each can be switched off, and then the row gives the wro
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -67,7 +68,7 @@ PROTECTIONS = {
     "values of arguments (D3)": ("other_int", lambda: _unchecked("EQUALS")),
     "layout of tensors (D9)": (
         "empty",
-        lambda: patch("npugx_cache.conditions.check.LiveTensorFact.layout_matches", _always),
+        lambda: patch("npugx_cache.conditions.kinds.LiveTensorFact.layout_matches", _always),
     ),
     "all of a tensor (D10)": (
         "memory_format_asked_for",
@@ -75,26 +76,29 @@ PROTECTIONS = {
     ),
     "which tensors are one (D3)": (
         "same_tensor_twice",
-        lambda: patch("npugx_cache.conditions.check.Guards._relations_hold", _always),
+        lambda: _unchecked("SAME", "DIFFERENT"),
     ),
     "answers of the process (D16)": ("rank_used", lambda: _unchecked("EQUALS")),
 }
 """The row that shows it, and a context in which the check is left out."""
 
 
-def _unchecked(kind):
-    from npugx_cache.conditions import Kind, check
+def _unchecked(*names):
+    from npugx_cache.conditions.kinds import KINDS, Kind
 
-    kind = getattr(Kind, kind)
-    return patch.dict(check._SIMPLE if kind in check._SIMPLE else check._WITH_MEMO, {kind: _always})
+    rows = {
+        kind: dataclasses.replace(KINDS[kind], test=_always)
+        for kind in map(Kind.__getitem__, names)
+    }
+    return patch.dict(KINDS, rows)
 
 
 @contextmanager
 def _unchecked_code():
     """Code counts twice: as a fact, and in the identity of a function that a guard is about."""
     with (
-        patch("npugx_cache.conditions.source_facts.failures", lambda facts: iter(())),
-        patch("npugx_cache.conditions.check.Guards._is", _always),
+        patch("npugx_cache.conditions.check.Checker.code_holds", _always),
+        patch("npugx_cache.conditions.kinds.Identity.is_of", _always),
         _unchecked("IDENTITY"),
     ):
         yield

@@ -15,7 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npugx_cache.portable import NotPortable, decode, describe, encode, identity, resolve
+from npugx_cache.portable import (
+    NotPortable,
+    code_hash,
+    decode,
+    describe,
+    encode,
+    identity,
+    resolve,
+)
+from npugx_cache.portable.values import class_body_hash
 
 SCALARS = st.one_of(
     st.none(),
@@ -252,3 +261,35 @@ def test_a_function_is_resolved_only_if_it_is_the_one_recorded(monkeypatch):
 @settings(max_examples=50)
 def test_every_encoding_can_be_described(value):
     assert isinstance(describe(encode(value)), str)
+
+
+CLASS = """
+def make():
+    class Made:
+        x = 3
+        def __init__(self):
+            self.b, self.a, self.c = 1, 2, 3
+    return Made
+"""
+"""A number of the class is the number of the line that the class begins in, here."""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_same"),
+    [
+        ("\n" + CLASS, True),
+        ("\n" + CLASS.replace("x = 3", "x = 4"), False),
+        (CLASS.replace("x = 3", "x = 4"), False),
+        (CLASS.replace("self.c", "self.d"), False),
+        (CLASS.replace("3\n    return", "4\n    return"), False),
+    ],
+    ids=["moved", "moved with its number", "number", "attribute", "value"],
+)
+def test_the_hash_of_code_and_class_does_not_know_where_a_class_stands(text, is_same):
+    def hashes(source):
+        names = {}
+        exec(source, names)
+        return code_hash(names["make"].__code__), class_body_hash(names["make"]())
+
+    pairs = zip(hashes(CLASS), hashes(text), strict=True)
+    assert [one == other for one, other in pairs] == [is_same, is_same]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.conditions import Check, GuardTree, Kind, Node, Step, TensorFact
+from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFact
+from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
 from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_keys
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
@@ -43,11 +44,8 @@ class TreeBuilder:
         self.nodes: list[Node] = []
         self.checks: dict[tuple[int, Kind, str], Check] = {}
         self.idents: list[Plain] = []
-        self.aliases: list[tuple[int, int]] = []
         self._tensor_nodes: list[int] = []
         self._tensor_index: dict[TensorFact, int] = {}
-        self.shapes: list[Plain] = []
-        self.orders: list[Plain] = []
         self.registries: set[int] = set()
         self._node_of: dict[tuple[int, Step, str], int] = {}
         self._node_of_source: dict[Any, int] = {}
@@ -174,42 +172,30 @@ class TreeBuilder:
             if node.step in (Step.ATTR, Step.GENERIC_ATTR) and node.parent >= 0:
                 yield type(self.value(node.parent)), node.arg
 
-    def build(self, state: Mapping[str, Plain], threads: int | None) -> GuardTree:
-        distinct = self._one_per_object(self._tensor_nodes)
-        separate = self._one_per_object(self._mutable_nodes())
-        return GuardTree(
+    def build(self, state: Mapping[str, Plain], threads: int | None) -> Conditions:
+        self.check(CALL, Kind.STATE, state)
+        if threads is not None:
+            self.check(CALL, Kind.THREADS, threads)
+        for nodes in (self._tensor_nodes, self._mutable_nodes()):
+            self._tell_apart(nodes)
+        return Conditions(
             parents=tuple(node.parent for node in self.nodes),
             steps=tuple(int(node.step) for node in self.nodes),
             args=tuple(node.arg for node in self.nodes),
-            checks=self._columns(),
+            checks=columns(self.checks.values()),
             idents=tuple(self.idents),
             tensors=tuple(self._tensor_index),
-            aliases=tuple(self.aliases),
-            distinct=distinct,
-            separate=separate,
-            shapes=tuple(self.shapes),
-            orders=tuple(self.orders),
-            state=state,
-            threads=threads,
         )
 
-    def _columns(self) -> dict[Kind, tuple[tuple[int, ...], tuple[Any, ...]]]:
-        rows: dict[Kind, list[Check]] = {}
-        for check in self.checks.values():
-            rows.setdefault(check.kind, []).append(check)
-        return {
-            kind: (tuple(c.node for c in checks), tuple(c.arg for c in checks))
-            for kind, checks in rows.items()
-        }
-
-    def _one_per_object(self, nodes: list[int]) -> tuple[int, ...]:
-        """One node per object; other nodes that reach it become alias pairs."""
+    def _tell_apart(self, nodes: list[int]) -> None:
+        """Guard which of these nodes are one object, and which are not."""
         first: dict[int, int] = {}
         for node in nodes:
             same = first.setdefault(id(self.value(node)), node)
-            if same != node and (same, node) not in self.aliases:
-                self.aliases.append((same, node))
-        return tuple(first.values())
+            if same != node:
+                self.check(CALL, Kind.SAME, [same, node])
+        if len(first) > 1:
+            self.check(CALL, Kind.DIFFERENT, list(first.values()))
 
     def _mutable_nodes(self) -> list[int]:
         """Arguments, and what is in them, through which one call could write and another read.
@@ -380,7 +366,7 @@ def _root_of_dict(value: dict[str, Any], name: str) -> Root:
 
     if value is vars(builtins):
         return Step.BUILTINS, None
-    for module_name, module in list(sys.modules.items()):
+    for module_name, module in sys.modules.copy().items():
         if isinstance(module, types.ModuleType) and vars(module) is value:
             return Step.NAMESPACE, module_name
     # namedtuple() runs its __new__ in a dict of its own, which no module holds.

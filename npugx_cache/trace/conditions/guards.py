@@ -1,4 +1,4 @@
-"""Dynamo's guards as a GuardTree. A guard kind without a portable form refuses the trace."""
+"""Dynamo's guards as conditions. A guard kind without a portable form refuses the trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, shapes
-from npugx_cache.conditions.check import iterator_state
+from npugx_cache.conditions.data import CALL
+from npugx_cache.conditions.kinds import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity, ordered_keys
 from npugx_cache.private import process_groups
 from npugx_cache.trace import refuse, tracing
@@ -86,7 +87,7 @@ def add_shape_conditions(
     for text in conditions:
         used = {name for name in variables if re.search(rf"\b{name}\b", text)}
         nodes = {name: builder.node(variables[name]) for name in sorted(used)}
-        builder.shapes.append(shapes.parse(text, nodes))
+        builder.check(CALL, Kind.SHAPE, shapes.parse(text, nodes))
 
 
 def _without_effect(builder: TreeBuilder, source: Any) -> bool:
@@ -167,7 +168,7 @@ def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:
 
 def _add_alias(builder: TreeBuilder, source: Any, other: Any) -> None:
     if tracing.unskipped(source, other) and not builder.in_compiler(other):
-        builder.aliases.append((builder.node(source), builder.node(other)))
+        builder.check(CALL, Kind.SAME, [builder.node(source), builder.node(other)])
 
 
 def _add_guard(builder: TreeBuilder, kind: str, node: int, parameters: dict[str, Any]) -> None:

@@ -8,10 +8,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, TypeAlias
 
+from npugx_cache.conditions import Check, Kind
 from npugx_cache.conditions.source_facts import (
-    FILE,
-    FUNCTION,
-    SourceFact,
+    fact,
     file_hash,
     function_hash,
 )
@@ -36,7 +35,7 @@ def owners_of(codes: Iterable[types.CodeType]) -> Owners:
 
 def facts_of(
     codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners
-) -> tuple[SourceFact, ...]:
+) -> tuple[Check, ...]:
     """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
 
     `root` is the traced function itself, whose code is a factor of the fingerprint.
@@ -78,23 +77,24 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
     Use this for code that was executed and not traced. We go by the file name, because `__module__`
     lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function.
     """
-    modules = {getattr(m, "__file__", None): name for name, m in list(sys.modules.items())}
+    # A copy is made in one step, a list is not: another thread may import something meanwhile.
+    modules = {getattr(m, "__file__", None): name for name, m in sys.modules.copy().items()}
     return [each for each in codes if not is_covered_module(modules.get(each.co_filename) or "")]
 
 
-def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> SourceFact:
+def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> Check:
     for module, name in names_of(code, functions):
         try:
             chain = function_chain(look_up(module, name))
         except NotPortable:
             continue
         if any(f.__code__ is code or _contains(f.__code__, code) for f in chain):
-            return SourceFact(FUNCTION, module, name, function_hash(module, name))
+            return fact(Kind.FUNCTION, function_hash, module, name)
     module = _module_of_file(code.co_filename) or ""
-    fact = SourceFact(FILE, module, code.co_qualname, file_hash(module, code.co_qualname))
-    if not fact.hash:
+    found = fact(Kind.FILE, file_hash, module, code.co_qualname)
+    if not found.arg[-1]:
         raise NotPortable(f"the source of {code.co_qualname} can't be found again")
-    return fact
+    return found
 
 
 def names_of(

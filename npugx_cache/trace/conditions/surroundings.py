@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, set_order
+from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.process import ANSWERS, recorded
 from npugx_cache.config import environment_variable
 from npugx_cache.portable import NotPortable, code_hash, encode
@@ -88,6 +89,10 @@ _REFUSED = {
     "__bases__": "the bases of a class have no guard",
     "__base__": "the base of a class has no guard",
     "__subclasses__": "the subclasses of a class have no guard",
+    **{
+        f"co_{name}": "the name and the place of code have no guard"
+        for name in ("name", "qualname", "filename", "firstlineno", "linetable", "lines")
+    },
 }
 
 
@@ -158,7 +163,8 @@ def add_orders(builder: TreeBuilder, walks: Walks, owners: Owners) -> None:
         def leaf(place: int, walk: Walk = walk) -> Plain:
             return _leaf(builder, walks.leaves[place], owners, walk)
 
-        builder.orders.append([set_order.replaced(walk.made, leaf), walk.order])
+        made = set_order.replaced(walk.made, leaf)
+        builder.check(CALL, Kind.ORDER, [made, walk.order])
 
 
 def to_flip(walks: Walks) -> str | None:

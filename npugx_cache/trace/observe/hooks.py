@@ -305,7 +305,7 @@ def _derived(module: str, kind: str, name: str) -> list[str]:
 
 def _dynamo_modules() -> list[types.ModuleType]:
     """Those that are loaded. Others in `sys.modules` may be anything, even None."""
-    return [sys.modules[n] for n in list(sys.modules) if n.startswith(_DYNAMO) and sys.modules[n]]
+    return [m for name, m in sys.modules.copy().items() if name.startswith(_DYNAMO) and m]
 
 
 # --- what is refused where a hook is missing

@@ -1,0 +1,632 @@
+"""The kinds of conditions: one row each, with all forms in which a condition of the kind is needed.
+
+A condition is a kind, a node and an argument (`data.Check`). Its row in `KINDS` has
+
+- `test`, which decides whether the condition holds of the live value at the node;
+- `python`, the condition as Python, for people;
+- `native`, the same test as a guard on torch's C++ managers, for calls after the first. What C++
+  can't test with exactly the same meaning raises `LeftToPython`, and is tested in Python;
+- `reason`, what to say when the condition does not hold, if "no longer true" is not good enough;
+- `watch`, for facts about code: what to watch between two calls instead of testing again;
+- `bulk`, the test of many conditions in one loop, for kinds of which a model has thousands.
+
+Conditions on the call as a whole have no value at a node: `test` gets the values of all nodes, and
+`nodes` and `moved` say which nodes the argument names. They are tested after the others, but for
+those `before` any value is read.
+
+A new kind is a number in `data.Kind` and a row here.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from npugx_cache.conditions import code_watch, set_order, shapes, source_facts
+from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
+from npugx_cache.conditions.data import Check, Kind, TensorFact
+from npugx_cache.conditions.evaluate import MISSING
+from npugx_cache.conditions.explain import Wording, tensor_difference, type_name
+from npugx_cache.portable import (
+    NotPortable,
+    decode,
+    describe,
+    devices,
+    encode,
+    encoded_keys,
+    expression,
+    identity,
+    ordered_keys,
+    same,
+    seal,
+)
+from npugx_cache.portable.devices import Accelerator
+from npugx_cache.private import guard_managers, runtime
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from npugx_cache.conditions.cpp_paths import Managers
+    from npugx_cache.conditions.data import Conditions
+    from npugx_cache.portable import Plain
+
+    Rows = Sequence[tuple[int, Any]]
+    Values = Sequence[Any]
+
+
+# What arguments of checks stand for, made ready for repeated tests.
+
+
+class Identity:
+    """A recorded identity, and the live class that was found to have it.
+
+    Such a class was compared in full once, and is compared by `is` afterwards.
+    """
+
+    __slots__ = ("known", "plain")
+
+    def __init__(self, plain: Plain) -> None:
+        self.plain = plain
+        self.known: object = MISSING
+
+    def is_of(self, live: object) -> bool:
+        if live is self.known:
+            return True
+        try:
+            found = bool(identity(live) == self.plain)
+        except NotPortable:
+            return False
+        # A function can be edited in place (__code__, __defaults__): never remembered as equal.
+        if found and isinstance(live, type):
+            self.known = live
+        return found
+
+
+class LiveTensorFact(NamedTuple):
+    """A `TensorFact` with torch's own objects in it."""
+
+    type: Identity
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    dispatch_keys: int
+    size: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    static: bool
+    marks: dict[str, frozenset[int]]
+
+    @classmethod
+    def of(cls, fact: TensorFact, idents: Sequence[Identity]) -> LiveTensorFact:
+        return cls(
+            idents[fact.type],
+            decode(["torch", fact.dtype]),
+            torch.device(fact.device),
+            fact.requires_grad,
+            fact.dispatch_keys,
+            fact.size,
+            fact.stride,
+            None not in fact.size and None not in fact.stride,
+            {name: frozenset(dims) for name, dims in fact.marks},
+        )
+
+    def layout_matches(self, value: torch.Tensor) -> bool:
+        if self.static:
+            return value.shape == self.size and value.stride() == self.stride
+        return (
+            value.dim() == len(self.size)
+            and all(
+                want is None or want == n for want, n in zip(self.size, value.shape, strict=True)
+            )
+            and all(
+                want is None or want == n
+                for want, n in zip(self.stride, value.stride(), strict=True)
+            )
+        )
+
+    def marks_match(self, value: torch.Tensor) -> bool:
+        """A tensor may ask for fewer dynamic dimensions than were traced, never for others."""
+        live = value.__dict__
+        if not live:
+            return True
+        return all(
+            live[name] <= self.marks.get(name, frozenset())
+            for name in runtime.DIMENSION_MARKS
+            if name in live
+        )
+
+
+class Place:
+    """The accelerator that must be current in the thread of a call.
+
+    An entry may say "the current device". When the entry is bound, that becomes the device that is
+    current then, and stays that device. In a thread with another current device, or after
+    `set_device`, the entry is bound once more.
+    """
+
+    def __init__(self, kind: str, index: int | None, why: str) -> None:
+        self.device = Accelerator(kind, index, why)
+        self._index = index if runtime.accelerator() == kind else None
+
+    def is_current(self) -> bool:
+        return self._index is not None and torch.accelerator.current_device_index() == self._index
+
+    def reason(self) -> str:
+        if self._index is None:
+            return f"there is no {self.device.kind} here"
+        why = f", which it must be: {self.device.why}" if self.device.why else ""
+        return f"{self.device.name} is not the current device{why}"
+
+
+THREADS = "num_threads"
+
+
+def live_state() -> dict[str, object]:
+    """`runtime.global_state` without the number of threads, which is guarded on its own."""
+    state = runtime.global_state()
+    state.pop(THREADS, None)
+    return state
+
+
+class LiveArguments:
+    """Makes arguments of checks ready. Raises anything for those that make no sense."""
+
+    def __init__(self, tree: Conditions) -> None:
+        self._idents = tuple(map(Identity, tree.idents))
+        self._tensors = tuple(LiveTensorFact.of(fact, self._idents) for fact in tree.tensors)
+
+    def of(self, kind: Kind, args: Sequence[Any]) -> Sequence[Any]:
+        if kind is Kind.TYPE or kind is Kind.IDENTITY:
+            return [self._idents[arg] for arg in args]
+        if kind is Kind.TENSOR:
+            return [self._tensors[arg] for arg in args]
+        return [Place(*arg) for arg in args] if kind is Kind.DEVICE else args
+
+
+# --- tests
+
+
+def _tensor_matches(value: Any, fact: LiveTensorFact) -> bool:
+    live = type(value)
+    return (
+        isinstance(value, torch.Tensor)
+        and (live is fact.type.known or fact.type.is_of(live))
+        and value.dtype is fact.dtype
+        and value.device == fact.device
+        and value.requires_grad is fact.requires_grad
+        and fact.layout_matches(value)
+        and runtime.dispatch_keys(value).raw_repr() == fact.dispatch_keys
+        and fact.marks_match(value)
+    )
+
+
+def _types_match(rows: Rows, values: Values) -> bool:
+    for node, ident in rows:
+        live = type(values[node])
+        if live is not ident.known and not ident.is_of(live):
+            return False
+    return True
+
+
+def _attributes_absent(rows: Rows, values: Values) -> bool:
+    return not any(name in values[node].__dict__ for node, name in rows)
+
+
+def _lengths_match(rows: Rows, values: Values) -> bool:
+    return all(len(values[node]) == length for node, length in rows)
+
+
+def _equals(value: object, arg: Plain) -> bool:
+    found = value if type(value) is str or value is None else encode(value)
+    return bool(found == arg) or same(found, arg)
+
+
+def _has_keys(value: Any, arg: Any) -> bool:
+    keys = ordered_keys(value)
+    # All of them str and those of `arg`: nothing has to be encoded.
+    are_names = bool(keys == arg[1]) and _ONLY_STR.issuperset(map(type, keys))
+    return are_names or same(encoded_keys(value, list), arg)
+
+
+_ONLY_STR = frozenset({str})
+
+
+def iterator_state(value: Any) -> Plain:
+    """What is left in a tuple, range or count iterator, without advancing it."""
+    if type(value) is type(iter(())):
+        return ["left", operator.length_hint(value)]
+    return encode(list(value.__reduce__()[1:]))
+
+
+# --- guards on C++ managers; `value` is the live value at the node
+
+
+def _native_equals(made: Managers, node: int, value: Any, _: Plain) -> None:
+    if value is None or type(value) in (bool, torch.dtype, _CODE_TYPE):
+        made.guard_identity(made.of(node), value)
+    elif type(value) in (str, int, torch.device) or _is_plain_float(value):
+        made.pin_type(node)
+        made.of(node).add_equals_match_guard(value, REASON, None)
+    else:
+        raise LeftToPython("equality")
+
+
+_CODE_TYPE: type[types.CodeType] = type((lambda: None).__code__)
+
+
+def _is_plain_float(value: object) -> bool:
+    """Whether `==` tells a float from every other: not so for 0.0, -0.0 and nan."""
+    return type(value) is float and bool(value) and value == value  # noqa: PLR0124
+
+
+def _native_tensor(made: Managers, node: int, value: Any, arg: Any) -> None:
+    fact, manager = made.tree.tensors[arg], made.of(node)
+    made.pin_type(node)
+    manager.add_tensor_match_guard(
+        value,
+        list(fact.size),
+        list(fact.stride),
+        str(node),
+        REASON,
+        None,
+        type(value),
+        runtime.dispatch_keys(value),
+    )
+    guard_managers.forbid_dimension_marks(manager, value, str(node), made.kind)
+
+
+def _native_length(made: Managers, node: int, value: Any, length: Any) -> None:
+    manager = made.of(node)
+    if type(value) in DICTS:
+        manager.add_dict_length_check_guard(length, REASON, None)
+    elif type(value) in SEQUENCES:
+        made.pin_type(node)
+        manager.add_length_check_guard(length, REASON, None)
+    else:
+        raise LeftToPython("length")
+
+
+def _native_absent(made: Managers, node: int, _value: Any, name: Plain) -> None:
+    made.instance_dict(node).add_dict_contains_guard(False, name, REASON, None)
+
+
+def _native_has(made: Managers, node: int, value: Any, name: Any) -> None:
+    # That the manager finds a value is the check.
+    made.attribute(made.of(node), name, getattr(value, name), f"{node}.{name}")
+
+
+def _native_membership(
+    made: Managers, node: int, value: Any, key: Plain, *, expected: bool
+) -> None:
+    if type(value) not in DICTS:
+        raise LeftToPython("membership")
+    made.pin_type(node)
+    made.of(node).add_dict_contains_guard(expected, decode(key), REASON, None)
+
+
+def _native_keys(made: Managers, node: int, value: Any, arg: Any) -> None:
+    if type(value) not in DICTS or arg[1]:
+        raise LeftToPython("keys in order")
+    made.pin_type(node)
+    made.of(node).add_dict_length_check_guard(0, REASON, None)
+
+
+def _native_same(made: Managers, _: int, _value: Any, pair: Any) -> None:
+    a, b = map(made.of, pair)
+    guard_managers.require_aliasing(a, b, REASON, None)
+
+
+def _native_different(made: Managers, _: int, _value: Any, group: Any) -> None:
+    managers = list(map(made.of, group))
+    guard_managers.forbid_aliasing(managers, list(map(str, group)), REASON, None)
+
+
+def _left_to_python(*_: Any) -> None:
+    raise LeftToPython
+
+
+def _nothing_in_cpp(*_: Any) -> None:
+    """For what `NativeCheck` compares at once (torch's state), and for what is watched."""
+
+
+# --- reasons; `live` is the live value, or the values of all nodes
+
+
+def _state_reasons(_: Wording, _path: str, recorded: Any, _live: Any) -> Iterator[str]:
+    live = live_state()
+    for name in sorted({*recorded, *live}):
+        if recorded.get(name) != live.get(name):
+            yield f"global torch state {name} was {recorded.get(name)!r}, is {live.get(name)!r}"
+
+
+def _different_reasons(words: Wording, _: str, group: Any, values: Any) -> Iterator[str]:
+    seen: dict[int, int] = {}
+    for node in group:
+        other = seen.setdefault(id(values[node]), node)
+        if other != node:
+            what = "tensors" if isinstance(values[node], torch.Tensor) else "objects"
+            yield f"{words.path(node)} and {words.path(other)} were different {what}"
+
+
+def _device_as_python(_: Wording, _path: str, device: Any) -> str:
+    _, index, why = device
+    name = Accelerator(*device).name
+    return "" if index is None else f"current_device() == {name!r}  # {why}".rstrip("# ")
+
+
+def _length_words(live: Any) -> object:
+    return len(live) if hasattr(live, "__len__") else "without a length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """All forms of one kind; the docstring of the module says what they are for."""
+
+    test: Callable[[Any, Any], bool]
+    python: Callable[[Wording, str, Any], str]
+    native: Callable[[Managers, int, Any, Any], None]
+    reason: Callable[[Wording, str, Any, Any], str | Iterator[str]] | None = None
+    bulk: Callable[[Rows, Values], bool] | None = None
+    watch: Callable[..., None] | None = None
+    before: bool = False
+    """Whether the condition is tested before any value of the call is read."""
+    nodes: Callable[[Any], Collection[int]] = lambda _: ()
+    moved: Callable[[Any, Mapping[int, int]], Any] = lambda arg, _: arg
+    """The argument for another numbering of nodes; KeyError if it needs one that is left out."""
+    sealed: Callable[[Any, Container[object]], Any] | None = None
+    """The argument as it is stored: without texts that are only compared and are not known."""
+    revealed: Callable[[Any, Any], Any] = lambda _, arg: arg
+    """The argument with live texts in the place of sealed ones, for a value of which it holds."""
+
+
+def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None]) -> Row:
+    """A source fact: `now` reads again what was recorded, and `what` says in words what that is."""
+
+    def bulk(rows: Rows, _: Values) -> bool:
+        return all(now(fact[0], fact[1]) == fact[2] for _, fact in rows)
+
+    def reason(_: Wording, _path: str, fact: Any, _live: Any) -> str:
+        module, name, _was = fact
+        try:
+            now(module, name)
+        except NotPortable as error:
+            return f"source of {module}.{name} can't be checked: {error}"
+        return f"{what} {module}.{name} changed"
+
+    return Row(
+        test=lambda _, fact: now(fact[0], fact[1]) == fact[2],
+        bulk=bulk,
+        python=lambda _, _path, fact: f"{now.__name__}('{fact[0]}.{fact[1]}') == {fact[2]!r}",
+        native=_nothing_in_cpp,
+        reason=reason,
+        watch=watch,
+    )
+
+
+def _revealed(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
+    def revealed(value: Any, arg: Plain) -> Plain:
+        live = read(value)
+        # Compared again: another thread may have changed a dict meanwhile.
+        return live if same(live, arg) else arg
+
+    return revealed
+
+
+KINDS: dict[Kind, Row] = {
+    Kind.TYPE: Row(
+        test=lambda value, ident: ident.is_of(type(value)),
+        bulk=_types_match,
+        native=lambda made, node, *_: made.pin_type(node),
+        python=lambda words, path, arg: f"type({path}) is {words.ident(arg)}",
+        reason=lambda words, path, arg, live: (
+            f"type({path}) was {words.ident(arg)}, is {type_name(live)}"
+        ),
+    ),
+    Kind.IDENTITY: Row(
+        test=lambda value, ident: ident.is_of(value),
+        native=lambda made, node, *_: made.pin_identity(node),
+        python=lambda words, path, arg: f"{path} is {words.ident(arg)}",
+        reason=lambda words, path, arg, now: f"{path} was {words.ident(arg)}, is {words.live(now)}",
+    ),
+    Kind.EQUALS: Row(
+        test=_equals,
+        native=_native_equals,
+        python=lambda _, path, arg: f"{path} == {expression(arg)}",
+        reason=lambda words, path, arg, live: f"{path} was {describe(arg)}, is {words.live(live)}",
+        sealed=seal,
+        revealed=_revealed(encode),
+    ),
+    Kind.TENSOR: Row(
+        test=_tensor_matches,
+        native=_native_tensor,
+        python=lambda words, path, arg: f"check_tensor({path}, {words.tensor(arg)})",
+        reason=lambda words, path, arg, live: f"{path}: {tensor_difference(words, arg, live)}",
+    ),
+    Kind.LENGTH: Row(
+        test=lambda value, length: len(value) == length,
+        bulk=_lengths_match,
+        native=_native_length,
+        python=lambda _, path, arg: f"len({path}) == {arg}",
+        reason=lambda _, path, arg, live: f"len({path}) was {arg}, is {_length_words(live)}",
+    ),
+    Kind.ABSENT_ATTR: Row(
+        test=lambda value, name: name not in value.__dict__,
+        bulk=_attributes_absent,
+        native=_native_absent,
+        python=lambda _, path, arg: f"{arg!r} not in {path}.__dict__",
+    ),
+    Kind.HAS_ATTR: Row(
+        test=hasattr,
+        native=_native_has,
+        python=lambda _, path, arg: f"hasattr({path}, {arg!r})",
+    ),
+    Kind.LACKS_ATTR: Row(
+        test=lambda value, name: not hasattr(value, name),
+        native=_left_to_python,  # C++ takes any exception for an absence
+        python=lambda _, path, arg: f"not hasattr({path}, {arg!r})",
+    ),
+    Kind.CONTAINS: Row(
+        test=lambda value, key: decode(key) in value,
+        native=partial(_native_membership, expected=True),
+        python=lambda _, path, arg: f"{describe(arg)} in {path}",
+    ),
+    Kind.NOT_CONTAINS: Row(
+        test=lambda value, key: decode(key) not in value,
+        native=partial(_native_membership, expected=False),
+        python=lambda _, path, arg: f"{describe(arg)} not in {path}",
+    ),
+    Kind.KEYS: Row(
+        test=_has_keys,
+        native=_native_keys,
+        python=lambda _, path, arg: f"list({path}) == {expression(arg)}",
+        sealed=seal,
+        revealed=_revealed(lambda value: encoded_keys(value, list)),
+    ),
+    Kind.KEY_SET: Row(
+        test=lambda value, arg: same(encoded_keys(value, set), arg),
+        native=_native_keys,
+        python=lambda _, path, arg: f"set({path}) == {expression(arg)}",
+        sealed=seal,
+        revealed=_revealed(lambda value: encoded_keys(value, set)),
+    ),
+    Kind.NOT_NONE: Row(
+        test=lambda value, _: value is not None,
+        native=lambda made, node, *_: made.of(node).add_not_none_guard(REASON, None),
+        python=lambda _, path, _arg: f"{path} is not None",
+    ),
+    Kind.ITERATOR: Row(
+        test=lambda value, arg: iterator_state(value) == arg,
+        native=_left_to_python,
+        python=lambda _, path, arg: f"remaining({path}) == {describe(arg)}",
+    ),
+    # --- the call as a whole
+    Kind.SAME: Row(
+        test=lambda values, pair: values[pair[0]] is values[pair[1]],
+        native=_native_same,
+        python=lambda words, _, pair: " is ".join(map(words.path, pair)),
+        reason=lambda words, _, pair, _v: f"{' and '.join(map(words.path, pair))} were one object",
+        nodes=frozenset,
+        moved=lambda pair, place: [place[node] for node in pair],
+    ),
+    Kind.DIFFERENT: Row(
+        test=lambda values, group: len({id(values[node]) for node in group}) == len(group),
+        native=_native_different,
+        python=lambda words, _, group: f"all_distinct({', '.join(map(words.path, group))})",
+        reason=_different_reasons,
+        nodes=frozenset,
+        moved=lambda group, place: [place[node] for node in group if node in place],
+    ),
+    Kind.SHAPE: Row(
+        test=lambda values, condition: shapes.holds(condition, values),
+        native=_left_to_python,
+        python=lambda words, _, condition: shapes.wording(condition, words.path),
+        reason=lambda words, _, condition, _values: (
+            f"shape condition failed: {shapes.wording(condition, words.path)}"
+        ),
+        nodes=shapes.nodes_in,
+        moved=shapes.moved,
+    ),
+    Kind.ORDER: Row(
+        test=lambda values, condition: set_order.holds(condition, values),
+        native=_left_to_python,
+        python=lambda words, _, condition: set_order.as_python(condition, words.path),
+        reason=lambda words, _, condition, values: set_order.failure(condition, values, words),
+        nodes=set_order.nodes_in,
+        moved=set_order.moved,
+        sealed=set_order.sealed,
+        revealed=lambda values, condition: set_order.revealed(condition, values),
+    ),
+    Kind.STATE: Row(
+        test=lambda _, state: live_state() == state,
+        native=_nothing_in_cpp,
+        python=lambda _, _path, state: "\n".join(
+            f"torch_state[{name!r}] == {value!r}" for name, value in sorted(state.items())
+        ),
+        reason=_state_reasons,
+        before=True,
+    ),
+    Kind.THREADS: Row(
+        test=lambda _, count: torch.get_num_threads() == count,
+        native=_nothing_in_cpp,
+        python=lambda _, _path, count: f"torch.get_num_threads() == {count}",
+        reason=lambda _, _path, count, _live: (
+            f"torch.get_num_threads() was {count}, is {torch.get_num_threads()}"
+        ),
+        before=True,
+    ),
+    Kind.DEVICE: Row(
+        test=lambda _, place: place.is_current(),
+        native=_left_to_python,
+        python=_device_as_python,
+        reason=lambda _, _path, device, _live: Place(*device).reason(),
+        before=True,
+    ),
+    # --- source facts
+    Kind.FUNCTION: _fact(source_facts.function_hash, "source of", code_watch.watch_function),
+    Kind.FILE: _fact(source_facts.file_hash, "source of", code_watch.watch_nothing),
+    Kind.OPERATOR: _fact(
+        source_facts.operator_schema, "schema of operator", code_watch.watch_nothing
+    ),
+    Kind.LOOKUP: _fact(source_facts.provider, "where to find", code_watch.watch_name),
+    Kind.TENSOR_METHOD: _fact(
+        source_facts.tensor_method, "code of", code_watch.watch_tensor_method
+    ),
+    Kind.GROUP: _fact(source_facts.group_ranks, "ranks of process group", code_watch.watch_group),
+    Kind.SUBCLASS: _fact(source_facts.is_subclass, "the answer to", code_watch.watch_subclass),
+    Kind.MEMBERS: _fact(source_facts.members_hash, "a member of", code_watch.watch_nothing),
+    Kind.SPECIAL_NAMES: _fact(
+        source_facts.special_hash, "the special methods of", code_watch.watch_special_names
+    ),
+}
+
+
+def in_order(tree: Conditions) -> list[Check]:
+    """All conditions, in the order in which they are printed: those about code first."""
+
+    def place(check: Check) -> tuple[bool, bool]:
+        row = KINDS[check.kind]
+        return row.watch is None, not row.before
+
+    return sorted(tree.all_checks(), key=place)
+
+
+def lines(tree: Conditions, *, code: bool) -> Iterator[str]:
+    """The conditions on code, or all others, as Python, for people to read."""
+    words = Wording(tree)
+    for node, kind, arg in in_order(tree):
+        row = KINDS[kind]
+        if code is (row.watch is not None):
+            yield from row.python(words, words.path(node), arg).splitlines()
+
+
+def sealed(tree: Conditions, known: Container[object]) -> Conditions:
+    """Conditions as they are stored: without the texts that are only compared.
+
+    `known` texts stay. So do names, keys that lead to a value, and members that are looked for.
+    """
+    checks = dict(tree.checks)
+    for kind, (nodes, args) in tree.checks.items():
+        seal_of = KINDS[kind].sealed
+        if seal_of is not None:
+            checks[kind] = nodes, tuple(seal_of(arg, known) for arg in args)
+    return replace(tree, checks=checks)
+
+
+def placed_here(tree: Conditions) -> Conditions:
+    """The conditions of a stored entry with the current device's index in them."""
+    device = tree.device
+    if device is None or device.index is not None:
+        return tree
+    index = runtime.current_index(device.kind)
+    return tree.placed(replace(device, index=index), devices.at(index))
