@@ -53,7 +53,7 @@ def unserved_python(name: str, version: tuple[int, ...], flags: str) -> str | No
     """Why nothing can be cached on a Python of this implementation, version and ABI, or None.
 
     Python 3.13.0 does not report to torch's C++ guards that an attribute was set (gh-125608), so
-    they would go on to accept a call after a change.
+    the guards would still accept a call after such a change.
     """
     if name != "cpython":
         return f"{name} is not supported: caller frames are CPython bytecode"

@@ -60,7 +60,7 @@ class PlainDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
 
 class PlainCache(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
-    """Closes its connection if it can't be opened: Python 3.13 warns of one that is left open."""
+    """Leaves no connection open if opening fails, because Python 3.13 warns of an open one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
