@@ -50,7 +50,7 @@ def compile_graph(
             graph_module = lowering.lower(graph_module, example_inputs, None)
     except lowering.NotKept as error:
         reason = location.reason(error.what, location.of_text(error.stack), "do this outside of it")
-        logger.warning("a graph runs as it is, not optimised: %s", reason)
+        logger.warning("a graph runs without optimisation: %s", reason)
         return graph_module.forward
     engines.load(engine).optimise(graph_module, checked, distinct_inputs=distinct)
     try:

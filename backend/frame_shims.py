@@ -26,7 +26,7 @@ def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
 def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
     """The item that `index + 1` calls of `next` would return. The iterator does not advance."""
     if type(iterator) is not type(iter(())):
-        raise TypeError(f"a {type(iterator).__name__} in the place of a tuple's iterator")
+        raise TypeError(f"expected the iterator of a tuple, not a {type(iterator).__name__}")
     state: Any = iterator.__reduce__()
     _, (items,), start = state
     return items[start + index]

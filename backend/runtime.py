@@ -35,7 +35,7 @@ _MODULES: dict[str, Any] = {
 
 
 class _Devices(dict[str, torch.device]):
-    """The devices that a program names, each made once."""
+    """The `torch.device` for each device name in a program, under this process's name for it."""
 
     def __init__(self, rename: Rename) -> None:
         super().__init__()

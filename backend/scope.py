@@ -31,7 +31,7 @@ class limit_core_num:  # noqa: N801 - the vendor's name, and used like a functio
                 raise OptionError(f"limit_core_num: {name} must be an int of at least 1")
         if not hasattr(torch, "npu"):
             raise BackendUnavailable(
-                "limit_core_num limits the cores of an NPU, and torch_npu is not loaded here"
+                "limit_core_num limits the cores of an NPU, but torch_npu is not loaded"
             )
         self._cores = op_aicore_num, op_vectorcore_num
         self._stream = stream
@@ -65,7 +65,7 @@ class deterministic:  # noqa: N801 - the vendor's name, and used like a function
             raise OptionError("deterministic: level must be 0, 1, 2 or 3")
         if not hasattr(torch, "npu"):
             raise BackendUnavailable(
-                "deterministic sets a level of an NPU's operators, and torch_npu is not loaded here"
+                "deterministic sets a level of the operators of an NPU, but torch_npu is not loaded"
             )
         self._level = level
         self._undo: list[operators.Determined] = []

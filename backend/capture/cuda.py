@@ -1,4 +1,4 @@
-"""CUDA: torch.cuda.CUDAGraph. Read against torch's sources; it has not been run on a GPU yet."""
+"""Capture with torch.cuda.CUDAGraph. Written against torch's sources, not run on a GPU yet."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Role(enum.IntEnum):
     PARAMETER: read at its address, which usually does not change.
     PLACED: read at its address, because the program could tell a copy from the original.
     WRITTEN: the graph writes to the tensor at its address.
-    UNUSED: the program does not look at it.
+    UNUSED: the program does not use it.
     VALUE: a number in a tensor on the CPU, treated as NUMBER. This is how Dynamo passes a float
     that changes between calls.
     HOST: a tensor on the CPU that the program only copies to its device. Before each replay it is
@@ -76,7 +76,7 @@ class Layout:
 
     @classmethod
     def from_plain(cls, data: Any) -> Layout:
-        """Raises `CorruptEntry`."""
+        """Decode what `to_plain` has written; raises `CorruptEntry` for anything else."""
         try:
             layout = cls(
                 device=str(data["device"]),

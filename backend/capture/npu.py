@@ -67,12 +67,12 @@ class NpuDevice(StreamedDevice):
             cores = self._api.get_device_limit(self.index)["vector_core_num"]
             found = deadlock.conflicts(rows, cores)
         except Exception as error:  # noqa: BLE001 - the vendor's and the file system's
-            logger.warning("deadlock_check: no trace of the captured graph: %r", error)
+            logger.warning("deadlock_check: can't read the trace of the captured graph: %r", error)
             return
         for conflict in found:
-            logger.warning("deadlock_check: this graph may block: %s", conflict)
+            logger.warning("deadlock_check: this graph may deadlock: %s", conflict)
         if not found:
-            logger.info("deadlock_check: nothing in %d tasks could block", len(rows))
+            logger.info("deadlock_check: none of %d tasks can deadlock", len(rows))
 
     @contextlib.contextmanager
     def in_state(self, stream: Any, state: tuple[int, ...]) -> Iterator[None]:

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 def _passes(options: Options, distinct_inputs: bool) -> Iterator[tuple[str, Pass]]:
-    """The passes in order. Decompositions add copies; remove these before making calls in place."""
+    """The passes in the order in which they run.
+
+    Decompositions add copies. The passes that drop copies run after the decompositions, and before
+    those that make calls write in place.
+    """
     if options.dump_tensor_data and options.data_dump_stage == "original":
         yield "dump_tensor_data", partial(dump_results, folder=options.data_dump_dir)
         return

@@ -50,7 +50,7 @@ class Library:
 
     @classmethod
     def from_plain(cls, data: Any) -> Library:
-        """Raises `CorruptEntry`."""
+        """Decode what `to_plain` has written; raises `CorruptEntry` for anything else."""
         try:
             return cls(
                 tensors=tuple(map(int, data["tensors"])),

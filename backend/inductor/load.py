@@ -54,7 +54,7 @@ def load(data: bytes) -> Native:
 def _load(data: bytes) -> Native:
     """Load from memory: nobody can change a file, and no folder needs to allow executables."""
     if not hasattr(os, "memfd_create"):
-        raise NotPortable("compiled libraries are loaded from memory, which takes Linux")
+        raise NotPortable("compiled libraries are loaded from memory, which needs Linux")
     descriptor = os.memfd_create("npugx_cache library", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

@@ -104,10 +104,10 @@ class _Splitter:
         if done.written and done.aliased:
             return [done.aliased[0]]  # the library has done the write; the result is the argument
         if node.op == "get_attr" or done.unknown or done.written:
-            raise NotPortable(f"an output is part of {node.name}, which no library can return")
+            raise NotPortable(f"an output uses {node.name}, which a library can't return")
         inputs: list[fx.Node] = node.all_input_nodes
         if _storages(node) and not done.aliased:
-            raise NotPortable(f"an output is seen through a result of {node.target}")
+            raise NotPortable(f"an output is a view that depends on a result of {node.target}")
         if not _storages(node) and any(map(_storages, inputs)) and not _asks_for_size(node):
             raise NotPortable(f"an output is a number that {node.target} reads from a tensor")
         return inputs

@@ -83,7 +83,7 @@ def _check(name: str, value: object, spec: Spec) -> None:
         return
     if spec.devices == ("npu",) and not _npu_is_possible():
         raise BackendUnavailable(
-            f"option {name!r} has an effect on an NPU only, and torch_npu is not installed"
+            f"option {name!r} has an effect on an NPU only, but torch_npu is not installed"
         )
 
 
@@ -106,12 +106,12 @@ def _check_conflicts(options: Options) -> None:
     if options.static_kernel_compile and options.dump_tensor_data:
         raise OptionError(
             "options 'static_kernel_compile' and 'dump_tensor_data' exclude each other: CANN would "
-            "be asked for kernels of the dumps"
+            "compile kernels for the dumps"
         )
     if options.super_kernel_optimize and options.dump_tensor_data:
         raise OptionError(
             "options 'super_kernel_optimize' and 'dump_tensor_data' exclude each other: merged "
-            "kernels have no results in between"
+            "kernels have no intermediate results"
         )
     for name in _USELESS_UNDER_FORCE_EAGER if options.force_eager else ():
         if getattr(options, name) != SPECS[name].off:

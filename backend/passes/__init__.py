@@ -1,7 +1,8 @@
-"""Graph passes: each takes an aten graph and returns how often it found something to rewrite.
+"""Graph passes: each rewrites an aten graph in place.
 
 The graphs are not functionalised: an operator may write to its inputs, and values may be views of
-each other. A pass must keep every write, and every aliasing that a caller could see (`aliasing`).
+each other. A pass must keep every write, and every aliasing that a caller could observe
+(`aliasing`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""Which values of a graph may share memory, and when that memory is read and written.
+"""Tells which values of a graph may share memory, and when that memory is read and written.
 
-The graphs are not functionalised, so every pass that moves, merges or drops a read or a write must
-know who else can see the memory. This is the one place where that is decided.
+The graphs are not functionalised, so a pass that moves, merges or drops a read or a write must know
+who else can see the memory. All passes ask this module.
 
-Memory is divided into *places*: what one call allocates, and OUTSIDE, which is everything that was
-there before the graph ran. A value may live in several places; two values that have none in
-common never share memory. What the answers rest on:
+Memory is divided into *places*: the memory that one call allocates is a place, and OUTSIDE is all
+memory that existed before the graph ran. A value may live in several places. Two values without a
+common place never share memory. The rules:
 
-- Inputs may overlap one another in any way, and constants too: guards tell which inputs are the
-  same object, not which overlap. Only a functionalised graph (`distinct_inputs`) promises more.
-- Operators do what `effects` says. Traced values that share a fake storage share memory whatever
-  their operators say.
-- A pure view neither reads nor writes: memory is touched when a view of it is used.
+- Inputs and constants may overlap one another in any way, because guards tell which inputs are the
+  same object but not which overlap. Only a functionalised graph (`distinct_inputs`) has inputs that
+  don't overlap.
+- Operators do what `effects` says. If two traced values share a fake storage, they share memory,
+  whatever `effects` says about their operators.
+- A pure view neither reads nor writes. Memory is touched when a call uses the view.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
     from torch import fx
 
 OUTSIDE = 0
+"""The place of all memory that existed before the graph ran."""
 
 Places = frozenset[int]
 _NOWHERE: Places = frozenset()
 
 
 class Aliasing:
-    """The answers for one graph, as it was when this was made."""
+    """The answers for one graph. Positions are those of the nodes when the object was created."""
 
     def __init__(self, graph: fx.Graph, *, distinct_inputs: bool = False) -> None:
         nodes = list(graph.nodes)
@@ -67,14 +69,14 @@ class Aliasing:
         return self._places[node]
 
     def own(self, node: fx.Node) -> int | None:
-        """The place of a value that lives in memory the graph allocated, and nowhere else."""
+        """The place of a value that lives in one place, which the graph allocated; else None."""
         places = self._places[node]
         if len(places) != 1 or places & self._outside:
             return None
         return next(iter(places))
 
     def passed_twice(self, node: fx.Node, argument: fx.Node) -> bool:
-        """Whether a call gets the memory of one of its arguments through another one too."""
+        """Whether another argument of the call may share memory with `argument`."""
         arguments: list[Any] = []
         map_arg((node.args, node.kwargs), arguments.append)
         arguments.remove(argument)
@@ -88,7 +90,7 @@ class Aliasing:
         return any(_between(self._writes[place], after, before) for place in places)
 
     def last_touch(self, places: Places) -> int:
-        """The position of the last call that reads or writes; the caller reads after the end."""
+        """The position of the last read or write; the end if the caller can see the memory."""
         if self.visible(places):
             return len(self.position)
         return max(
@@ -103,22 +105,23 @@ class Aliasing:
         return bool(places & self._returned)
 
     def one_stream(self, nodes: Iterable[fx.Node]) -> bool:
-        """Whether calls belong to one stream and one scope, with no event between them."""
+        """Whether all nodes are in one segment (see `one_segment`)."""
         return len({self._segments[self.position[node]] for node in nodes}) <= 1
 
     def one_segment(self, places: Places, node: fx.Node) -> bool:
-        """Whether all calls that touch the places are together with `node`.
+        """Whether all calls that touch the places are in the same segment as `node`.
 
-        What others do to memory from outside, between two events, a rewrite can't see.
+        A segment ends where a call switches streams, uses an event, or begins or ends a scope. In
+        another segment, other streams may use the memory, which a rewrite can't see.
         """
         segment = self._segments[self.position[node]]
         return all(self._segments[at] == segment for at in self._known_touches(places))
 
     def ordered_before(self, places: Places, node: fx.Node) -> bool:
-        """Whether `node` may write to the graph's own memory as far as other streams go.
+        """Whether `node` may write to these places of the graph, with respect to other streams.
 
-        All that touches it must be over by then, and the memory be from the allocator's pool for
-        the stream of `node`: whoever gets the result knows of no other.
+        All earlier calls that touch the places must have ended by then. The places must also have
+        been allocated on the stream of `node`, because users of the result know only that stream.
         """
         at = self.position[node]
         label = self._ordering.label(at)
@@ -134,7 +137,7 @@ class Aliasing:
                 yield self.position[self.roots[place]]
 
     def may_move(self, place: int) -> bool:
-        """Whether no call asks where in its storage a value lies: for inputs nobody knows."""
+        """Whether no call depends on the position in its storage of a value in this place."""
         return place not in self._absolute
 
     def first_write(self, place: int, after: int) -> int | None:
@@ -143,7 +146,11 @@ class Aliasing:
         return writes[index] if index < len(writes) else None
 
     def fills_its_memory(self, node: fx.Node) -> bool:
-        """Whether a value is all of what the graph allocated for it: returned, it hides nothing."""
+        """Whether a value covers all of the memory that the graph allocated for it.
+
+        Only such a value may be returned: a caller must not get a tensor with more memory behind it
+        than in eager.
+        """
         place, value = self.own(node), layout.tensor(node)
         if place is None or value is None:
             return False
@@ -155,7 +162,7 @@ class Aliasing:
     # --- changes
 
     def merge(self, gone: int, into: Places) -> None:
-        """Note that a rewrite put what was in one place into others."""
+        """Note that a rewrite moved the values of place `gone` to the places `into`."""
         for node in self._members.pop(gone, set()):
             self._places[node] = (self._places[node] - {gone}) | into
             for place in into:
@@ -167,7 +174,7 @@ class Aliasing:
             self._returned |= into
 
     def note_write(self, node: fx.Node, places: Places) -> None:
-        """Note that a rewrite made a call write to places."""
+        """Note that the call `node` writes to these places after a rewrite."""
         for place in places:
             for record in (self._touches, self._writes):
                 record[place] = sorted({*record[place], self.position[node]})
@@ -230,7 +237,7 @@ class Aliasing:
         return place
 
     def _element(self, node: fx.Node) -> int | None:
-        """The place of one result of a call that allocates several; each has its own."""
+        """The place of a getitem node, if its call allocates several results with own memory."""
         if node.target is not operator.getitem:
             return None
         source, index = node.args[0], node.args[1]
@@ -246,7 +253,7 @@ class Aliasing:
 
 
 def known(graph: fx.Graph, *, distinct_inputs: bool = False) -> Aliasing | None:
-    """The aliasing of a graph; None if an operator changes what memory an existing value is in."""
+    """The aliasing of a graph; None if an operator moves an existing value to other memory."""
     if effects.moves_values(graph):
         return None
     return Aliasing(graph, distinct_inputs=distinct_inputs)

@@ -1,10 +1,13 @@
-"""Cat removal: let the parts of a concatenation be computed where they belong.
+"""Cat removal: computes the parts of a concatenation directly in their place in the result.
 
 `cat([mm(a, b), mm(c, d)])` along the first dimension becomes an empty result and two `mm.out` calls
-that write to its slices. The parts are then views of the result, so each must be a call of its own
-with an `.out` form, of the result's type (`cat` promotes, `.out` refuses), and in nobody else's
-hands: not returned (a caller would get two results that share memory), not part of another `cat`,
-not written to, nor the result, while the other is still used.
+that write to its slices. The parts are then views of the result. Therefore:
+
+- Each part is the result of its own call, and the operator has an `.out` form.
+- Each part has the type of the result, because `cat` converts types and `.out` refuses to.
+- No part is returned, or the caller would get two results that share memory.
+- No part occurs twice, or has been given its place in another `cat` already.
+- After the `cat`, nothing writes to a part, nor to the result if a part is still used.
 """
 
 from __future__ import annotations
@@ -28,14 +31,14 @@ aten = torch.ops.aten
 
 
 class Cat(NamedTuple):
-    """`makers` are the calls that allocate the parts."""
+    """A concatenation. `makers` are the calls that allocate its parts."""
 
     node: fx.Node
     makers: tuple[fx.Node, ...]
 
 
 def remove_cats(graph: fx.Graph) -> int:
-    """Compute parts of concatenations in place; returns how many concatenations went."""
+    """Compute the parts of concatenations in place; returns how many `cat` calls were removed."""
     removed = 0
     for node in list(graph.nodes):
         aliasing = known(graph) if _is_along_rows(node) else None

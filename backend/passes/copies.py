@@ -1,9 +1,9 @@
-"""Redundant copies: drop a call whose result equals its input when nobody could tell them apart.
+"""Drops redundant copies: calls whose result equals their input.
 
-`clone`, casts to the same type, `pow(x, 1)`, rounding of integers, padding by nothing, `repeat` by
-ones, `cat` of one tensor. The copy and its source become one memory, and that must not show: no
-write to one of them while the other is still needed, and no new aliasing between what the caller
-sees.
+Such calls are `clone`, casts to the same type, `pow(x, 1)`, rounding of integers, padding by
+nothing, `repeat` by ones, and `cat` of one tensor. Afterwards the copy and its source share memory,
+and nobody may be able to observe that: neither is written to while the other is still used, and no
+two tensors that the caller sees become aliases.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ aten = torch.ops.aten
 
 
 def remove_copies(graph: fx.Graph, *, distinct_inputs: bool = False) -> int:
-    """Replace each redundant copy's uses by its source; returns how many there were."""
+    """Replace the uses of each redundant copy by its source; returns how many were replaced."""
     copies = [node for node in graph.nodes if _source(node) is not None]
     aliasing = known(graph, distinct_inputs=distinct_inputs) if copies else None
     if aliasing is None:
         return 0
     removed = 0
     for node in copies:
-        place, source = aliasing.own(node), _source(node)  # by now, a copy of a copy has another
+        # Ask for the source again: that of a copy of a copy has changed if a copy was dropped.
+        place, source = aliasing.own(node), _source(node)
         assert source is not None
         if place is not None and _may_share(aliasing, node, source, place):
             aliasing.merge(place, aliasing.places(source))
@@ -69,7 +70,7 @@ def _may_be_returned(aliasing: Aliasing, source: fx.Node) -> bool:
 
 
 def _source(node: fx.Node) -> fx.Node | None:
-    """What a call copies, if its result has the values of one of its arguments."""
+    """The argument that a call copies; None if the call may return other values."""
     found = _COPIES.get(node.target)
     source = found(node) if found is not None else None
     return source if isinstance(source, fx.Node) else None
@@ -112,14 +113,14 @@ _COPIES: dict[Any, Callable[[fx.Node], Any]] = {
 }
 
 
-# Self-copy elimination: `x.copy_(x)` writes what is there already.
+# --- self-copies: `x.copy_(x)` has no effect
 
 
 COPY = torch.ops.aten.copy_.default
 
 
 def remove_self_copies(graph: fx.Graph) -> int:
-    """Drop copies of a value onto itself, also through views that are the same elements."""
+    """Drop copies of a value onto itself, also through views of the same elements."""
     if moves_values(graph):
         return 0
     removed = 0

@@ -1,12 +1,12 @@
-"""Fold copies back: `y = op(x, ...); x.copy_(y)` becomes `op_(x, ...)`.
+"""Folds copies back: `y = op(x, ...); x.copy_(y)` becomes `op_(x, ...)`.
 
-This is what functionalisation leaves behind: each write to an input became a new value and, at the
-end of the graph, a copy of it into the input. Our own graphs have such copies where the user wrote
-them (`cache.copy_(cache * decay)`).
+Functionalisation leaves such copies: it turns each write to an input into a new value and, at the
+end of the graph, a copy of that value into the input. Our own graphs have such copies only where
+the user wrote them (`cache.copy_(cache * decay)`).
 
-The write moves from the copy up to the call, so nobody may look at `x` in between: neither at `x`
-itself, nor at any other input if inputs may overlap. `y` becomes `x`, so it must not be returned,
-and after the copy neither may change while the other is still used.
+The write moves from the copy up to the call, so no call in between may use `x`, nor any other input
+if inputs may overlap. `y` becomes `x`, so `y` must not be returned, and after the copy neither may
+be written to while the other is still used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ COPY = torch.ops.aten.copy_.default
 
 
 class CopyBack(NamedTuple):
-    """`copy` writes to `target` what `call` computed from `source`, in `place` of its own."""
+    """A copy that may be folded: `copy` writes `result` to `target`.
+
+    `result` lies in the memory `place` that `call` allocated, and `call` may write over `source`.
+    """
 
     copy: fx.Node
     target: fx.Node
@@ -36,12 +39,12 @@ class CopyBack(NamedTuple):
 
 
 def reinplace_inputs(graph: fx.Graph, *, distinct_inputs: bool = False) -> int:
-    """Fold copies into the very value that the call reads; returns how many."""
+    """Fold copies into the same value that the call reads; returns how many were folded."""
     return _fold(graph, distinct_inputs=distinct_inputs, views=False)
 
 
 def recover_view_inplace(graph: fx.Graph, *, distinct_inputs: bool = False) -> int:
-    """Fold copies of what was computed on a view: `x.copy_(op(x.view(a)).view(b))`."""
+    """Fold copies of a value computed from a view, as `x.copy_(op(x.view(a)).view(b))`."""
     return _fold(graph, distinct_inputs=distinct_inputs, views=True)
 
 
@@ -76,12 +79,12 @@ def _find(aliasing: Aliasing, copy: fx.Node) -> CopyBack | None:
 
 
 def _fits(found: CopyBack) -> bool:
-    """Whether the call, writing over its argument, would write what the copy writes."""
+    """Whether the call, if it wrote over its argument, would write exactly what the copy writes."""
     source, value = layout.tensor(found.source), layout.tensor(found.call)
     return (
         source is not None
         and value is not None
-        # Offsets too: traced views of the result must stay right about where they are.
+        # Offsets must be equal too, or the traced views of the result would have wrong offsets.
         and layout.same_layout(source, value)
         and layout.is_dense(source)
         and same_elements(found.result, found.call)

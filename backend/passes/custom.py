@@ -1,4 +1,4 @@
-"""The user's own passes: a function that changes the fx graph in place."""
+"""Passes that run a user's function on the graph; and the pass that dumps results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def custom_pass(name: str, function: Callable[..., Any], options: Options) -> Pass:
-    """`function(graph_module, example_inputs, options)` as a pass; `name` is its option.
+    """Make a pass that calls `function(graph_module, example_inputs, options)`.
 
-    The example inputs are the traced values of the placeholders. Raises PassError for what the
-    function raises, and for a graph that it leaves invalid or with other inputs.
+    `name` is the option that holds the function. The example inputs are the traced values of the
+    placeholders. The pass raises PassError if the function raises, if the graph is invalid
+    afterwards, and if the function changed the graph's inputs.
     """
 
     def run(graph: fx.Graph) -> int:
@@ -53,11 +54,14 @@ def _shape(graph: fx.Graph) -> set[tuple[str, str, str, str]]:
     return {(n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.nodes}
 
 
-# Data dump: after every call, a call that writes its tensors to files.
+# --- data dump: a call after every call, which writes the result to a file
 
 
 def dump_results(graph: fx.Graph, *, folder: str) -> int:
-    """Write the result of each call into `folder`, which is made absolute: it is in the program."""
+    """Add calls that write the result of each call into `folder`; returns how many.
+
+    The path is made absolute, because the program contains it and may run in another folder.
+    """
     where = str(Path(folder).absolute())
     calls = [node for node in graph.nodes if node.op == "call_function"]
     results = [node for node in calls if layout.tensor(node) is not None]

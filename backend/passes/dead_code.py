@@ -1,4 +1,4 @@
-"""Dead-code elimination: drop calls whose results nothing uses and which write to nothing."""
+"""Dead-code elimination: drops calls without effects whose results nothing uses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def remove_dead_code(graph: fx.Graph) -> int:
-    """Remove pure calls without users, last first, so that chains of them go too.
+    """Remove pure calls without users, from last to first, so that whole chains are removed.
 
-    Purity is torch's: an operator that writes to an input, draws random numbers (which advances a
-    generator) or has a registered effect stays. So does one without results, which can only be
-    called for what it does.
+    Torch decides what is pure: a call that writes to an input, draws random numbers (which advances
+    a generator) or has a registered effect stays. We also keep an operator without results, because
+    it can only have been called for an effect.
     """
     removed = 0
     for node in reversed(list(graph.nodes)):

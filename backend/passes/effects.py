@@ -1,8 +1,9 @@
-"""What a single call does to memory: what it reads, writes, and returns views of.
+"""Tells what a single call does to memory: what it reads, writes, and returns views of.
 
-An operator's schema says which arguments it writes to and which its results alias. Operators known
-to return an argument or a view without saying so are listed here; composite operators, whose
-schemas nobody checks, are assumed to. What is not a registered operator may do anything.
+An operator's schema says which arguments the operator writes to and which its results alias. Some
+operators return an argument or a view although their schema does not say so: the known ones are
+listed here, and composite operators are assumed to, because nobody checks their schemas. A call of
+anything but an operator may do anything.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from npugx_cache.backend.program import SCOPES
 from npugx_cache.private import schemas
 
 _SWITCHING = frozenset({"streams", "npugraph_ex"})
-"""Namespaces of operators that change the stream of the calls after them, or order streams."""
+"""Namespaces of operators that switch the stream of later calls, or order streams."""
 
 _SCOPES = frozenset(f"npugx_cache::{name}" for pair in SCOPES.items() for name in pair)
 """Operators that begin or end a scope."""
@@ -46,17 +47,26 @@ WHOLE_STORAGE_COPIES = frozenset(
         "aten::as_strided_scatter",
     }
 )
-"""Operators whose result lies in its storage as their first argument lies in its own."""
+"""Operators whose result has the same offset in its storage as the first argument in its own.
+
+They copy the whole storage of that argument.
+"""
 
 _ASYNCHRONOUS = frozenset({"_c10d_functional", "c10d_functional"})
-"""Their results are written, and their inputs read, until `wait_tensor` has returned."""
+"""Operators of these namespaces use their inputs and results until `wait_tensor` has returned.
+
+We treat their results as aliases of their inputs, so that a use of the result, such as
+`wait_tensor`, counts as a use of the inputs.
+"""
 
 
 class Effects(NamedTuple):
     """What a call does to memory.
 
-    aliased: whose memory its results may be. is_view: it touches no memory itself. unknown: it may
-    do anything to memory from outside of the graph.
+    aliased: the arguments with which its results may share memory.
+    written: the arguments that it writes to.
+    is_view: the call itself touches no memory.
+    unknown: the call may do anything to memory from outside of the graph.
     """
 
     aliased: tuple[fx.Node, ...]
@@ -119,10 +129,10 @@ def switches_stream(node: fx.Node) -> bool:
 
 
 def asks_for_position(node: fx.Node) -> bool:
-    """Whether a call's result depends on where in its storage an argument lies.
+    """Whether the result of a call depends on the position of an argument in its storage.
 
-    `as_strided` counts from the start of the storage; some functional operators return a copy of
-    all of it.
+    `as_strided` counts from the start of the storage. WHOLE_STORAGE_COPIES return a copy of the
+    whole storage.
     """
     schema = schemas.schema_of(node.target)
     return schema is not None and (

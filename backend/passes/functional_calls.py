@@ -1,8 +1,9 @@
-"""Functional forms of writing operators: back to a copy and a write.
+"""Turns functional forms of operators that write back into a copy and a write.
 
-Functionalisation turns `op_(x)` into `auto_functionalized(op_, x)`, which returns a written copy
-of `x`; torch_npu has operators `foo_functional` that do the same for `foo`. Here each becomes a
-`clone` and the writing operator, and the passes after this one drop the clones that nobody needs.
+Functionalisation turns `op_(x)` into `auto_functionalized(op_, x)`, which applies `op_` to a copy
+of `x` and returns the copy. torch_npu has operators `foo_functional` that do the same for `foo`.
+These passes turn each such call into `clone` and the operator that writes; later passes drop the
+clones that nobody needs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ aten = torch.ops.aten
 
 
 def decompose_auto_functionalized(graph: fx.Graph) -> int:
-    """Replace each `auto_functionalized` call; a stored program could not call it."""
+    """Replace each `auto_functionalized` call, because a stored program can't call it."""
     rewritten = 0
     for node in list(graph.nodes):
         if not schemas.is_auto_functionalized(node.target) or not _is_unpacked(node):
@@ -65,7 +66,7 @@ def _returns_one(node: fx.Node) -> bool:
 
 
 def _written(node: fx.Node, variant: Any) -> list[fx.Node]:
-    """The writing call on clones, inserted before the functional one; what that one returned."""
+    """Insert a call of `variant` on clones before the node; return what the node's call returns."""
     schema = schemas.schema_of(variant)
     assert schema is not None
     args, kwargs, clones = list(node.args), dict(node.kwargs), []
@@ -91,7 +92,7 @@ def _written(node: fx.Node, variant: Any) -> list[fx.Node]:
 
 
 def _unpack(node: fx.Node, values: Sequence[Any]) -> None:
-    """Give the users of each element of a call's result the value that stands for it now."""
+    """Replace each result of a call by the value of the same index, and erase the call."""
     if not _is_unpacked(node):
         node.replace_all_uses_with(values[0])
     for user in list(node.users):

@@ -1,7 +1,7 @@
-"""Comparisons of traced tensors that hold for every size the graph is valid for.
+"""Compares the layouts of traced tensors. The answers hold for all sizes that the graph accepts.
 
-Sizes may be symbolic. Nothing here evaluates a comparison that would add a guard: what is not
-known to be equal counts as different.
+Sizes may be symbolic. No function here evaluates a comparison that would add a guard: sizes that
+are not known to be equal count as different.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from npugx_cache.backend import lowering
 
 
 def tensor(node: Any) -> torch.Tensor | None:
-    """The traced tensor that a value stands for; None for numbers and what was never traced."""
+    """The traced tensor of a node; None if its value is not a tensor or was never traced."""
     value = node.meta.get("val") if hasattr(node, "meta") else None
     return value if isinstance(value, torch.Tensor) else None
 
@@ -38,7 +38,7 @@ def same_numel(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def same_kind(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Same dtype, device and lazy flags: bytes mean the same in both."""
+    """Whether dtype, device and lazy flags are equal, so that equal bytes mean equal values."""
     return (
         left.dtype == right.dtype
         and left.device == right.device
@@ -48,7 +48,7 @@ def same_kind(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def same_strided(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Same kind, sizes and strides: the same arrangement of elements, wherever it starts."""
+    """Whether kind, sizes and strides are equal; the offsets may differ."""
     return (
         same_kind(left, right)
         and same_sizes(left, right)
@@ -57,12 +57,12 @@ def same_strided(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def same_layout(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Same arrangement and offset: one may stand in memory where the other stands."""
+    """Whether kind, sizes, strides and offset are equal, so that one can replace the other."""
     return same_strided(left, right) and same(left.storage_offset(), right.storage_offset())
 
 
 def is_contiguous(value: torch.Tensor) -> bool:
-    """Whether the elements are known to lie in row-major order from the start of the memory."""
+    """Whether the elements are known to lie in row-major order from the start of the storage."""
     expected: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
         if not same(stride, expected):
@@ -72,7 +72,7 @@ def is_contiguous(value: torch.Tensor) -> bool:
 
 
 def is_dense(value: torch.Tensor) -> bool:
-    """Whether the elements are known to fill a stretch of memory, each its own part of it."""
+    """Whether the elements are known to fill a range of memory without gaps and overlaps."""
     expected: Any = 1
     dimensions = [
         (size, stride)
@@ -83,14 +83,14 @@ def is_dense(value: torch.Tensor) -> bool:
         fitting = [at for at, (_, stride) in enumerate(dimensions) if same(stride, expected)]
         if len(fitting) != 1:
             return False
-        # Not remove(): that compares the sizes, and each comparison adds a guard.
+        # pop(), because remove() would compare sizes, and each such comparison adds a guard.
         size, _ = dimensions.pop(fitting[0])
         expected = expected * size
     return True
 
 
 def fills(value: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether a value has all the elements of another that it is a view of."""
+    """Whether a view `value` of `whole` has all elements of `whole`."""
     return (
         value.dtype == whole.dtype
         and same_numel(value, whole)
@@ -104,7 +104,7 @@ def _expression(size: Any) -> Any:
     return size if isinstance(size, int) else size.node.expr
 
 
-# Sizes as values of a graph: numbers, or nodes that compute a symbolic size.
+# --- sizes as arguments in a graph: numbers, or nodes that compute a symbolic size
 
 
 aten = torch.ops.aten
@@ -127,7 +127,7 @@ class Sizes:
                 self._tensors.append(node)
 
     def value(self, size: Any) -> int | fx.Node | None:
-        """A size as an argument of a call; None for one that nothing before the node has."""
+        """A size as an argument of a call; None if no value before the node has this size."""
         if isinstance(size, int):
             return size
         found = self._known.get(size.node.expr)

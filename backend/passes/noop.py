@@ -1,8 +1,8 @@
-"""No-op removal: drop calls that return their input unchanged.
+"""No-op removal: drops calls that return an alias of their input with the same layout.
 
-torch's own list of such operators, as far as they return an alias of their input anyway (views); a
-fresh copy (`clone`) may be written to and is left to `copies`. An alias that the function returns
-is kept: eager hands out a new tensor object there, and the caller can tell.
+The operators are those of torch's own list of no-ops that return a view of their input. An operator
+that returns a copy (`clone`) is left to `copies`, because the copy may be written to. An alias that
+the graph returns is kept, because eager returns a new tensor object there and the caller can tell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def remove_noops(graph: fx.Graph) -> int:
-    """Replace each no-op's uses by its input."""
+    """Replace the uses of each no-op by its input; returns how many were replaced."""
     if moves_values(graph):
         return 0  # `y = x.view(...); y.t_()` must not become `x.t_()`
     removed = 0
@@ -34,7 +34,7 @@ def remove_noops(graph: fx.Graph) -> int:
 
 
 def _sees(user: fx.Node) -> bool:
-    """Whether a user hands its argument on as the very tensor object that a caller gets."""
+    """Whether a user may pass its argument on to the caller as the same tensor object."""
     return user.op == "output" or user.is_impure()
 
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from torch import fx
 
 _Clock = dict[int, int]
-"""By stream label: how many of its calls are over."""
+"""By stream label: the position after the last call on that stream that has finished."""
 
 _ENTRY = 0
 
 
 class Ordering:
-    """Grows call by call, in the order of the graph; answers by position."""
+    """Add the calls of a graph in order; then ask by their positions."""
 
     def __init__(self) -> None:
         self._label = _ENTRY
@@ -45,7 +45,7 @@ class Ordering:
         return self._labels[position]
 
     def before(self, first: int, then: int) -> bool:
-        """Whether the call at one position is over when the one at a later position begins."""
+        """Whether the call at position `first` has finished when the later call `then` begins."""
         label = self._labels[first]
         return label == self._labels[then] or self._begun[then].get(label, 0) > first
 
@@ -58,7 +58,7 @@ class Ordering:
             _join(self._clocks[args[1]], self._events.get(args[0], {}))
         elif name == "record_event":
             recorded = dict(self._clocks[args[1]])
-            for label, known in self._events.items():  # it may be the same event
+            for label, known in self._events.items():  # another label may be the same event
                 self._events[label] = {s: min(at, recorded.get(s, 0)) for s, at in known.items()}
             self._events[args[0]] = recorded
 

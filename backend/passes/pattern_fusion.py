@@ -1,9 +1,10 @@
-"""Pattern fusion: replace what registered patterns match.
+"""Pattern fusion: replaces the calls that registered patterns match.
 
-torch's matcher keeps a match within calls between which nothing is written. What it does not know:
-the replacement may return a view where the pattern returned memory of its own, or the reverse. So a
-match stands only if nothing writes to its results, nor to what it reads while they are used; and a
-graph whose returned values would alias differently afterwards is put back as it was.
+torch's matcher accepts a match only among calls between which nothing is written. It does not
+consider that the replacement may return a view where the pattern returned new memory, or the
+reverse. Therefore we accept a match only if nothing writes to its results, or to its inputs while
+the results are used. If the returned values of the graph would alias differently after all
+replacements, we restore the graph.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def fuse_patterns(graph: fx.Graph) -> int:
 
     matcher = torchs.compiled(registered, _keeps_memory)
     module: Any = graph.owning_module
-    for node in reversed(graph.nodes):  # the matcher would count it among the users
+    # The matcher would count an unused getitem node among the users of a call.
+    for node in reversed(graph.nodes):
         if node.target is operator.getitem and not node.users:
             graph.erase_node(node)
     before, visible = copy.deepcopy(graph), _visible(graph)
@@ -70,7 +72,7 @@ def _keeps_memory(match: Any) -> bool:
 
 
 def _visible(graph: fx.Graph) -> list[tuple[bool, tuple[bool, ...]]]:
-    """For each returned value: whether it is memory from outside, and which others share its."""
+    """For each returned value: whether it may lie in memory from outside, and which share it."""
     aliasing = Aliasing(graph)
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     values: list[fx.Node] = []

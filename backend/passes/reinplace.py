@@ -1,9 +1,12 @@
-"""Re-inplace intermediates: let a call write its result over an argument that dies with it.
+"""Lets a call write its result over an argument that nothing uses after the call.
 
-`y = x * 2; z = y + 1` becomes `y = x * 2; y += 1`. The result must fit exactly: same sizes (not
-just as many elements: `[2] + [1, 2]`), strides, type and device, and all of the memory that was
-allocated, for the caller may get it. No other argument may overlap it (`torch.diff` subtracts two
-views of one tensor), and nothing may need the old values any more.
+`y = x * 2; z = y + 1` becomes `y = x * 2; y += 1`. The conditions:
+
+- Result and argument have the same sizes, strides, type and device. The number of elements is not
+  enough: see `[2] + [1, 2]`.
+- The argument covers all of the memory that was allocated for it, because the caller may get it.
+- No other argument may overlap it: `torch.diff` subtracts two views of one tensor.
+- Nothing uses the old values after the call.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def reinplace(graph: fx.Graph) -> int:
-    """Make calls write over dying intermediates, in order; returns how many do."""
+    """Make calls write over intermediates that are not used afterwards; returns how many."""
     aliasing = known(graph)
     rewritten = 0
     for node in list(graph.nodes) if aliasing is not None else ():

@@ -1,7 +1,7 @@
-"""Tells when two values are certainly the same memory, where `aliasing` says "perhaps".
+"""Tells when two values are certainly the same memory; `aliasing` tells when they may be.
 
-Views are followed down to the value they are views of. Offsets count relative to that value: the
-guards of a graph say nothing about where in its storage an input starts.
+We follow views to the value that they are views of. Offsets are relative to that value, because
+guards don't check where in its storage an input starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from npugx_cache.private import schemas
 
 
 def base_of(node: fx.Node) -> fx.Node:
-    """The value that a chain of views and writes in place starts from."""
+    """The value at the start of a chain of views and calls in place."""
     while True:
         below = _viewed(node)
         if below is None:
@@ -25,7 +25,7 @@ def base_of(node: fx.Node) -> fx.Node:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """The one value whose memory the result of a call certainly is in."""
+    """The argument whose memory the result of a call certainly is in; None if not certain."""
     schema = schemas.schema_of(node.target)
     if (
         schema is None
@@ -38,7 +38,7 @@ def _viewed(node: fx.Node) -> fx.Node | None:
     if not schema.returns[0].aliased or len(done.aliased) != 1:
         return None
     (source,) = done.aliased
-    if done.written:  # an operator in place returns its argument, also one that a pass made so
+    if done.written:  # an operator in place returns its argument, also if a pass made it in place
         return source
     before, after = (lowering.storages(each.meta.get("val")) for each in (source, node))
     return source if len(before) == 1 and before == after else None
@@ -75,7 +75,10 @@ def same_elements(view: Any, whole: fx.Node) -> bool:
 
 
 def same_position(target: Any, source: fx.Node, result: Any, value: fx.Node) -> bool:
-    """Whether `target` is to `source` as `result` is to `value`, each pair being in one memory."""
+    """Whether `target` lies relative to `source` as `result` lies relative to `value`.
+
+    `target` and `source` must have the same base, and so must `result` and `value`.
+    """
     if target is source and result is value:
         return True
     if base_of(target) is not base_of(source) or base_of(result) is not base_of(value):

@@ -1,7 +1,7 @@
-"""Calls that could write their result over their first argument, and the rewrite that makes them.
+"""Rewrites a call so that it writes its result over its first argument.
 
-`add` becomes `add_`; `slice_scatter` a write to a slice; `clone` nothing at all. Whether the first
-argument may be overwritten is for the caller to know.
+`add` becomes `add_`, `slice_scatter` becomes a write to a slice, `clone` disappears. The caller
+must know that the first argument may be overwritten.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SCATTERS = {
 
 
 def overwritable(node: fx.Node) -> fx.Node | None:
-    """The argument that the call could write its result over, if there is such a form of it."""
+    """The first argument of a call, if the call can be rewritten to write over it; else None."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0] if _rewrite_of(node) is not None else None
 
 
 def overwrite(node: fx.Node) -> None:
-    """Rewrite the call to write over its first argument; its users then use that memory."""
+    """Rewrite a call, for which `overwritable` gave an argument, to write over that argument."""
     rewrite = _rewrite_of(node)
     assert rewrite is not None
     rewrite(node)

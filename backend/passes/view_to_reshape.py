@@ -1,7 +1,7 @@
-"""view -> reshape, after a fusion: a replacement may give its result other strides than before.
+"""Turns `view` into `reshape` after a fusion, because a fused call may return other strides.
 
-`view` refuses strides that don't fit and `reshape` copies. A copy must not show, so a view that the
-caller gets, or through which or behind which somebody writes, stays a view.
+`view` refuses strides that don't fit; `reshape` copies instead. Nobody may observe the copy, so a
+view stays a view if the caller can see its memory, or if its memory is written to later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ aten = torch.ops.aten
 
 
 def views_to_reshapes(graph: fx.Graph) -> int:
+    """Rewrite all views whose memory nobody observes; returns how many."""
     aliasing = known(graph)
     changed = 0
     for node in list(graph.nodes) if aliasing is not None else ():

@@ -1,6 +1,7 @@
-"""Attention with scratch memory of its own: `op(...)` becomes `op.out(..., workspace=, out=)`.
+"""Gives attention calls their memory: `op(...)` becomes `op.out(..., workspace=, out=)`.
 
-A captured call can be given other lengths only if it allocates nothing. Runs after all passes.
+A replay can give a captured call other lengths only if the call allocates no memory. This pass runs
+after all others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 
 
 def give_workspaces(graph: fx.Graph) -> int:
-    """Rewrite each call whose results have sizes that its inputs tell; returns how many."""
+    """Rewrite each call whose result sizes follow from its inputs; returns how many."""
     rewritten = 0
     for node in list(graph.nodes):
         schema = schemas.schema_of(node.target)
@@ -58,7 +59,7 @@ def _rewrite(node: fx.Node, workspace: str, name: str) -> bool:
 
 
 def _sizes(node: fx.Node, value: Any) -> tuple[Any, ...] | None:
-    """The sizes of a result: numbers, or (input, dimension) of the same size."""
+    """The sizes of a result, each a number or the (input, dimension) that has the same size."""
     if not isinstance(value, torch.Tensor) or not layout.is_contiguous(value):
         return None
     sizes = tuple(_size(node, size) for size in value.shape)

@@ -119,4 +119,4 @@ def test_a_trace_that_is_none_costs_a_warning_alone(caplog):
     finally:
         npu_sim.set_trace("[]")
     assert len(run.captures.graphs) == 1
-    assert "no trace of the captured graph" in caplog.text
+    assert "can't read the trace of the captured graph" in caplog.text

@@ -1,1 +1,1 @@
-"""The NPU's fused operators in the place of several calls."""
+"""Passes that replace several calls by one fused operator of the NPU."""

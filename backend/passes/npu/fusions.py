@@ -1,6 +1,6 @@
-"""The NPU's fused operators: several calls become one where that computes the same.
+"""All fusions for the NPU: several calls become one fused operator that computes the same.
 
-Patterns that people register come first. A change of what is fused raises `patterns.NPU_FUSIONS`.
+The patterns of users run before these. If you change what is fused, raise `patterns.NPU_FUSIONS`.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 
 def fuse_for_npu(graph: fx.Graph) -> int:
-    """Apply the fusions that torch_npu has operators for; returns how many matches there were."""
+    """Apply all fusions for which torch_npu has operators; returns how many matches were fused."""
     return fuse_norms(graph) + fuse_matmuls(graph)

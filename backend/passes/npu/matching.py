@@ -1,8 +1,9 @@
-"""How several calls of a graph become one: what is matched, and what has to hold for a match.
+"""Replaces several matched calls of a graph by one call, if that is safe.
 
-Matched by hand and not with torch's matcher: that one ignores keyword arguments which a pattern
-does not name, and loads Inductor. A match stands if nothing else uses what disappears, nothing is
-written in between, all calls are issued to one stream, and each new value is like the old one.
+We don't use torch's matcher, because it ignores keyword arguments that a pattern does not name, and
+because it loads Inductor. A match is replaced only if nothing else uses the values that disappear,
+nothing writes to its inputs in between, all calls run on one stream, and each new value has the
+type and sizes of the old one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
 
 
 def name_of(node: object) -> str:
-    """The operator that a node calls: "npu::npu_quantize", "aten::view"; "" for anything else."""
+    """The name of a node's operator, as "npu::npu_quantize"; "" if it calls no operator."""
     schema = schemas.schema_of(node.target) if isinstance(node, fx.Node) else None
     return schema.name if schema is not None else ""
 
 
 class Match(NamedTuple):
-    """calls: what is replaced; inputs: what the fused call reads; results: what others may use."""
+    """Calls that can become one.
+
+    calls: the calls to replace. inputs: the values that the fused call reads. results: the values
+    that other calls may use.
+    """
 
     calls: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
@@ -36,14 +41,14 @@ class Match(NamedTuple):
 
 
 class Calls:
-    """New calls in front of a node, with their traced values."""
+    """Inserts new calls before the node `place`, with their traced values."""
 
     def __init__(self, place: fx.Node) -> None:
         self._place = place
         self.made: list[fx.Node] = []
 
     def call(self, target: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> fx.Node:
-        """Raises what the operator says of the arguments; LookupError for one that is not there."""
+        """Insert a call. Raises LookupError if `target` is None, and any error of the operator."""
         if target is None:
             raise LookupError("this torch_npu has no such operator")
         with self._place.graph.inserting_before(self._place):
@@ -62,10 +67,10 @@ def substitute(
     *,
     strides: bool = True,
 ) -> bool:
-    """Replace a match by the calls that `build` makes; it returns the new value of each result.
+    """Replace a match by the calls that `build` inserts; return whether that was possible.
 
-    strides: whether the new values must have those of the old ones. False, and the graph as it was,
-    where the match does not stand.
+    `build` returns the new value of each result. strides: whether the new values must have the
+    strides and offsets of the old ones. If the match can't be replaced, the graph is not changed.
     """
     place = _place(graph, match)
     if place is None:
@@ -73,8 +78,8 @@ def substitute(
     calls = Calls(place)
     try:
         pairs = build(calls)
-    except Exception as error:  # noqa: BLE001 - whatever torch_npu has against these arguments
-        logger.debug("%s stays as it is: %s", match.calls[0], error)
+    except Exception as error:  # noqa: BLE001 - torch_npu refuses arguments with various errors
+        logger.debug("%s is not fused: %s", match.calls[0], error)
         _erase(calls.made)
         return False
     if not all(_is_like(old, new, strides=strides) for old, new in pairs.items()):
@@ -88,7 +93,10 @@ def substitute(
 
 
 def _place(graph: fx.Graph, match: Match) -> fx.Node | None:
-    """Before which call of a match the fused one can stand, the first or the last; or None."""
+    """The call of a match before which the fused call can be inserted, the first or the last.
+
+    None if neither is possible.
+    """
     aliasing = known(graph)
     if aliasing is None or not aliasing.one_stream(match.calls):
         return None

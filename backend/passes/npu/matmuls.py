@@ -1,7 +1,8 @@
-"""bmm and the transpose of its result, and of its first argument: `npu_transpose_batchmatmul`.
+"""Fuses `bmm` with the transposes of its result and first argument: `npu_transpose_batchmatmul`.
 
-The fused operator returns rows of all batches side by side: other strides than the transpose had.
-Where a value that the caller gets would have other strides for that, the graph is put back.
+The fused operator returns the rows of all batches side by side, so its result has other strides
+than the transpose. If a value that the caller gets would then have other strides, we restore the
+graph.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _KEEPING = ("aten::view", "aten::reshape", "aten::_unsafe_view", "aten::expand")
 
 
 class Product(NamedTuple):
-    """`left` is a transpose of the first argument, and what it goes through; empty without one."""
+    """A transposed product. `result` transposes the product `bmm`; `calls` are `bmm` and its views.
+
+    left: the transpose of the first argument and the views between it and `bmm`, or ().
+    """
 
     result: fx.Node
     calls: tuple[fx.Node, ...]
@@ -36,7 +40,7 @@ class Product(NamedTuple):
 
 
 def fuse_matmuls(graph: fx.Graph) -> int:
-    """Fuse what fits; returns how many there were."""
+    """Fuse all products that fit; returns how many were fused."""
     products = [found for node in graph.nodes if (found := _product(node)) is not None]
     if not products:
         return 0
@@ -53,7 +57,7 @@ def fuse_matmuls(graph: fx.Graph) -> int:
 
 
 def _product(node: fx.Node) -> Product | None:
-    """What ends in a node, if that transposes a product on an NPU."""
+    """The product that `node` transposes, if `node` is a transpose of a product on an NPU."""
     value = layout.tensor(node)
     if value is None or value.device.type != "npu" or not _transposes(node):
         return None
@@ -68,9 +72,9 @@ def _product(node: fx.Node) -> Product | None:
 
 
 def _through(node: Any, keeping: tuple[str, ...]) -> tuple[list[fx.Node], fx.Node | None]:
-    """Back through calls that leave everything as it is: those calls, and what they begin with.
+    """Go back from a node through views that keep the layout.
 
-    None if something else uses one of them.
+    Returns these views, and the node before them, or None for it if something else uses that node.
     """
     passed: list[fx.Node] = []
     while len(node.users) == 1 and name_of(node) in keeping:
@@ -102,7 +106,7 @@ def _fits(bmm: fx.Node) -> bool:
 
 
 def _is_short(bmm: fx.Node) -> bool:
-    """Whether the operator can transpose the first argument: a row of all batches has a limit."""
+    """Whether the operator can transpose the first argument: it limits batches times columns."""
     value = layout.tensor(bmm.args[0])
     row = value.shape[0] * value.shape[2] if value is not None else 0
     return isinstance(row, int) and 1 <= row < _LIMIT
@@ -127,11 +131,11 @@ def _fuse(graph: fx.Graph, product: Product) -> bool:
     return substitute(graph, match, build, strides=False)
 
 
-# --- other strides, further down
+# --- the effect of other strides on later calls
 
 
 def _traced_again(graph: fx.Graph) -> bool:
-    """Give all values after a fusion those that they have now; False where there is none."""
+    """Trace again all calls that depend on a fused one; False if a call refuses the new strides."""
     changed: set[fx.Node] = set()
     for node in graph.nodes:
         fused = name_of(node) == "npu::npu_transpose_batchmatmul"

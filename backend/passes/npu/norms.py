@@ -1,4 +1,4 @@
-"""Fusions that begin with `npu_add_rms_norm`: with a quantisation or a cast of what it returns."""
+"""Fuses `npu_add_rms_norm` with the quantisation or the cast of its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _VIEWS = ("aten::view", "aten::reshape", "aten::_unsafe_view")
 
 
 class Norm(NamedTuple):
-    """One call: normalised sum, sum, and all the calls that unpack it. Nothing reads the rest."""
+    """A call of `npu_add_rms_norm`. Nothing uses its other result (`rstd`).
+
+    y: the normalised sum. x: the sum, if it is used. unpacking: all getitem calls on its results.
+    """
 
     call: fx.Node
     y: fx.Node
@@ -46,7 +49,7 @@ class Norm(NamedTuple):
 
 
 def fuse_norms(graph: fx.Graph) -> int:
-    """Fuse each `npu_add_rms_norm` with what follows it; returns how many were."""
+    """Fuse each `npu_add_rms_norm` with the call that uses its result; returns how many."""
     fused = 0
     for node in list(graph.nodes):
         norm = _norm(node) if name_of(node) == NORM else None
@@ -71,7 +74,11 @@ def _norm(call: fx.Node) -> Norm | None:
 
 
 class Quantised(NamedTuple):
-    """A dynamic quantisation, of a view or not; the scale of a view is seen as a column."""
+    """A dynamic quantisation of the norm's result, or of a view of it.
+
+    values, scale: its two results, if used. column: the view of `scale` as a column, if `view` is
+    not None.
+    """
 
     view: fx.Node | None
     quant: fx.Node
@@ -120,7 +127,7 @@ def _quantised(norm: Norm) -> Quantised | None:
     quant = first if view is None else _only_user(view)
     if quant is None or name_of(quant) != "npu::npu_dynamic_quant":
         return None
-    if set(quant.kwargs) - {"smooth_scales"}:  # another type, or groups: not what the fusion does
+    if set(quant.kwargs) - {"smooth_scales"}:  # the fused operator has no other types, no groups
         return None
     values, scale = _element(quant, 0), _element(quant, 1)
     if set(quant.users) != {each for each in (values, scale) if each is not None}:
@@ -134,7 +141,7 @@ def _quantised(norm: Norm) -> Quantised | None:
 
 
 def _is_flat(y: fx.Node, view: fx.Node) -> bool:
-    """Whether a view makes one dimension of the first two and keeps the others."""
+    """Whether a view merges the first two dimensions into one and keeps the others."""
     whole, flat = layout.tensor(y), layout.tensor(view)
     if whole is None or flat is None or whole.dim() != flat.dim() + 1 or whole.dim() < 3:
         return False
@@ -175,7 +182,10 @@ def _quant(graph: fx.Graph, norm: Norm) -> bool:
 
 
 def _can_quantise(norm: Norm, quant: fx.Node) -> bool:
-    """The fused operator divides by the scales, one per element of a row, and returns int8."""
+    """Whether the fused operator computes the same as `quant`.
+
+    The fused operator divides by the scales, one per element of a row, and returns int8.
+    """
     given = {name: schemas.given(quant, name) for name in ("dtype", "axis", "div_mode")}
     if given["axis"] != -1 or given["div_mode"] not in (None, True):
         return False
@@ -235,7 +245,7 @@ def _fuse_cast(graph: fx.Graph, norm: Norm, view: fx.Node | None, cast: fx.Node)
 def _casts(node: fx.Node) -> bool:
     if name_of(node) == "npu::_npu_dtype_cast":
         return node.args[1:] == (torch.float32,) and not node.kwargs
-    # Any other keyword, such as another device, asks for more than the fused operator does.
+    # With any other keyword, such as a device, the call does more than the fused operator.
     return name_of(node) == "aten::_to_copy" and dict(node.kwargs) == {"dtype": torch.float32}
 
 
@@ -246,7 +256,7 @@ def _keeps_rows(y: fx.Node, view: fx.Node) -> bool:
     return layout.same(whole.shape[-1], rows.shape[-1])
 
 
-# --- what they have in common
+# --- shared by all fusions
 
 
 def _match(
@@ -269,7 +279,7 @@ def _only_user(node: fx.Node | None) -> fx.Node | None:
 
 
 def _sizes(view: fx.Node | None) -> list[fx.Node]:
-    """The values that give a view its sizes."""
+    """The nodes that compute the sizes of a view."""
     return [] if view is None else [each for each in view.all_input_nodes if each != view.args[0]]
 
 
