@@ -1,10 +1,11 @@
 """Conditions say whether a stored graph may run a call.
 
-`data` holds the guard tree and does not know torch. `evaluate` reads live objects, `check` compares
-them, `shapes` and `set_order` evaluate conditions on symbolic sizes and on sets. `source_facts` and
-`class_facts` compare code. `cpp_check` makes the same check in C++ for calls after the first, and
-`code_watch` sees patches between calls. `explain` prints conditions as Python, and says which one
-failed.
+`data` holds them and does not know torch: a tree of nodes, and checks at the nodes or on the call as
+a whole. `kinds` has one row for each kind of check, with all its forms. `check` makes conditions
+ready for a process: `Checker.holds` decides, `holds_quickly` repeats the answer, `failures` explains
+it. `evaluate` reads live objects; `source_facts`, `shapes`, `set_order` and `process` are what some
+kinds compare. `cpp_check` makes the same check in C++ for calls after the first, and `code_watch`
+sees patches between calls. `explain` names nodes and values for people.
 """
 
 from npugx_cache.conditions.data import Check, Conditions, Kind, Node, Step, TensorFact
