@@ -1,6 +1,6 @@
-"""Private torch names for lowering: fake tensors and make_fx. Checked on torch 2.11 and 2.13.
+"""Lowers functions to graphs of aten operators, with torch's private fake tensors and make_fx.
 
-Importing this module loads sympy; the hit path must not.
+Checked on torch 2.11 and 2.13. Importing this module loads sympy, so a hit must not import it.
 """
 
 from __future__ import annotations

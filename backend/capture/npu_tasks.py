@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 _updating = threading.Lock()
-survive_forks(sys.modules[__name__], "_updating")
 """Held while tasks are updated, because all graphs share one stream for updates: an NPU has few."""
+survive_forks(sys.modules[__name__], "_updating")
 
 _streams: dict[int, Any] = {}
 
