@@ -49,14 +49,7 @@ from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import (
-        Callable,
-        Collection,
-        Container,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
     from npugx_cache.conditions.cpp_paths import Managers
     from npugx_cache.conditions.data import Conditions
@@ -329,7 +322,8 @@ def _native_same(made: Managers, _: int, _value: Any, pair: Any) -> None:
 
 def _native_different(made: Managers, _: int, _value: Any, group: Any) -> None:
     managers = list(map(made.of, group))
-    guard_managers.forbid_aliasing(managers, list(map(str, group)), REASON, None)
+    if len(managers) > 1:
+        guard_managers.forbid_aliasing(managers, list(map(str, group)), REASON, None)
 
 
 def _left_to_python(*_: Any) -> None:
