@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from filelock import FileLock
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REPOSITORY = Path(__file__).parents[1]
+
+# By default Hypothesis fails a test that takes long on a busy machine.
+hypothesis.settings.register_profile(
+    "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("no clock")
 
 
 class Worker:

@@ -39,7 +39,7 @@ PASSES = [
 WITH_DISTINCT_INPUTS = [remove_copies, reinplace_inputs, recover_view_inplace]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(program=PROGRAMS, overlap=OVERLAPS, symbolic=st.booleans())
 def test_passes_keep_results_writes_layout_and_aliasing(program, overlap, symbolic):
     graph = traced(program, symbolic=symbolic)
@@ -51,7 +51,7 @@ def test_passes_keep_results_writes_layout_and_aliasing(program, overlap, symbol
     check(graph, program, overlap)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(program=FUNCTIONALISED, symbolic=st.booleans())
 def test_passes_keep_a_functionalised_graph_right(program, symbolic):
     graph = traced(program, symbolic=symbolic)

@@ -93,8 +93,7 @@ class World:
 
 @settings(
     max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(OPTIONS, CALLS)
 def test_any_sequence_of_calls_does_what_eager_does(device, options, calls):

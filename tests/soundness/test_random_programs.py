@@ -26,7 +26,6 @@ def examined(look, *phases):
     bounds = settings(
         max_examples=EXAMPLES,
         database=None,
-        deadline=None,
         phases=phases,
         suppress_health_check=list(HealthCheck),
     )

@@ -144,7 +144,7 @@ def test_swapped_blobs_and_manifests_of_others_are_refused(store, publish, other
 
 
 @given_by(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_damage_anywhere_in_a_bundle_never_becomes_an_entry(tmp_path_factory, data):
     from npugx_cache.config import Settings
     from npugx_cache.store import Draft, open_store
