@@ -18,6 +18,7 @@ from npugx_cache.conditions import (
     shapes,
     source_facts,
 )
+from npugx_cache.conditions.arguments_only import ArgumentsOnly
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.code_watch import Watch, watch_nothing
 from npugx_cache.conditions.cpp_check import NativeCheck
@@ -395,3 +396,36 @@ def test_data_that_no_conditions_look_like_is_corrupt(change):
     plain = conditions([], a=1).to_plain()
     with pytest.raises(CorruptEntry):
         Conditions.from_plain(plain | change)
+
+
+def test_what_is_left_for_later_calls_under_inputs_unsafe_is_about_arguments():
+    made = Conditions(
+        parents=(-1, -1),
+        steps=(int(Step.GLOBAL), int(Step.LOCAL)),
+        args=("g", "a"),
+        checks=columns(
+            [
+                Check(CALL, Kind.STATE, live_state()),
+                Check(0, Kind.EQUALS, 1),
+                Check(1, Kind.EQUALS, 2),
+                Check(CALL, Kind.SAME, [0, 1]),
+                Check(CALL, Kind.DIFFERENT, [0, 1]),
+                found_function(),
+            ]
+        ),
+        idents=(),
+        tensors=(),
+    )
+    scope = Scope({"a": 2}, {})
+    only = ArgumentsOnly(made, scope)
+    assert [*only._checker.conditions.all_checks()] == [
+        Check(0, Kind.EQUALS, 2),
+        Check(CALL, Kind.STATE, live_state()),
+        Check(CALL, Kind.DIFFERENT, [0]),
+    ]
+    assert [only.holds_quickly(scope), only.holds(scope), only.holds(scope)] == [False, True, True]
+    assert only.holds_quickly(scope)
+    assert not only.holds(Scope({"a": 3}, {}))
+    assert not only.holds_quickly(Scope({"a": 3}, {}))
+    with torch.inference_mode():
+        assert not only.holds(scope)
