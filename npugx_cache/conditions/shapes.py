@@ -95,9 +95,18 @@ def _parse(tree: ast.expr, names: Mapping[str, int]) -> Plain:
             return ["if", *(_parse(part, names) for part in (test, body, orelse))]
         case ast.Compare():
             return _parse_comparison(tree, names)
-        case ast.Call(func=function, args=args, keywords=[]) if ast.unparse(function) in _CALLS:
-            return [ast.unparse(function), *(_parse(arg, names) for arg in args)]
+        case ast.Call(func=function, args=args, keywords=[]) if _called(function) in _CALLS:
+            return [_called(function), *(_parse(arg, names) for arg in args)]
     raise NotPortable(f"shape condition {ast.unparse(tree)!r}")
+
+
+_ON_INTS = {"torch.sym_max": "max", "torch.sym_min": "min"}
+"""What functions for symbolic sizes are called where sizes are ints; torch 2.14 prints them."""
+
+
+def _called(function: ast.expr) -> str:
+    name = ast.unparse(function)
+    return _ON_INTS.get(name, name)
 
 
 def _parse_comparison(tree: ast.Compare, names: Mapping[str, int]) -> Plain:

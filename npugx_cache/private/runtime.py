@@ -229,7 +229,22 @@ def _global_hooks() -> int:
 
 
 _AOT = "torch._functorch._aot_autograd.utils"
-_parsed = functools.lru_cache(maxsize=64)(json.loads)
+_NOT_SET, _AS_WRITTEN = 0, 1
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str) -> dict[str, object]:
+    """Take torch's record of its state apart; a default counts the same, set or not.
+
+    Since torch 2.15 the precision of matrix products on a GPU has a value of its own for "not set
+    by anybody", and `set_float32_matmul_precision("highest")` makes another value of that.
+    """
+    state: dict[str, object] = json.loads(text)
+    if state.get("cuda_matmul_precision") == _NOT_SET:
+        state["cuda_matmul_precision"] = _AS_WRITTEN
+    return state
+
+
 _GLOBAL_HOOKS = tuple(
     hooks
     for name, hooks in vars(sys.modules["torch.nn.modules.module"]).items()
@@ -269,7 +284,13 @@ def dynamo_settings() -> tuple[tuple[str, str], ...]:
     Settings made by environment variables are left to whoever reads the environment.
     """
     module: Any = sys.modules.get("torch._dynamo.config")
-    return () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
+    changed = () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
+    above = sys.modules.get("torch.compiler.config")
+    return (*changed, (ONE_RANK, "True")) if getattr(above, ONE_RANK, False) else changed
+
+
+ONE_RANK = "compile_on_one_rank"
+"""A setting of `torch.compiler.config` since torch 2.15, which traced collectives read."""
 
 
 def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:

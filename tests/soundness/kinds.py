@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from npugx_cache.private import runtime
+
 PORTABLE, STATE, REFUSED = "portable", "state", "refused"
 TRANSPARENT, NEVER = "transparent", "never"
 
@@ -18,6 +20,8 @@ class Decision(NamedTuple):
     why: str = ""
     not_in_a_row: str = ""
     """Why no row of the matrix meets it, where none does."""
+    since: tuple[int, int] = (0, 0)
+    """The first torch that has it."""
 
 
 _GROUPS = "tests/restart/test_collectives.py"
@@ -74,15 +78,11 @@ GUARDS = {
     "DISPATCH_KEY_SET_MATCH": Decision(REFUSED, "a key set passed as an argument"),
     "TENSOR_SUBCLASS_METADATA_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
     "DTENSOR_SPEC_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
+    "COW_TENSOR_MATCH": Decision(REFUSED, "whether memory is copied on a write", since=(2, 14)),
+    "CURRENT_STREAM_MATCH": Decision(REFUSED, "which stream is current", since=(2, 15)),
+    "LIST_REVERSEITERATOR_LEN": Decision(REFUSED, "what a reversed() walks", since=(2, 15)),
 }
 """By the name of the method of `torch._dynamo.guards.GuardBuilder`."""
-
-LATER_GUARDS = {
-    "COW_TENSOR_MATCH": "torch 2.14",
-    "CURRENT_STREAM_MATCH": "torch 2.15",
-    "LIST_REVERSEITERATOR_LEN": "torch 2.15",
-}
-"""Kinds of torch versions that the cache refuses as a whole (`environment.unsupported`)."""
 
 SOURCES = {
     "LocalSource": Decision(PORTABLE, "an argument or a free variable"),
@@ -147,5 +147,15 @@ SOURCES = {
     "EphemeralSource": Decision(NEVER, "of tensors made while tracing"),
     "LocalCellSource": Decision(NEVER, "of code generation"),
     "IndexedSource": Decision(NEVER, "export only"),
+    "UnwrapCollectiveTensorSource": Decision(REFUSED, "what a collective gives", since=(2, 14)),
+    "ContextVarGetSource": Decision(REFUSED, "the value of a context variable", since=(2, 14)),
+    "ListReverseIteratorBackingListSource": Decision(
+        REFUSED, "the list that a reversed() walks", since=(2, 15)
+    ),
 }
 """By the name of the class in `torch._dynamo.source`."""
+
+for _table in (GUARDS, SOURCES):
+    for _name, _decision in list(_table.items()):
+        if _decision.since > runtime.torch_version():
+            del _table[_name]

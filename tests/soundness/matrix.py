@@ -10,6 +10,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # same result           the change does not change eager's result
     # bypass                the changed call can't be cached at all
     # refused: text         no call can be cached, for a reason that contains the text
+    # refused since 2.15: text   the same, from that torch on
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
     # arguments: ...        of `cache_compile`
@@ -30,6 +31,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from row_source import HEAD, MAKE, RUN, TEXTS, THEN
@@ -90,17 +92,32 @@ def parse(category: str, text: str) -> Row:
     for other in others:
         name, _, source = other.partition("\n")
         files[name.strip()] = HEAD + source.strip() + "\n"
+    refused = _refused(options.get("refused", []))
     return Row(
         category=category,
         program=program.strip(),
         files=files,
         edits=[_edit(line) for line in options.get("edit", ())],
-        says=options.get("says", []),
+        says=options.get("says", []) if refused is None else [],
         hit="hit" in options,
         same_result="same" in options or "hit" in options,
-        bypass="bypass" in options or "refused" in options,
-        refused=options["refused"][0] if "refused" in options else None,
+        bypass="bypass" in options or refused is not None,
+        refused=refused,
     )
+
+
+def _refused(texts: list[str]) -> str | None:
+    """The reason for which the installed torch refuses a row."""
+    for text in texts:
+        later = re.fullmatch(r"since (\d+)\.(\d+) (.*)", text)
+        if later is None:
+            return text
+        if tuple(map(int, later.groups()[:2])) <= _TORCH:
+            return later[3]
+    return None
+
+
+_TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))
 
 
 def _options(lines: list[str]) -> dict[str, list[str]]:

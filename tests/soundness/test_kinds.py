@@ -10,7 +10,6 @@ import inspect
 import pytest
 from kinds import (
     GUARDS,
-    LATER_GUARDS,
     NEVER,
     PORTABLE,
     REFUSED,
@@ -59,7 +58,7 @@ def seen(asked):
 
 
 def test_every_guard_kind_of_torch_has_a_decision():
-    assert kinds_of_torch() - LATER_GUARDS.keys() == GUARDS.keys()
+    assert kinds_of_torch() == GUARDS.keys()
 
 
 def test_every_source_of_torch_has_a_decision():

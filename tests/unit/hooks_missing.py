@@ -77,6 +77,24 @@ def changed(owner, name):
     setattr(owner, name, other)
 
 
+def contains():
+    """The name of the method behind `in`, which torch 2.14 renamed."""
+    names = ("sq_contains", "sq_contains_impl")
+    return next(name for name in names if name in vars(lists.RangeVariable))
+
+
+def read():
+    """The name of the method that reads an attribute, which torch 2.14 renamed."""
+    names = ("var_getattr", "tp_getattro_impl")
+    return next(name for name in names if name in vars(user_defined.UserDefinedObjectVariable))
+
+
+def calling():
+    """A class of an object of the user's that has a `call_method` of its own."""
+    kinds = user_defined.UserDefinedDictVariable.__mro__
+    return next(kind for kind in kinds if "call_method" in vars(kind))
+
+
 CHANGES = {
     "the cache of handlers is renamed": lambda: renamed(
         builtin.BuiltinVariable, "call_function_handler_cache"
@@ -84,13 +102,11 @@ CHANGES = {
     "a method is renamed": lambda: renamed(
         dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent"
     ),
-    "a method is inherited now": lambda: delattr(lists.RangeVariable, "sq_contains"),
+    "a method is inherited now": lambda: delattr(lists.RangeVariable, contains()),
     "a method of builtins is changed": lambda: changed(builtin.BuiltinVariable, "call_isinstance"),
-    "a method of one class of many is changed": lambda: changed(
-        user_defined.UserDefinedDictVariable, "call_method"
-    ),
+    "a method of one class of many is changed": lambda: changed(calling(), "call_method"),
     "a class has a method that nobody checked": lambda: setattr(
-        user_defined.UserDefinedDictVariable, "var_getattr", user_variable_getattr
+        user_defined.UserDefinedDictVariable, read(), user_variable_getattr
     ),
     "a derived class overrides a method": lambda: setattr(
         sets.OrderedSetVariable, "clone", sets.SetVariable.clone
@@ -102,7 +118,7 @@ CHANGES = {
 
 
 def user_variable_getattr(self, tx, name):
-    return user_defined.UserDefinedObjectVariable.var_getattr(self, tx, name)
+    return getattr(user_defined.UserDefinedObjectVariable, read())(self, tx, name)
 
 
 def outcome(function, folder):

@@ -9,6 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from npugx_cache.private import runtime
+
+RENAMED, SIBLINGS = (v <= runtime.torch_version() for v in ((2, 14), (2, 15)))
+CONTAINS, READ = (
+    ("sq_contains_impl", "tp_getattro_impl") if RENAMED else ("sq_contains", "var_getattr")
+)
+CALLING = "UserDefinedObjectVariable" if RENAMED else "UserDefinedDictVariable"
+SET = "BaseSetVariable" if SIBLINGS else "SetVariable"
+"""What Dynamo calls these in the torch that is installed."""
 SCRIPT = Path(__file__).parent / "hooks_missing.py"
 FUNCTIONS = (
     "plain",
@@ -36,7 +45,7 @@ REFUSED = {
     ),
     "a method is inherited now": (
         ("with_a_range",),
-        "has another variables.lists:RangeVariable.sq_contains, which npugx_cache watches for `in`",
+        f"has another variables.lists:RangeVariable.{CONTAINS}, which npugx_cache watches for `in`",
     ),
     "a method of builtins is changed": (
         ("with_isinstance", "with_a_dict_of_the_users"),
@@ -48,20 +57,20 @@ REFUSED = {
     "a method of one class of many is changed": (
         ("with_a_dict_of_the_users",),
         (
-            "has another variables.user_defined:UserDefinedDictVariable.call_method, "
+            f"has another variables.user_defined:{CALLING}.call_method, "
             "which npugx_cache watches for names that are looked up"
         ),
     ),
     "a class has a method that nobody checked": (
         ("with_a_dict_of_the_users",),
         (
-            "has an unchecked variables.user_defined:UserDefinedDictVariable.var_getattr, "
+            f"has an unchecked variables.user_defined:UserDefinedDictVariable.{READ}, "
             "which npugx_cache watches for names that are looked up"
         ),
     ),
     "a derived class overrides a method": (
         ("with_a_set",),
-        "has another variables.sets:SetVariable.clone, which npugx_cache watches for how a set",
+        f"has another variables.sets:{SET}.clone, which npugx_cache watches for how a set",
     ),
     "a function is renamed": (
         FUNCTIONS,
@@ -131,7 +140,6 @@ def test_every_target_of_this_torch_is_the_code_that_was_checked(tables):
 
 
 def test_the_table_of_this_torch_holds_the_targets_of_the_hooks_and_nothing_else(tables):
-    from npugx_cache.private import runtime
     from npugx_cache.trace.observe import hook_hashes
 
     checked = hook_hashes.checked_for(runtime.torch_version())
@@ -141,7 +149,6 @@ def test_the_table_of_this_torch_holds_the_targets_of_the_hooks_and_nothing_else
 
 
 def test_every_served_torch_has_a_table():
-    from npugx_cache.private import runtime
     from npugx_cache.trace.observe import hook_hashes
 
     assert set(runtime.TESTED_TORCH) <= hook_hashes.tables().keys()
@@ -184,9 +191,47 @@ def test_two_sets_of_hooks_refuse_what_each_of_them_needs():
         missing("lists:ListVariable", of_lists),
     )
     with dicts.in_place(), lists.in_place():
-        ConstDictVariable({}, dict)
+        ConstDictVariable({})
         ListVariable([])
     assert [len(of_dicts), len(of_lists)] == [1, 1]
+
+
+def test_a_target_with_two_names_is_the_one_that_this_torch_has():
+    from npugx_cache.trace.observe.hooks import Hook, State, compared
+
+    there, gone = (
+        "variables.lists:ListVariable.call_method",
+        "variables.lists:ListVariable.not_there",
+    )
+    for target, name in ((f"{gone} | {there}", there), (f"{there} | {gone}", there), (gone, gone)):
+        [found] = compared(Hook(target, lambda original: original, "a test"), None)
+        assert found.target == name
+        assert (found.state is State.GONE) == (name == gone)
+
+
+def test_a_hook_on_an_inherited_method_lets_the_hook_on_its_base_run():
+    from torch._dynamo.variables.functions import WrapperUserFunctionVariable
+
+    from npugx_cache.trace.observe.hooks import Hook, Hooks
+
+    seen = []
+
+    def watching(original):
+        return lambda *given: (seen.append("derived"), original(*given))
+
+    def replacing(_):
+        return lambda *_: seen.append("base")
+
+    rows = [
+        Hook(f"variables.functions:{kind}UserFunctionVariable.call_obj_hasattr", make, "a test")
+        for kind, make in (("Wrapper", watching), ("Base", replacing))
+    ]
+    assert "call_obj_hasattr" not in vars(WrapperUserFunctionVariable)
+    with Hooks(rows, seen.append).in_place():
+        made = object.__new__(WrapperUserFunctionVariable)
+        WrapperUserFunctionVariable.call_obj_hasattr(made, None, "name")
+    assert seen == ["derived", "base"]
+    assert "call_obj_hasattr" not in vars(WrapperUserFunctionVariable)
 
 
 BEFORE = '''

@@ -93,3 +93,8 @@ def test_what_is_outside_the_vocabulary_is_refused(text):
 def test_an_unknown_operator_in_stored_data_is_an_error_and_not_true():
     with pytest.raises(KeyError):
         shapes.holds(["system", ["const", 1]], [])
+
+
+def test_functions_for_symbolic_sizes_are_those_for_ints():
+    text = "torch.sym_max(a, torch.sym_min(b, c)) > 2"
+    assert shapes.parse(text, NAMES) == shapes.parse("max(a, min(b, c)) > 2", NAMES)

@@ -300,11 +300,32 @@ def in_compiler(source: Any, root: Callable[[str], Root], frame_globals: Mapping
             source.base, root, frame_globals
         ):
             return True  # operators that torch_npu's compiler registers when it is loaded
+        if getattr(source, "index", "") == runtime.ONE_RANK and _is_settings(
+            source.base, root, frame_globals
+        ):
+            return True  # a setting that is part of the key
         source = source.base
     if type(source) is not S.GlobalSource:
         return False
     step, arg = root(source.global_name)
     return step is Step.MODULE and is_compiler(str(arg))
+
+
+def _is_settings(
+    source: Any, root: Callable[[str], Root], frame_globals: Mapping[str, Any]
+) -> bool:
+    """Whether it is `torch.compiler.config._config`, reached through torch in a global."""
+    names = []
+    while hasattr(source, "base"):
+        names.append(getattr(source, "member", ""))
+        source = source.base
+    if names[:3] != ["_config", "config", "compiler"] or type(source) is not S.GlobalSource:
+        return False
+    step, name = root(source.global_name)
+    if names[3:] == ["torch"]:  # of a module of torch's
+        return step is Step.MODULE and is_covered_module(str(name))
+    is_torch = step is Step.GLOBAL and frame_globals.get(str(name)) is torch
+    return names[3:] == [] and (is_torch or (step is Step.MODULE and name == "torch"))
 
 
 def _is_ops(source: Any, root: Callable[[str], Root], frame_globals: Mapping[str, Any]) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import exc
-from torch._dynamo.variables import VariableTracker, misc, user_defined
+from torch._dynamo import exc, variables
+from torch._dynamo.variables import VariableTracker, user_defined
 
 from npugx_cache.trace.observe import objects
 
@@ -27,18 +27,24 @@ def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
         except exc.ObservedException:
             asked = objects.asked()
             if asked is not None:
-                asked.raised.append(tx.exn_vt_stack.get_current_exception())
+                asked.raised.append(_raised(tx.exn_vt_stack))
             raise
 
     return raise_and_note
+
+
+def _raised(exceptions: Any) -> Any:
+    if hasattr(exceptions, "get_raised_exception"):  # since torch 2.14
+        return exceptions.get_raised_exception()
+    return exceptions.get_current_exception()
 
 
 def _is_of_a_builtin(asked: objects.Asked, variable: Any) -> bool:
     return any(each is variable for each in asked.raised)
 
 
-def note_arguments(asked: objects.Asked, variable: Any, tx: Any, name: str) -> None:
-    del tx
+def note_arguments(asked: objects.Asked, variable: Any, *given: Any) -> None:
+    name = given[-1]
     if name not in _LINKS and _is_of_a_builtin(asked, variable):
         asked.refuse("what an exception of a builtin says is not traced")
 
@@ -48,13 +54,18 @@ _LINKS = frozenset(
 )
 
 
+_EXCEPTION: Any = vars(variables)["ExceptionVariable"]  # of a module that torch moved it from
 _TEXT_OF_ARGUMENTS: Any = BaseException.__str__
+
+
+def note_own_text(asked: objects.Asked, value: Any, tx: Any) -> None:
+    note_text(asked, None, tx, value)
 
 
 def note_text(asked: objects.Asked, function: Any, tx: Any, value: Any) -> None:
     del function, tx
     value = value.realize()
-    kinds = (misc.ExceptionVariable, user_defined.UserDefinedExceptionObjectVariable)
+    kinds = (_EXCEPTION, user_defined.UserDefinedExceptionObjectVariable)
     if not isinstance(value, kinds):
         return
     kind: Any = value.python_type()
@@ -71,7 +82,7 @@ def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
         if objects.asked() is None:
             return answer
         is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
-        asks = method.__name__ == "sq_contains" or args[0] == "__contains__"
+        asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"
         if not (asks and is_number):
             return answer
         return VariableTracker.build(tx, bool(answer.as_python_constant()))

@@ -68,8 +68,8 @@ def refuse_attribute(asked: objects.Asked, variable: Any, tx: Any, name: str) ->
         asked.refuse(f"the attribute {name} of a functools.partial is not traced")
 
 
-def refuse_wrappers(asked: objects.Asked, variable: Any, tx: Any, name: str) -> None:
-    del tx
+def refuse_wrappers(asked: objects.Asked, variable: Any, *given: Any) -> None:
+    name = given[-1]
     if name != variable.attr_to_trace:
         asked.refuse(f"the attribute {name} of what wraps a function is not traced")
 

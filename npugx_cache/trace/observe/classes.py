@@ -52,6 +52,11 @@ def note_name(asked: objects.Asked, variable: Any, tx: Any, name: object, *_: An
             _refuse_to_copy(asked, cls)
 
 
+def note_member(asked: objects.Asked, variable: Any, name: str) -> None:
+    """A name that Dynamo looks for in its own tables first."""
+    note_name(asked, variable, None, name)
+
+
 def _refuse_to_copy(asked: objects.Asked, cls: type) -> None:
     """What `copy.copy` takes from a class, but Dynamo's own version of it does not."""
     for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
@@ -66,7 +71,9 @@ def note_inherited(asked: objects.Asked, variable: Any, tx: Any, name: str, *_: 
     asked.attributes.update((base, name) for base in _of_users(cls))
 
 
-def note_stored(asked: objects.Asked, effects: Any, item: Any, name: object, *_: Any) -> None:
+def note_stored(
+    asked: objects.Asked, effects: Any, item: Any, name: object, *_: Any, **__: Any
+) -> None:
     """An attribute that the trace itself set is read from there, whatever its class has."""
     if isinstance(item, user_defined.UserDefinedVariable):
         note_name(asked, item, effects, name)

@@ -11,6 +11,7 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ _PASSING_BY = frozenset(
         "looking",
         "guarding",
         "hooked",
+        "inherited",
         "call",
         "<listcomp>",
         "<genexpr>",
@@ -191,15 +193,29 @@ def noting_value(_: Any) -> property:
     return property(_get, _set)
 
 
+def _note_index(variable: Any) -> None:
+    uses = _uses.get()
+    if uses is not None and uses.matters(variable.device):
+        uses.met = True
+        uses.fixed.append("the traced code calls get_device()")
+
+
 def noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
     def method_get_device(self: Any, tx: Any) -> Any:
-        uses = _uses.get()
-        if uses is not None and uses.matters(self.device):
-            uses.met = True
-            uses.fixed.append("the traced code calls get_device()")
+        _note_index(self)
         return get_device(self, tx)
 
     return method_get_device
+
+
+def noting_index_by_name(call_method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call_method)
+    def call(self: Any, tx: Any, name: str, *rest: Any, **more: Any) -> Any:
+        if name == "get_device":
+            _note_index(self)
+        return call_method(self, tx, name, *rest, **more)
+
+    return call
 
 
 def of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:

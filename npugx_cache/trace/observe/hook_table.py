@@ -46,6 +46,24 @@ _PROTOCOLS = (2, 13)
 """Before it Dynamo had no module that plays CPython's `object.c`, and nothing to watch there."""
 
 
+_SLOTS = (2, 14)
+"""Since then Dynamo names its functions as CPython's slots and reads attributes as CPython does:
+some, such as an exception's `args`, from tables that are asked before `tp_getattro_impl`."""
+_SIBLINGS = (2, 15)
+"""Since then a frozenset is no kind of set, an in-place operator calls no method, ..."""
+_METHOD = "variables.base:Method.__call__"
+"""Runs a method of a builtin class; for a class of user code without any `call_method` of it."""
+
+
+def _either(owner: str, *names: str) -> str:
+    """One target of which versions of torch have other names."""
+    return " | ".join(f"{owner}.{name}" for name in names)
+
+
+def _attribute(owner: str) -> str:
+    return _either(owner, "var_getattr", "tp_getattro_impl")
+
+
 def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
     return [Hook(target, make, watches) for target in targets]
 
@@ -54,6 +72,14 @@ def _only_allows(targets: Iterable[str], make: Callable[[Any], Any], watches: st
     return [Hook(target, make, watches, needed=Needed.ONLY_ALLOWS) for target in targets]
 
 
+_SET, _FROZENSET = "variables.sets:SetVariable", "variables.sets:FrozensetVariable"
+
+
+def _of_any_set(name: str) -> str:
+    return f"variables.sets:BaseSetVariable.{name} | {_SET}.{name}"
+
+
+_USED_AS_ELEMENTS = "dicts whose keys become elements of a set, or keys of another dict"
 _DICTS = [
     Hook(
         "variables.dicts:ConstDictVariable.getitem_const_raise_exception_if_absent",
@@ -65,10 +91,61 @@ _DICTS = [
         objects.guarding_whole,
         "dicts that are used as a whole",
     ),
+    *(
+        Hook(
+            f"{owner}.tp_repr_impl",
+            objects.before(objects.guard_shown_dict),
+            "dicts that are used as a whole",
+            since=_SLOTS,
+        )
+        for owner in (
+            "variables.dicts:ConstDictVariable",
+            "variables.dicts:OrderedDictVariable",
+            "variables.user_defined:DefaultDictVariable",
+            "variables.user_defined:UserDefinedDictVariable",
+        )
+    ),
+    *(
+        Hook(target, objects.before(objects.guard_given_dicts), _USED_AS_ELEMENTS, since=since)
+        for target, since in (
+            ("variables.builtin:BuiltinVariable.call_frozenset", _SLOTS),
+            (_of_any_set("_operand_keys"), _SLOTS),
+            (_of_any_set("_iter_operand_keys"), _SLOTS),
+            ("variables.user_defined:DefaultDictVariable.nb_or_impl", _SLOTS),
+            ("variables.user_defined:UserDefinedFrozensetVariable.__init__", _SIBLINGS),
+            ("variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys", _SIBLINGS),
+            ("variables.sets:DictKeySetVariable._as_set_variable", _SIBLINGS),
+        )
+    ),
+    Hook(
+        "variables.user_defined:DefaultDictVariable.mp_subscript_impl",
+        objects.before(objects.guard_absent_key),
+        "keys that are not there, where the code catches the KeyError",
+        since=_SIBLINGS,
+    ),
+    Hook(
+        "variables.dicts:OrderedDictVariable.call_method",
+        objects.before(objects.keep_moves),
+        "the order that move_to_end gives to an OrderedDict",
+        since=_SLOTS,
+    ),
     Hook(
         "variables.lists:ListVariable.call_method",
         objects.before(objects.guard_extending_dict),
         "lists that are extended by a dict",
+    ),
+    Hook(
+        "variables.lists:BaseListVariable.list_extend",
+        objects.before(objects.guard_dicts_in_list),
+        "lists that are extended by a dict",
+        since=_SIBLINGS,
+    ),
+    Hook(
+        _METHOD,
+        objects.before(objects.at_method),
+        "methods of lists and dicts that a class of user code inherits",
+        needed="UserDefinedObjectVariable",
+        since=_SIBLINGS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
@@ -124,20 +201,25 @@ _KINDS_AND_EQUALITY = [
         "callable",
     ),
     Hook(
-        "variables.user_defined:UserDefinedObjectVariable.is_python_equal",
+        "variables.user_defined:UserDefinedObjectVariable.is_python_equal"
+        " | variables.hashable:HashableTracker.__eq__",
         objects.before(objects.note_equality),
         "objects with an __eq__ of their own that are keys or elements",
+        needed="UserDefinedObjectVariable",
     ),
-    *_each(
-        (
-            f"variables.user_defined:FrozenDataClassVariable.{name}"
-            for name in ("hash_impl", "is_python_equal")
-        ),
+    Hook(
+        "variables.user_defined:FrozenDataClassVariable.hash_impl",
         objects.noting(classes.note_frozen),
         "frozen dataclasses that are keys or elements",
     ),
     Hook(
-        "variables.tensor:TensorVariable.var_getattr",
+        "variables.user_defined:FrozenDataClassVariable.is_python_equal",
+        objects.noting(classes.note_frozen),
+        "frozen dataclasses that are keys or elements",
+        before=_SLOTS,
+    ),
+    Hook(
+        _attribute("variables.tensor:TensorVariable"),
         objects.before(objects.note_tensor_attribute),
         "whether a tensor is a view of another",
     ),
@@ -164,6 +246,8 @@ _GRAPHS = [
     ),
 ]
 
+_EXCEPTION_UNTIL_2_14 = "variables.misc:ExceptionVariable"
+_EXCEPTION = "variables.exception:ExceptionVariable"
 _BUILTINS = [
     Hook(
         "exc:raise_observed_exception",
@@ -172,7 +256,9 @@ _BUILTINS = [
         everywhere=True,
     ),
     Hook(
-        "variables.misc:ExceptionVariable.var_getattr",
+        f"{_EXCEPTION_UNTIL_2_14}.var_getattr"
+        f" | {_EXCEPTION_UNTIL_2_14}.lookup_tp_getset_member"
+        f" | {_EXCEPTION}.lookup_tp_getset_member",
         objects.noting(builtin_answers.note_arguments),
         "what an exception of a builtin says",
     ),
@@ -181,8 +267,20 @@ _BUILTINS = [
         objects.noting(builtin_answers.note_text),
         "the text of an exception",
     ),
+    *(
+        Hook(
+            target,
+            objects.noting(builtin_answers.note_own_text),
+            "the text of an exception",
+            since=_SLOTS,
+        )
+        for target in (
+            f"{_EXCEPTION_UNTIL_2_14}.tp_str_impl | {_EXCEPTION}.tp_str_impl",
+            "variables.user_defined:UserDefinedExceptionObjectVariable.tp_str_impl",
+        )
+    ),
     Hook(
-        "variables.lists:RangeVariable.sq_contains",
+        _either("variables.lists:RangeVariable", "sq_contains", "sq_contains_impl"),
         builtin_answers.answering_with_bool,
         "`in` of a range, which Dynamo answers with a number",
         since=_PROTOCOLS,
@@ -211,35 +309,47 @@ _CALLABLES = [
         "hasattr of modules and functions",
     ),
     *_each(
-        (f"{owner}.var_getattr" for owner in (*_FUNCTIONS, *_OBJECTS)),
+        map(_attribute, (*_FUNCTIONS, *_OBJECTS)),
         callables.guarding_absence,
         "attributes that are not there, where the code catches the AttributeError",
     ),
     *_each(
         (
-            f"variables.functions:FunctoolsPartialVariable.{name}"
-            for name in ("call_obj_hasattr", "var_getattr")
+            "variables.functions:FunctoolsPartialVariable.call_obj_hasattr",
+            _attribute("variables.functions:FunctoolsPartialVariable"),
         ),
         objects.noting(callables.refuse_attribute),
         "attributes of a functools.partial",
     ),
     *_each(
         (
-            f"variables.functions:WrapperUserFunctionVariable.{name}"
-            for name in ("call_obj_hasattr", "var_getattr")
+            "variables.functions:WrapperUserFunctionVariable.call_obj_hasattr",
+            _attribute("variables.functions:WrapperUserFunctionVariable"),
         ),
         objects.noting(callables.refuse_wrappers),
         "attributes of what wraps a function",
+    ),
+    Hook(
+        "variables.functions:WrapperUserFunctionVariable.lookup_tp_getset_member",
+        objects.noting(callables.refuse_wrappers),
+        "attributes of what wraps a function",
+        since=_SLOTS,
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
         objects.noting(callables.refuse_derived),
         "classes derived from functools.partial",
     ),
-    *_each(
-        (f"variables.{module}:SkipGuardSource" for module in ("functions", "builder")),
+    Hook(
+        "variables.builder:SkipGuardSource",
         callables.unskipping,
-        "annotations and signatures, whose guards Dynamo leaves out",
+        "signatures, whose guards Dynamo leaves out",
+    ),
+    Hook(
+        "variables.functions:SkipGuardSource",
+        callables.unskipping,
+        "annotations, whose guards Dynamo leaves out",
+        before=_SIBLINGS,
     ),
 ]
 
@@ -258,11 +368,18 @@ _LOOKUPS = [
     ),
     *_each(
         (
-            f"variables.user_defined:UserDefinedVariable+.{name}"
-            for name in ("call_method", "call_obj_hasattr", "var_getattr")
+            "variables.user_defined:UserDefinedVariable+.call_method",
+            "variables.user_defined:UserDefinedVariable+.call_obj_hasattr",
+            _attribute("variables.user_defined:UserDefinedVariable+"),
         ),
         objects.noting(classes.note_name),
         "names that are looked up in classes of user code",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedVariable.lookup_tp_getset_member",
+        objects.noting(classes.note_member),
+        "names that are looked up in classes of user code",
+        since=_SLOTS,
     ),
     Hook(
         "variables.user_defined:UserDefinedClassVariable+.call_function",
@@ -271,8 +388,9 @@ _LOOKUPS = [
     ),
     *_each(
         (
-            f"variables.misc:SuperVariable.{name}"
-            for name in ("call_method", "call_obj_hasattr", "var_getattr")
+            "variables.misc:SuperVariable.call_method",
+            "variables.misc:SuperVariable.call_obj_hasattr",
+            _attribute("variables.misc:SuperVariable"),
         ),
         objects.noting(classes.note_inherited),
         "names that super() looks up",
@@ -285,6 +403,13 @@ _LOOKUPS = [
 ]
 
 _REVERSED = [
+    Hook(
+        _METHOD,
+        reversed_walks.remembering_method,
+        "lists that are walked backwards",
+        needed="UserDefinedObjectVariable",
+        since=_SIBLINGS,
+    ),
     *_each(
         (
             "variables.lists:BaseListVariable.call_method",
@@ -313,9 +438,17 @@ _REVERSED = [
         reversed_walks.comparing,
         "lists and dicts that change while they are walked backwards",
     ),
+    *(
+        Hook(
+            f"variables.lists:ListReverseIteratorVariable.{name}",
+            reversed_walks.comparing,
+            "lists that change while they are walked backwards",
+            since=_SIBLINGS,
+        )
+        for name in ("tp_iternext_impl", "unpack_var_sequence")
+    ),
 ]
 
-_SET, _FROZENSET = "variables.sets:SetVariable", "variables.sets:FrozensetVariable"
 _WALKED = "the order in which a set is walked"
 _MADE = "how a set came about, which its order follows from"
 _OPERATORS = {
@@ -323,22 +456,53 @@ _OPERATORS = {
     "nb_and_impl": set_walks.operating("__and__"),
     "nb_xor_impl": set_walks.operating("__xor__"),
     "nb_subtract_impl": set_walks.operating("__sub__"),
+}
+_IN_PLACE = {
     "nb_inplace_or_impl": set_walks.changing("__ior__"),
     "nb_inplace_subtract_impl": set_walks.changing("__isub__"),
 }
+_IN_PLACE_WITHOUT_METHODS = {
+    "nb_inplace_and_impl": set_walks.changing("__iand__"),
+    "nb_inplace_xor_impl": set_walks.changing("__ixor__"),
+}
+
+
 _WATCHED_SETS = [
-    *_each((f"{_SET}.__init__",), set_walks.noting(set_walks.made), _MADE),
-    *_each((f"{_SET}.clone",), set_walks.noting(set_walks.cloned), _MADE),
-    *_each((f"{_SET}.unpack_var_sequence",), set_walks.noting(set_walks.walking), _WALKED),
-    *_each((f"{_SET}.tp_iter_impl",), set_walks.noting(set_walks.iterating), _WALKED),
-    *(Hook(f"{_SET}.{name}", set_walks.noting(hook), _MADE) for name, hook in _OPERATORS.items()),
+    Hook(_of_any_set("__init__"), set_walks.noting(set_walks.made), _MADE),
+    Hook(_of_any_set("clone"), set_walks.noting(set_walks.cloned), _MADE),
+    Hook(_of_any_set("unpack_var_sequence"), set_walks.noting(set_walks.walking), _WALKED),
+    *(
+        Hook(_of_any_set(name), set_walks.noting(set_walks.filling), _WALKED, since=_SLOTS)
+        for name in ("_operand_keys", "_iter_operand_keys")
+    ),
+    Hook(
+        "variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys",
+        set_walks.noting(set_walks.making_keys),
+        _WALKED,
+        needed="SetVariable",
+        since=_SIBLINGS,
+    ),
+    Hook(_of_any_set("tp_iter_impl"), set_walks.noting(set_walks.iterating), _WALKED),
+    *(Hook(_of_any_set(name), set_walks.noting(hook), _MADE) for name, hook in _OPERATORS.items()),
+    *(Hook(f"{_SET}.{name}", set_walks.noting(hook), _MADE) for name, hook in _IN_PLACE.items()),
+    *(
+        Hook(f"{_SET}.{name}", set_walks.noting(hook), _MADE, since=_SIBLINGS)
+        for name, hook in _IN_PLACE_WITHOUT_METHODS.items()
+    ),
+    Hook(
+        _METHOD,
+        set_walks.noting(set_walks.calling_inherited),
+        _MADE,
+        needed="UserDefinedObjectVariable",
+        since=_SIBLINGS,
+    ),
     *_each(
         (f"{owner}.call_method" for owner in (_SET, _FROZENSET)),
         set_walks.noting(set_walks.calling),
         _MADE,
     ),
     *_each(
-        (f"{owner}.repr_impl" for owner in (_SET, _FROZENSET)),
+        (_either(owner, "repr_impl", "tp_repr_impl") for owner in (_SET, _FROZENSET)),
         set_walks.noting(set_walks.walking),
         _WALKED,
     ),
@@ -351,10 +515,18 @@ _WATCHED_SETS = [
         "variables.sets:set_copy", set_walks.noting(set_walks.copied), _MADE, needed="SetVariable"
     ),
     Hook(
-        "variables.lists:CommonListMethodsVariable.call_method",
+        "variables.lists:CommonListMethodsVariable.call_method"
+        " | variables.lists:BaseListVariable.call_method",
         set_walks.noting(set_walks.extending),
         "lists that are extended by a set",
         needed="SetVariable",
+    ),
+    Hook(
+        "variables.lists:BaseListVariable.list_extend",
+        set_walks.noting(set_walks.extending_in_place),
+        "lists that are extended by a set",
+        needed="SetVariable",
+        since=_SIBLINGS,
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_frozenset",
@@ -379,17 +551,15 @@ _WATCHED_SETS = [
     # What looks at all elements in no order of its own: a walk there would be one condition more.
     *_only_allows(
         (
-            *(
-                f"{_SET}.{name}"
-                for name in (
-                    *("is_python_constant", "_fast_set_method", "is_python_equal"),
-                    *("hash_impl", "get_real_python_backed_value"),
-                )
+            *map(
+                _of_any_set,
+                ("is_python_constant", "_fast_set_method", "get_real_python_backed_value"),
             ),
-            *(f"{_FROZENSET}.{name}" for name in ("hash_impl", "is_python_equal")),
+            f"{_SET}.hash_impl",
+            f"{_FROZENSET}.hash_impl",
             "codegen:PyCodegen.__call__",
             *(
-                f"{module}:generic_bool"
+                f"{module}:generic_bool | {module}:generic_is_true"
                 for module in (
                     "symbolic_convert",
                     "variables.builtin",
@@ -400,6 +570,14 @@ _WATCHED_SETS = [
         set_walks.noting(set_walks.pausing),
         "walks over a set in which the order does not matter",
     ),
+    *(
+        replace(row, before=_SLOTS)
+        for row in _only_allows(
+            (f"{owner}.is_python_equal" for owner in (_SET, _FROZENSET)),
+            set_walks.noting(set_walks.pausing),
+            "walks over a set in which the order does not matter",
+        )
+    ),
     *_only_allows(
         (f"variables.builtin:BuiltinVariable.call_{name}" for name in ("sorted", "min", "max")),
         set_walks.noting(set_walks.unless_key),
@@ -408,7 +586,7 @@ _WATCHED_SETS = [
 ]
 
 _SETS = [
-    *(replace(row, since=_PROTOCOLS) for row in _WATCHED_SETS),
+    *(replace(row, since=max(row.since, _PROTOCOLS)) for row in _WATCHED_SETS),
     *(
         Hook(
             f"variables.{target}",
@@ -449,6 +627,14 @@ DEVICE_ROWS = (
         device_values.noting_index,
         "get_device()",
         needed=Needed.ONLY_ALLOWS,
+        before=_SLOTS,
+    ),
+    Hook(
+        "variables.tensor:TensorVariable.call_method",
+        device_values.noting_index_by_name,
+        "get_device()",
+        needed=Needed.ONLY_ALLOWS,
+        since=_SLOTS,
     ),
     Hook(
         "source:CurrentStreamSource.reconstruct",
@@ -473,9 +659,10 @@ def main(arguments: list[str]) -> int:
     here = tables.get(version) or tables[max(tables)]
     rows = [(row, found) for row in (*ROWS, *DEVICE_ROWS) for found in _compared(row, here)]
     if arguments == ["--write"]:
+        rows = [(row, found) for row in (*ROWS, *DEVICE_ROWS) for found in compared(row, None)]
         there = [f.target for _, f in rows if is_there(value_of(f.target))]
         values = {target: (value_of(target), overriding(target)) for target in there}
-        derived = [f.target for row, f in rows if row.target != f.target]
+        derived = [f.target for row, f in rows if "+" in row.target]
         path = here.with_name("hooks_{}_{}.txt".format(*version))
         head = f"# What hooks stand for in torch {torch.__version__}: see hook_table.py\n"
         path.write_text(head + hook_hashes.written(values, derived), encoding="utf-8")

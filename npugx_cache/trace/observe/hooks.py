@@ -184,6 +184,8 @@ class Hooks:
         original = before if type(owner) is dict else getattr(owner, name, _ABSENT)
         if original is _ABSENT and not hook.adds:
             raise RuntimeError(f"{hook.target} was removed from Dynamo while the process ran")
+        if before is _ABSENT and isinstance(original, types.FunctionType):
+            original = _inherited(owner, name, original)
         now = hook.make(original)
         if isinstance(before, staticmethod):
             now = staticmethod(now)
@@ -203,6 +205,16 @@ class Hooks:
                         _set(module, name, before)
 
 
+def _inherited(owner: type, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that a class inherits, found at each call: its base may get a hook as well."""
+
+    @functools.wraps(original)
+    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, self), name)(*args, **kwargs)
+
+    return inherited
+
+
 # --- what a target is in this torch
 
 _TARGET = re.compile(r"([\w.]+):(?:(\w+)(\+?)\.)?(\w+)(?:\[(\w+)\])?")
@@ -213,17 +225,29 @@ def compared(hook: Hook, checked: Checked | None) -> Iterator[Found]:
 
     None for a row that is about other versions of torch.
     """
-    module, kind, derived, name, _ = _parts(hook.target)
     if not hook.since <= runtime.torch_version() < hook.before:
         return
-    targets = [hook.target]
-    if derived:
-        known = re.compile(rf"{re.escape(module)}:\w+\.{name}")
-        before = filter(known.fullmatch, checked.derived if checked else ())
-        now = (f"{module}:{owner}.{name}" for owner in _derived(module, kind, name))
-        targets = sorted({*before, *now}) or [hook.target.replace("+", "")]
-    for target in targets:
+    names = hook.target.split(" | ")
+    targets = {each for name in names for each in _in_derived_classes(name, checked)}
+    for target in sorted(targets) or [_one_of(names, checked)]:
         yield Found(hook, target, _state(hook, target, checked))
+
+
+def _one_of(names: list[str], checked: Checked | None) -> str:
+    """The name that this torch has, or else had when it was checked."""
+    there = (name for name in names if is_there(value_of(name)))
+    known = (name for name in names if checked and name in checked.targets)
+    return [*there, *known, names[-1].replace("+", "")][0]
+
+
+def _in_derived_classes(target: str, checked: Checked | None) -> set[str]:
+    module, kind, derived, name, _ = _parts(target)
+    if not derived:
+        return set()
+    known = re.compile(rf"{re.escape(module)}:\w+\.{name}")
+    before = filter(known.fullmatch, checked.derived if checked else ())
+    now = (f"{module}:{owner}.{name}" for owner in _derived(module, kind, name))
+    return {*before, *now}
 
 
 def _state(hook: Hook, target: str, checked: Checked | None) -> State:

@@ -100,13 +100,45 @@ def _guard_whole(value: Any) -> None:
         value.install_dict_keys_match_guard()
 
 
+def guard_shown_dict(self: Any, tx: Any) -> None:
+    del tx
+    _guard_whole(self)
+
+
+def at_method(
+    method: Any, variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """What the hooks on classes see, for a class of user code that inherits the method."""
+    del method
+    guard_extending_dict(variable, tx, name, args, kwargs)
+    keep_moves(variable, tx, name, args, kwargs)
+
+
+def guard_given_dicts(*args: Any, **kwargs: Any) -> None:
+    """Of the arguments of any function, and of what makes an object of user code."""
+    for each in (*args, *kwargs.get("init_args", ())):
+        if hasattr(each, "realize"):
+            _guard_whole(each.realize())
+
+
+def keep_moves(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """What moved in a dict from outside is put there anew: Dynamo only replays new items."""
+    del tx, args, kwargs
+    if name == "move_to_end":
+        self.should_reconstruct_all = True
+
+
 def guard_extending_dict(
     self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    del self, tx, kwargs
     if name == "extend":
-        for each in args:
-            _guard_whole(each.realize())
+        guard_dicts_in_list(self, tx, args, kwargs)
+
+
+def guard_dicts_in_list(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    del self, tx, kwargs
+    for each in args:
+        _guard_whole(each.realize())
 
 
 def note_ordered(self: Any, value: object) -> None:
@@ -200,11 +232,12 @@ _IDENTICAL: Any = object.__eq__
 
 
 def note_equality(self: Any, other: Any) -> None:
-    """Of keys and elements: their own `__eq__` is not asked."""
-    asked, kind, objects = _asked.get(), user_defined.UserDefinedObjectVariable, (self, other)
-    if asked is None or not all(isinstance(each, kind) for each in objects):
+    """Of keys and elements: their own `__eq__` is not asked, or with some torch it is."""
+    asked, kind = _asked.get(), user_defined.UserDefinedObjectVariable
+    self, other = (getattr(each, "vt", each) for each in (self, other))  # of a key, or of its value
+    if asked is None or not (isinstance(self, kind) and isinstance(other, kind)):
         return
-    own = any(type(each.value).__eq__ is not _IDENTICAL for each in objects)
+    own = any(type(each.value).__eq__ is not _IDENTICAL for each in (self, other))
     if own and self.value is not other.value:
         what = f"{type(self.value).__qualname__} in a dict or a set is compared by identity"
         asked.refuse(what)

@@ -24,16 +24,33 @@ def _has_items(value: Any) -> bool:
     return hasattr(value, "view_items_vt") or hasattr(value, "items")
 
 
+def _has_more(walk: Any) -> bool:
+    if hasattr(walk, "it_index"):  # torch 2.15 walks a list itself, and only dicts as a copy
+        return bool(walk.it_index >= 0 and not walk.is_exhausted)
+    return bool(walk.index < len(walk.items))
+
+
 def remembering(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
-        made = method(self, tx, name, *rest)
-        asked = objects.asked()
-        if asked is not None and name == "__reversed__" and _has_items(self):
-            asked.walked_backwards[id(made)] = made, self, _items(self)
-        return made
+        return _remembered(self, name, method(self, tx, name, *rest))
 
     return remembering
+
+
+def remembering_method(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def remembering(method: Any, variable: Any, tx: Any, name: str, *rest: Any) -> Any:
+        return _remembered(variable, name, call(method, variable, tx, name, *rest))
+
+    return remembering
+
+
+def _remembered(walked: Any, name: str, made: Any) -> Any:
+    asked = objects.asked()
+    if asked is not None and name == "__reversed__" and _has_items(walked):
+        asked.walked_backwards[id(made)] = made, walked, _items(walked)
+    return made
 
 
 def comparing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +58,7 @@ def comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     def comparing(self: Any, *rest: Any) -> Any:
         asked = objects.asked()
         begun = asked.walked_backwards.get(id(self)) if asked is not None else None
-        if asked is not None and begun is not None and self.index < len(self.items):
+        if asked is not None and begun is not None and _has_more(self):
             _, walked, before = begun
             if list(map(id, _items(walked))) != list(map(id, before)):
                 what = "a list or dict that changes while it is walked backwards"

@@ -107,6 +107,8 @@ class Walks:
         state = self._states.get(id(variable))
         if state is None or state.turn is None:
             return state and state.made
+        if variable.python_type() not in (set, frozenset):  # a class of user code
+            return None
         turn = self._turn(state)
         try:
             elements = [encode(key.vt.as_python_constant()) for key in turn]
@@ -235,8 +237,17 @@ def _call(name: str, *operands: Plain | None) -> Plain | None:
 
 
 def is_plain(variable: Any) -> bool:
-    """Whether it stands for a set or a frozenset, not for something that has an order."""
-    return type(variable).__name__ in ("SetVariable", "FrozensetVariable")
+    """Whether it stands for a set or a frozenset, not for something that has an order.
+
+    Since torch 2.15 the sets of user code are derived from them; before it only those are that have
+    an order.
+    """
+    kinds = [kind.__name__ for kind in type(variable).__mro__]
+    return not _SETS.isdisjoint(kinds) and _IN_ORDER.isdisjoint(kinds)
+
+
+_SETS = frozenset({"SetVariable", "FrozensetVariable"})
+_IN_ORDER = frozenset({"OrderedSetVariable", "DictKeySetVariable"})
 
 
 def _is_sequence(arg: Any) -> bool:

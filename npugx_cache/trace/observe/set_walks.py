@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import polyfills
+from torch._dynamo.variables import user_defined
 
 from npugx_cache.conditions import set_order
 from npugx_cache.trace.observe.set_history import Leaf, Walks, is_plain
@@ -105,17 +106,65 @@ def extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def extending_in_place(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`items += some_set`, and `list.__init__`."""
+
+    def call(variable: Any, tx: Any, args: list[Any], kwargs: Any) -> Any:
+        walks.walked(args[0].realize())
+        return original(variable, tx, args, kwargs)
+
+    return call
+
+
+def filling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What keeps the order in which it was filled, such as torch's OrderedSet, is given a set."""
+
+    def call(variable: Any, tx: Any, other: Any) -> Any:
+        if not is_plain(variable):
+            walks.walked(other.realize())
+        return original(variable, tx, other)
+
+    return call
+
+
+def making_keys(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """See `dict.fromkeys(some_set)`."""
+
+    def call(tx: Any, kind: type, *args: Any, **kwargs: Any) -> Any:
+        for each in args[:1]:
+            walks.walked(each.realize())
+        return original(tx, kind, *args, **kwargs)
+
+    return call
+
+
+def calling_inherited(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a builtin class, which a class of user code inherits."""
+
+    def call(method: Any, variable: Any, *given: Any) -> Any:
+        run: Callable[..., Any] = functools.partial(original, method)
+        if isinstance(variable, user_defined.UserDefinedObjectVariable):
+            run = calling(walks, extending(walks, run))
+        return run(variable, *given)
+
+    return call
+
+
 def calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
         if not is_plain(variable) or kwargs:
             return original(variable, tx, name, args, kwargs)
-        if name == "pop" and variable.python_type() is set and variable.items and not args:
+        if name == "pop" and _is_changeable(variable) and variable.items and not args:
             return walks.method(variable, name, args, lambda: walks.popped(variable, tx))
         return walks.method(
             variable, name, args, lambda: original(variable, tx, name, args, kwargs)
         )
 
     return call
+
+
+def _is_changeable(variable: Any) -> bool:
+    return issubclass(variable.python_type(), set)
 
 
 def operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:

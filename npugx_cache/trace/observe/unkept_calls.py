@@ -54,7 +54,9 @@ def checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
     return create
 
 
-def refuse_store(asked: objects.Asked, effects: Any, item: Any, name: str, *_: Any) -> None:
+def refuse_store(
+    asked: objects.Asked, effects: Any, item: Any, name: str, *_: Any, **__: Any
+) -> None:
     """Attributes of torch's modules, such as `torch.backends.cudnn.benchmark`, are its switches.
 
     Dynamo sets them when the graph has run, which is too late for the operators in it.
