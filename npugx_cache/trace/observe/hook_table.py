@@ -503,7 +503,7 @@ _WATCHED_SETS = [
     ),
     *_each(
         (_either(owner, "repr_impl", "tp_repr_impl") for owner in (_SET, _FROZENSET)),
-        set_walks.noting(set_walks.walking),
+        set_walks.noting(set_walks.showing),
         _WALKED,
     ),
     *_each(

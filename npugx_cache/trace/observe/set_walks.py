@@ -7,8 +7,8 @@ import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import polyfills
-from torch._dynamo.variables import user_defined
+from torch._dynamo import polyfills, utils
+from torch._dynamo.variables import VariableTracker, user_defined
 
 from npugx_cache.conditions import set_order
 from npugx_cache.trace.observe.set_history import Leaf, Walks, is_plain
@@ -69,6 +69,19 @@ def walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: Any, *args: Any, **kwargs: Any) -> Any:
         walks.walked(variable)
         return original(variable, *args, **kwargs)
+
+    return call
+
+
+def showing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A set as text. Dynamo makes a new set of the elements for this, which has an order again."""
+
+    def call(variable: Any, tx: Any) -> Any:
+        if walks.walked(variable) is None:
+            return original(variable, tx)
+        text = "{" + ", ".join(utils.tracked_repr(tx, key.vt) for key in variable.items) + "}"
+        is_frozen = variable.python_type() is frozenset
+        return VariableTracker.build(tx, f"frozenset({text})" if is_frozen else text)
 
     return call
 
