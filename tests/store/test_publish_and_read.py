@@ -99,7 +99,7 @@ def test_a_blob_that_the_entry_does_not_have_is_a_miss(store, publish):
         ({"about": {"x": float("nan")}}, "NaN"),
         ({"about": {"x": 1 << 70}}, "encoded"),
         ({"about": {"x": "\udc80"}}, "encoded"),
-        ({"about": {1: 2}}, "no str"),
+        ({"about": {1: 2}}, "is not a str"),
         ({"key": "xyz"}, "key"),
         ({"key": "../" * 20}, "key"),
         ({"identity": "I" * 32}, "identity"),
