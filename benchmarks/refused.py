@@ -35,7 +35,7 @@ def measure(quick: bool) -> Numbers:
             settings = {"NPUGX_CACHE_DIR": f"{temporary}/cache", "XDG_STATE_HOME": temporary}
             cold = run("cached", **settings)
             restarted = partial(run, "cached", **settings)
-            eager, restored = rounds([partial(run, "eager"), restarted], 1 if quick else 9)
+            eager, restored = rounds([partial(run, "eager"), restarted], 1 if quick else 5)
             found[model] = {"eager": eager, "cold": cold, "restarted": restored}
     return found
 
