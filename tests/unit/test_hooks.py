@@ -48,7 +48,7 @@ REFUSED = {
         f"has another variables.lists:RangeVariable.{CONTAINS}, which npugx_cache watches for `in`",
     ),
     "a method of builtins is changed": (
-        ("with_isinstance", "with_a_dict_of_the_users"),
+        ("with_isinstance", *(() if RENAMED else ("with_a_dict_of_the_users",))),
         (
             "has another variables.builtin:BuiltinVariable.call_isinstance, "
             "which npugx_cache watches for isinstance"
