@@ -270,6 +270,8 @@ def identity(value: object, depth: int = 0) -> Plain:
         return ["typing", repr(value)]
     if "torch" in sys.modules and (group := _group_identity(value)) is not None:
         return group
+    if _is_cpp_member(value):
+        return ["enum", identity(type(value)), value.name, value.value]  # type: ignore[attr-defined]
     raise NotPortable(f"an object of type {_type_name(type(value))} has no name across processes")
 
 
@@ -325,6 +327,14 @@ def _method_identity(value: types.MethodType, depth: int) -> Plain:
     return ["method", identity(value.__func__, depth + 1), identity(bound_to, depth + 1)]
 
 
+def _is_cpp_member(value: object) -> bool:
+    """Whether the object is a member of an enumeration that pybind11 made, such as SDPBackend."""
+    cls: Any = type(value)
+    if type(cls).__module__ != _PYBIND or not hasattr(cls, "__members__"):
+        return False
+    return any(member == value for member in cls.__members__.values())
+
+
 def _partial_identity(value: partial[Any], depth: int) -> Plain:
     parts = (value.func, value.args, value.keywords)
     return ["partial", *(seal(encode(part, depth + 1)) for part in parts)]
@@ -336,7 +346,7 @@ def _type_name(kind: type) -> str:
 
 def _class_identity(cls: type) -> Plain:
     if _is_named(cls):
-        return ["class", cls.__module__, cls.__qualname__]
+        return ["class", cls.__module__, _name_in_module(cls)]
     # Two classes made by one function share their qualname; their bodies tell them apart.
     return ["class", cls.__module__, cls.__qualname__, class_body_hash(cls)]
 
@@ -349,6 +359,18 @@ def _is_named(cls: type) -> bool:
         return look_up(cls.__module__, cls.__qualname__) is cls or is_covered_module(cls.__module__)
     except NotPortable:
         return is_covered_module(cls.__module__)
+
+
+def _name_in_module(cls: type) -> str:
+    """The qualname, or the name that torch gives to a class of C++ whose qualname leads nowhere."""
+    if type(cls).__module__ == _PYBIND:
+        module, name = sys.modules.get(cls.__module__), cls.__name__
+        if getattr(module, name, None) is cls:
+            return name
+    return cls.__qualname__
+
+
+_PYBIND = "pybind11_builtins"
 
 
 def class_body_hash(cls: type) -> str:
@@ -424,7 +446,7 @@ def resolve(data: Plain) -> Any:
             if found is _ABSENT:
                 raise NotPortable(f"{data[1]}.{data[2]} does not exist")
     elif kind == "enum":
-        found = resolve(data[1])[data[2]]
+        found = resolve(data[1]).__members__.get(data[2], _ABSENT)
     elif kind == "op":
         found = resolve_op(*data[1:])
     elif kind == _GROUP:

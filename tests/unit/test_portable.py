@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend
 
 from npugx_cache.portable import (
     NotPortable,
@@ -177,6 +178,7 @@ def make(n):
         ("".join, ",".join),
         ([].append, {}.update),
         (list[int], list[str]),
+        (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION),
     ],
 )
 def test_objects_are_told_apart_by_their_identity(left, right):
@@ -189,7 +191,18 @@ def test_objects_are_told_apart_by_their_identity(left, right):
 
 @pytest.mark.parametrize(
     "value",
-    [Colour.RED, len, open, math.sqrt, int, one, torch.nn.Linear, torch.ops.aten.add.Tensor],
+    [
+        Colour.RED,
+        SDPBackend.MATH,
+        SDPBackend,
+        len,
+        open,
+        math.sqrt,
+        int,
+        one,
+        torch.nn.Linear,
+        torch.ops.aten.add.Tensor,
+    ],
 )
 def test_an_object_is_found_again_by_its_identity(value):
     assert resolve(identity(value)) is value
