@@ -80,7 +80,7 @@ class Bindings:
 
     @classmethod
     def unpack(cls, data: bytes) -> Bindings:
-        """Raises `CorruptEntry`."""
+        """The bindings in stored bytes; raises `CorruptEntry`."""
         plain = _unpack(data)
         try:
             return cls(

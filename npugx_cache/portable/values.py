@@ -41,7 +41,7 @@ def encode(value: object, depth: int = 0) -> Plain:
     if kind is int:
         return value if -_INT64 <= value < _INT64 else ["int", str(value)]  # type: ignore[operator]
     if depth > MAX_DEPTH:
-        raise NotPortable("nested too deeply, or it contains itself")
+        raise NotPortable("a value is nested too deeply, or contains itself")
     scalar = _SCALARS.get(kind)
     if scalar is not None:
         return scalar(value)
@@ -274,7 +274,7 @@ def identity(value: object, depth: int = 0) -> Plain:
     Raises `NotPortable` for an object that has no such name.
     """
     if depth > MAX_DEPTH:
-        raise NotPortable("nested too deeply, or it contains itself")
+        raise NotPortable("a value is nested too deeply, or contains itself")
     for kinds, name in _IDENTITIES:
         if isinstance(value, kinds):
             return name(value, depth)

@@ -1,4 +1,4 @@
-"""Takes Dynamo's own lock, so that one thread of a process traces at a time, for us or the user.
+"""Takes Dynamo's own lock, so that only one thread of a process traces at a time.
 
 While Dynamo and FX trace, they keep state for the whole process, such as the frame that is traced
 and patched methods of `nn.Module`. So one of our traces and a `torch.compile` of the user would

@@ -52,7 +52,7 @@ class SettingError(ValueError):
 
 
 def fake_mode_of(values: Sequence[Any]) -> Any:
-    """The fake mode that traced values belong to; None if none of them is a fake tensor."""
+    """The fake mode that is active, or that traced values belong to; None if there is none."""
     return detect_fake_mode(list(values))
 
 
@@ -68,7 +68,7 @@ def fake_of_size(mode: Any, size: Any) -> torch.Tensor:
     Raises `NotCompiled` if the number is negative.
     """
     if not isinstance(size, (int, torch.SymInt)):
-        raise NotCompiled(f"an argument is a {type(size).__name__}")
+        raise NotCompiled(f"an argument is neither a tensor nor an int: {type(size).__name__}")
     if not bool(size >= 0):  # for a symbolic number, this question becomes a guard
         raise NotCompiled("a whole number among the arguments is negative")
     with mode:
@@ -170,12 +170,12 @@ def _compiled(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], mode: Any, 
             is_inference=True,
         )
     if not isinstance(made.filename, str):
-        raise NotCompiled("Inductor made more than one file of it")
+        raise NotCompiled("Inductor made more than one file of the graph")
     return made.filename
 
 
 def _self_contained(library: bytes) -> bytes:
     # A call through the proxy executor needs a file beside the library, and we store one file.
     if b"aoti_torch_proxy_executor_call" in library:
-        raise NotCompiled("Inductor has no C function for one of its operators")
+        raise NotCompiled("Inductor has no C function for an operator of the graph")
     return library

@@ -33,9 +33,10 @@ def compiled(
 ) -> torchs.PatternMatcherPass:
     """One pass made of several patterns, which hold arguments of torch's `register_replacement`.
 
-    The patterns are traced once per process, outside the modes of the graph that is being compiled:
-    AOTAutograd calls a compiler under its own fake mode, in which the example inputs of a pattern
-    can't be used. `allowed` decides about each match before the pattern's own check.
+    The patterns are traced once and kept. They are traced outside the modes of the graph that is
+    being compiled, because AOTAutograd calls a compiler under its own fake mode, in which the
+    example inputs of a pattern can't be used. `allowed` decides about each match before the
+    pattern's own check.
     """
     with _disable_current_modes(), tracing(None), torch.no_grad():
         # Autocast and the default dtype change what a pattern is traced to.

@@ -8,7 +8,7 @@ import torch
 
 
 def find(name: str) -> Any:
-    """The process group with a name, or None."""
+    """The process group with this name, or None."""
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return None

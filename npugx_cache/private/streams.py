@@ -52,7 +52,7 @@ def make_switches_explicit(graph: fx.Graph) -> None:
 
 
 def _is_of_no_stream(node: fx.Node) -> bool:
-    """Whether a node needs no switch: an input, or an operator that names its stream itself."""
+    """Whether a node needs no switch: it is no call, or an operator that names its stream."""
     return node.op != "call_function" or getattr(node.target, "namespace", "") == "streams"
 
 

@@ -130,7 +130,7 @@ def _parameters(schema: schemas.Schema) -> Iterator[str]:
 
 
 def _result(schema: schemas.Schema) -> str:
-    """A first guess at the results, for the user to correct: tensors like the first argument."""
+    """A first guess at the results, like the first tensor argument. The user corrects it."""
     tensors = (each.name for each in schema.arguments if each.type == "Tensor")
     like = next(tensors, None)
     one = f"torch.empty_like({like})" if like else "torch.empty(...)"

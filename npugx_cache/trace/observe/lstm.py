@@ -2,8 +2,7 @@
 
 A trace does not ask the CPU: it takes one operator of oneDNN for each layer of float32 or bfloat16,
 and many small operators for float16. Eager asks the CPU. If the CPU can't run bfloat16, the traced
-operator raises; if the CPU can run float16, eager rounds differently. Importing this module loads
-no compiler.
+operator raises; if the CPU can run float16, eager rounds differently.
 """
 
 from __future__ import annotations
