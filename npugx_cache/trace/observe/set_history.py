@@ -1,8 +1,9 @@
-"""How the sets of one trace came about, and in which order they were walked.
+"""Records how the sets of one trace came about, and in which order they were walked.
 
-Dynamo models a set as a dict. Where the set was there before, the dict has its order; where traced
-code makes one, elements stand as they were added, which is not how Python walks it. So a set that
-is walked is put in the order that it has in eager, and noted. Checked on torch 2.13.
+Dynamo models a set as a dict. For a set from outside the trace, the dict has the order of the set.
+For a set that traced code makes, the dict has the elements as they were added, which is not the
+order in which Python walks a set. So when the trace walks a set, we put its elements in the order
+that eager has, and note the walk, because the order becomes a condition.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _SEQUENCES = (list, tuple, range, str, types.GeneratorType)
 
 
 class Leaf(NamedTuple):
-    """A set that was there before: the value of a source, or a constant of code."""
+    """A set that existed before the trace.
+
+    Either `source` leads to the set, or the set is the constant with the index `place` in `code`.
+    """
 
     value: Any
     source: Any = None
@@ -45,9 +49,11 @@ class Leaf(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """A walk over two or more elements. `made` is None where Python's own order isn't known.
+    """A walk over a set of two or more elements.
 
-    As in `guards.orders`, but for the nodes: they are places among `Walks.leaves`.
+    `made` tells how the set came about, as in `conditions/set_order`, but with positions in
+    `Walks.leaves` instead of nodes. If Python's order is not known, `made` is None and `order` is
+    empty.
     """
 
     made: Plain | None
@@ -57,9 +63,10 @@ class Walk(NamedTuple):
 
 @dataclass(kw_only=True)
 class _State:
-    """How one of Dynamo's sets came about: `made`, or filled in this `turn` with one after another.
+    """How the set of one of Dynamo's variables came about.
 
-    Elements that `turn` lacks were added after it.
+    If `turn` is None, `made` tells how, or is None if nobody knows. Otherwise the set was filled
+    one by one: first the keys in `turn`, then the keys that only `variable.items` has.
     """
 
     variable: Any
@@ -69,21 +76,21 @@ class _State:
 
 @dataclass
 class Walks:
-    """What was seen during one trace."""
+    """The sets that existed before one trace (`leaves`), and its walks, by how a set came about."""
 
     leaves: list[Leaf] = field(default_factory=list)
     noted: dict[str, Walk] = field(default_factory=dict)
     paused: bool = False
     flipped: str | None = None
-    """The key among `noted` of a set of two that is walked the other way round."""
+    """The key in `noted` of a set that this trace walks in the opposite order, on purpose."""
     indifferent: str | None = None
-    """The key among `noted` of a set whose order was seen not to matter."""
+    """The key in `noted` of a set whose order does not matter, as a second trace has shown."""
     called: bool = False
-    """Whether Python's own functions were called with a set: they walk as they like."""
+    """Whether the trace called a function with a real set, which may walk the set in any order."""
     _states: dict[int, _State] = field(default_factory=dict)
 
     def may_differ_here(self) -> bool:
-        """Whether a later call of this process may walk an equal set in another order."""
+        """Whether a later call in this process may walk an equal set in another order."""
 
         def is_variable(made: Plain | None) -> bool:
             nodes = set_order.nodes_in([made, []]) if made is not None else ()
@@ -103,7 +110,7 @@ class Walks:
             self._states[id(clone)] = replace(state, variable=clone)
 
     def how(self, variable: Any) -> Plain | None:
-        """How the set was made, or None."""
+        """How a set came about, in the form of `Walk.made`; None if nobody knows."""
         state = self._states.get(id(variable))
         if state is None or state.turn is None:
             return state and state.made
@@ -112,7 +119,7 @@ class Walks:
         turn = self._turn(state)
         try:
             elements = [encode(key.vt.as_python_constant()) for key in turn]
-        except Exception:  # noqa: BLE001 - no constant, or none with a portable form
+        except Exception:  # noqa: BLE001 - an element is no constant, or has no portable form
             return None
         return ["filled", variable.python_type().__name__, elements]
 
@@ -122,7 +129,10 @@ class Walks:
         return [*turn, *(key for key in state.variable.items if key not in turn)]
 
     def walked(self, variable: Any) -> Plain | None:
-        """Note a walk, and put the elements in Python's order. How the set was made, if known."""
+        """Note a walk, and put the elements in Python's order.
+
+        Returns how the set came about, or None if that is not known or if nothing was noted.
+        """
         if self.paused or not is_plain(variable) or len(variable.items) < 2:
             return None
         with self.pause():
@@ -157,7 +167,7 @@ class Walks:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """What is walked inside does not depend on the order."""
+        """Note no walks inside, because the code there does not depend on the order."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -188,7 +198,7 @@ class Walks:
         return result
 
     def popped(self, variable: Any, tx: Any) -> Any:
-        """`set.pop`, which takes the first element."""
+        """Trace `set.pop`, which removes the first element in the order of Python."""
         self.walked(variable)
         key = next(iter(variable.items))
         variable.should_reconstruct_all = True
@@ -237,10 +247,10 @@ def _call(name: str, *operands: Plain | None) -> Plain | None:
 
 
 def is_plain(variable: Any) -> bool:
-    """Whether it stands for a set or a frozenset, not for something that has an order.
+    """Whether a variable stands for a set or a frozenset, and not for a kind of set with an order.
 
-    Since torch 2.15 the sets of user code are derived from them; before it only those are that have
-    an order.
+    Subclasses count, because since torch 2.15 the variables for set classes of users are derived
+    from these.
     """
     kinds = [kind.__name__ for kind in type(variable).__mro__]
     return not _SETS.isdisjoint(kinds) and _IN_ORDER.isdisjoint(kinds)
@@ -251,7 +261,10 @@ _IN_ORDER = frozenset({"OrderedSetVariable", "DictKeySetVariable"})
 
 
 def _is_sequence(arg: Any) -> bool:
-    """Whether its elements go into a set one by one, which makes no room for them beforehand."""
+    """Whether a set adds the elements of this argument one by one.
+
+    From a set or a dict it makes room for all elements first, which may give another order.
+    """
     try:
         return issubclass(arg.realize().python_type(), _SEQUENCES)
     except Exception:  # noqa: BLE001 - some variables have no type
