@@ -361,6 +361,15 @@ _LOOKUPS = [
         everywhere=True,
         since=_PROTOCOLS,
     ),
+    *(
+        Hook(
+            f"variables.base:{name}",
+            classes.uncached,
+            "special methods that a class has got since Dynamo saw it first",
+            since=_SLOTS,
+        )
+        for name in ("_tp_type", "_compute_slotdefs", "_flags_from_ml_flags")
+    ),
     *_each(
         (f"{owner}.__init__" for owner in _OBJECTS),
         objects.noting(classes.note_class),
