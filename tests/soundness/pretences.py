@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import torch
+
+_MINOR = torch.__version__.rpartition(".")[0]
 PRETENCES = {
-    "another torch": (lambda: patch("torch.__version__", "2.13.9"), "torch was"),
+    "another torch": (lambda: patch("torch.__version__", f"{_MINOR}.99"), "torch was"),
     "another build of torch": (lambda: patch("torch.version.git_version", "0" * 40), "torch was"),
     "another Python": (lambda: patch("platform.python_version", lambda: "3.11.99"), "python was"),
     "another architecture": (lambda: patch("platform.machine", lambda: "riscv64"), "platform was"),
