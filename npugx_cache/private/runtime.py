@@ -24,11 +24,11 @@ from torch.utils import _device
 if TYPE_CHECKING:
     import types
 
-TESTED_TORCH = ((2, 13),)
+TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
 """The minor versions of torch that the cache works with; on others nothing is cached.
 
 For each there is a table of the functions of Dynamo that were checked for it, such as
-`trace/observe/hooks_2_13.txt`.
+`trace/observe/hooks_2_15.txt`.
 """
 
 TESTED_PYTHON = ((3, 11), (3, 13))

@@ -33,7 +33,7 @@ def test_the_installed_torch_is_served():
     assert environment.unsupported(untested_torch=False) is None
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.15.0", "2.16.0a0+git1234", "3.0.0"])
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.16.0", "2.17.0a0+git1234", "3.0.0"])
 def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
     cached, caplog, version
 ):
