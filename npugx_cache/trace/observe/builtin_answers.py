@@ -88,3 +88,17 @@ def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
         return VariableTracker.build(tx, bool(answer.as_python_constant()))
 
     return answering
+
+
+def refuse_sum(
+    asked: objects.Asked, function: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Of an object of user code that walks otherwise than the list or tuple it is derived from."""
+    del tx, kwargs
+    summed = args[0].realize() if function.fn is sum and args else None
+    if not isinstance(summed, user_defined.UserDefinedObjectVariable):
+        return
+    cls: Any = summed.python_type()
+    own = getattr(cls, "__iter__", None)
+    if issubclass(cls, (list, tuple)) and own not in (list.__iter__, tuple.__iter__):
+        asked.refuse(f"the __iter__ of {cls.__qualname__} is not asked by sum()")

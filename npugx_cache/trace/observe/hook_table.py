@@ -113,7 +113,7 @@ _DICTS = [
             (_of_any_set("_iter_operand_keys"), _SLOTS),
             ("variables.user_defined:DefaultDictVariable.nb_or_impl", _SLOTS),
             ("variables.user_defined:UserDefinedFrozensetVariable.__init__", _SIBLINGS),
-            ("variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys", _SIBLINGS),
+            ("variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys", _SLOTS),
             ("variables.sets:DictKeySetVariable._as_set_variable", _SIBLINGS),
         )
     ),
@@ -284,6 +284,12 @@ _BUILTINS = [
         builtin_answers.answering_with_bool,
         "`in` of a range, which Dynamo answers with a number",
         since=_PROTOCOLS,
+    ),
+    Hook(
+        "variables.functions:PolyfilledFunctionVariable.call_function",
+        objects.noting(builtin_answers.refuse_sum),
+        "sum() of a list or tuple of user code, which Dynamo adds up without asking its class",
+        since=_SIBLINGS,
     ),
     Hook(
         "variables.lists:RangeVariable.call_method",
@@ -489,7 +495,7 @@ _WATCHED_SETS = [
         set_walks.noting(set_walks.making_keys),
         _WALKED,
         needed="SetVariable",
-        since=_SIBLINGS,
+        since=_SLOTS,
     ),
     Hook(_of_any_set("tp_iter_impl"), set_walks.noting(set_walks.iterating), _WALKED),
     *(Hook(_of_any_set(name), set_walks.noting(hook), _MADE) for name, hook in _OPERATORS.items()),
