@@ -9,6 +9,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # hit                   the change must not cost a compile; without it, it must
     # same result           the change does not change eager's result
     # bypass                the changed call can't be cached at all
+    # bypass since 2.15     the same, from that torch on
     # refused: text         no call can be cached, for a reason that contains the text
     # refused since 2.15: text   the same, from that torch on
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
@@ -92,7 +93,8 @@ def parse(category: str, text: str) -> Row:
     for other in others:
         name, _, source = other.partition("\n")
         files[name.strip()] = HEAD + source.strip() + "\n"
-    refused = _refused(options.get("refused", []))
+    refused = _of_this_torch(options.get("refused", []))
+    bypass = _of_this_torch(options.get("bypass", []))
     return Row(
         category=category,
         program=program.strip(),
@@ -101,15 +103,15 @@ def parse(category: str, text: str) -> Row:
         says=options.get("says", []) if refused is None else [],
         hit="hit" in options,
         same_result="same" in options or "hit" in options,
-        bypass="bypass" in options or refused is not None,
+        bypass=bypass is not None or refused is not None,
         refused=refused,
     )
 
 
-def _refused(texts: list[str]) -> str | None:
-    """The reason for which the installed torch refuses a row."""
+def _of_this_torch(texts: list[str]) -> str | None:
+    """The text of an option, such as the reason of a refusal, if it is about the installed torch."""
     for text in texts:
-        later = re.fullmatch(r"since (\d+)\.(\d+) (.*)", text)
+        later = re.fullmatch(r"since (\d+)\.(\d+) ?(.*)", text)
         if later is None:
             return text
         if tuple(map(int, later.groups()[:2])) <= _TORCH:
