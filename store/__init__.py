@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from npugx_cache.store.folder_store import FolderStore, open_folder
     from npugx_cache.store.format.manifest import BlobRef, Draft, Factors, Manifest
     from npugx_cache.store.format.plain import Plain
-    from npugx_cache.store.interface import Store
     from npugx_cache.store.results import (
         Candidates,
         Listed,
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
         Refused,
         Unusable,
     )
-    from npugx_cache.store.tiers import open_store
+    from npugx_cache.store.tiers import Store, open_store
     from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
@@ -51,7 +50,6 @@ __all__ = [
 # start within milliseconds.
 _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
-    "interface": ("Store",),
     "content.lock": ("Locked", "NotLocked"),
     "format.manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
     "format.plain": ("Plain",),
@@ -66,7 +64,7 @@ _HOMES = {
         "Refused",
         "Unusable",
     ),
-    "tiers": ("open_store",),
+    "tiers": ("Store", "open_store"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

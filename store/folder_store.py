@@ -52,7 +52,7 @@ _TOUCH_EVERY = 3600.0
 
 
 class FolderStore:
-    """The `Store` that is one folder. Make one with `open_folder`."""
+    """The store that is one folder (`tiers.Store`). Make one with `open_folder`."""
 
     def __init__(
         self, folder: Folder, *, caps: PrunePolicy | None = None, state: Path | None = None
@@ -69,6 +69,7 @@ class FolderStore:
 
     @property
     def root(self) -> Path:
+        """The folder that new entries go to."""
         from pathlib import Path
 
         return Path(self._folder.root)
@@ -83,13 +84,18 @@ class FolderStore:
         return self._folder.readonly
 
     def candidates(self, key: str, *, skip: Collection[str] = ()) -> Candidates:
-        """The entries under a key, most recently used first, without the entries in `skip`."""
+        """The entries under a key, most recently used first, and the stored bypasses.
+
+        Entries in `skip` are left out.
+        """
         return entries.candidates(self._folder, key, skip, self._verified)
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
+        """The entries of one function under any key, newest first, without bypasses."""
         return entries.siblings(self._folder, identity, limit)
 
     def find(self, prefix: str) -> Manifest | Miss:
+        """The only entry whose id starts with `prefix`, or a miss if none or several do."""
         return entries.find(self._folder, prefix)
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
@@ -112,6 +118,7 @@ class FolderStore:
         return found
 
     def publish(self, draft: Draft) -> Published | NotStored:
+        """Write an entry. Other processes see the whole entry or nothing of it."""
         if self._folder.readonly is not None:
             return NotStored(reason=f"read-only: {self._folder.readonly}")
         from npugx_cache.store.content.lock import note_cost
@@ -214,11 +221,13 @@ class FolderStore:
         )
 
     def read_record(self, entry: str) -> Plain:
+        """The record of an entry (data that may change after the publish), or None."""
         from npugx_cache.store.upkeep import records
 
         return records.read(self._folder, entry)
 
     def write_record(self, entry: str, data: Plain) -> str | None:
+        """Replace the record of an entry; return why that failed, or None."""
         from npugx_cache.store.upkeep import records
 
         return records.write(self._folder, entry, data)
@@ -228,6 +237,7 @@ class FolderStore:
         self._upkeep.settle()
 
     def listing(self) -> Iterator[Listed | Refused]:
+        """Every entry, read from its manifest; `Refused` for a file that can't be read as one."""
         uses = self._usage.load()
         for item in entries.load_all(self._folder):
             if isinstance(item, Refused):

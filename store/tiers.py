@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from npugx_cache.store.folder_store import FolderStore, open_folder
 from npugx_cache.store.results import Candidates, Listed, Miss, Unusable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.format.plain import Plain
-    from npugx_cache.store.interface import Store
     from npugx_cache.store.results import NotStored, PrunePolicy, Published, Refused
     from npugx_cache.store.upkeep.prune import PruneReport
 
@@ -156,6 +155,14 @@ class Layered:
     ) -> PruneReport:
         """Prune the shared folder. The local folder prunes itself when entries are added to it."""
         return self.main.prune(policy, dry_run=dry_run, progress=progress)
+
+
+Store: TypeAlias = FolderStore | Layered
+"""What callers use, whether a store is one folder or several: finds verified entries by key.
+
+Returns its faults as values; no method raises OSError. Thread-safe, and safe to use in a forked
+child. The methods are described in `FolderStore`.
+"""
 
 
 def open_store(settings: Settings) -> Store | Unusable:
