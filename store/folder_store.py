@@ -54,15 +54,13 @@ _TOUCH_EVERY = 3600.0
 class FolderStore:
     """The store that is one folder (`tiers.Store`). Make one with `open_folder`."""
 
-    def __init__(
-        self, folder: Folder, *, caps: PrunePolicy | None = None, state: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Folder, *, caps: PrunePolicy) -> None:
         self._folder = folder
         # Resolved now: a timer writes the hits later, when the environment may name another folder.
-        self._state = state or state_folder()
+        self._state = state_folder()
         self._verified = Verified(folder)
         self._usage = Usage(folder.root, self._state)
-        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), self._state)
+        self._upkeep = Upkeep(folder, self._usage, caps, self._state)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
         flushing.opened(self)
@@ -180,9 +178,9 @@ class FolderStore:
 
         If `wait` is None, the limit follows from how long the last work under this lock took.
         """
-        from npugx_cache.store.content.lock import Wait, hold
+        from npugx_cache.store.content.lock import hold
 
-        with hold(self._folder, name, Wait(seconds=wait, done=done)) as answer:
+        with hold(self._folder, name, wait=wait, done=done) as answer:
             yield answer
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:

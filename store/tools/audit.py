@@ -15,7 +15,7 @@ from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.results import Miss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from npugx_cache.store.format.layout import Folder
 
@@ -37,9 +37,7 @@ class VerifyReport:
     bad: list[Bad] = field(default_factory=list)
 
 
-def verify(
-    folder: Folder, *, repair: bool, progress: Callable[[int], None] | None = None
-) -> VerifyReport:
+def verify(folder: Folder, *, repair: bool) -> VerifyReport:
     """Verify every manifest and blob; the caller passes a read-only `folder` unless `repair`.
 
     `repair` moves a damaged file to quarantine, and also a manifest whose blob is damaged or
@@ -54,8 +52,6 @@ def verify(
         else:
             path = folder.manifest(item.key, item.entry) if item.entry else folder.key(item.key)
             _note(folder, path, item.reason, report, repair=repair)
-        if progress is not None:
-            progress(report.entries)
     for digest, size in _unnamed(folder, known):
         ref = BlobRef(name="", sha256=digest, stored_size=size, logical_size=size, codec="raw")
         _verify_blob(folder, ref, known, report, repair=repair)

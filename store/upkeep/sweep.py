@@ -10,7 +10,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from npugx_cache.store.content.lock import Locked, Wait, hold
+from npugx_cache.store.content.lock import Locked, hold
 from npugx_cache.store.format.layout import (
     is_key,
     is_lock,
@@ -121,7 +121,7 @@ def _sweep_locks(folder: Folder, age: float) -> int:
                 continue
             # Removed only while we hold the lock. Otherwise another worker could create a new file
             # and hold the same lock as the present holder.
-            with hold(folder, name.removesuffix(".lock"), Wait(seconds=0)) as answer:
+            with hold(folder, name.removesuffix(".lock"), wait=0) as answer:
                 if isinstance(answer, Locked) and remove(folder, path):
                     count += 1
     return count
