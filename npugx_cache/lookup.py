@@ -430,7 +430,7 @@ class Lookup:
             raise Uncacheable(self.recipe.title, reason)
         if reason not in self._warned:
             self._warned.add(reason)
-            events.warn_bypass(self.recipe.title, reason)
+            events.logger.warning("%s runs uncached: %s", self.recipe.title, reason)
 
     # --- the store
 
@@ -446,7 +446,9 @@ class Lookup:
         return self._store
 
     def _log(self, outcome: str, started: float, detail: str) -> None:
-        events.log_lookup(self.recipe.title, outcome, time.perf_counter() - started, detail)
+        """The one INFO line of a lookup."""
+        took = (time.perf_counter() - started) * 1e3
+        events.logger.info("%s: %s in %.1f ms: %s", self.recipe.title, outcome, took, detail)
 
 
 # One call that needs an answer, and the manifests that are published about it.
