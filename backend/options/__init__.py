@@ -12,8 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.options.ranges import MAX_INT
-from npugx_cache.backend.options.spec import Spec
-from npugx_cache.backend.options.table import SPECS, Options
+from npugx_cache.backend.options.table import SPECS, Options, Spec
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 if TYPE_CHECKING:
