@@ -259,26 +259,19 @@ def wants_graphs() -> bool:
     return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
 
 
-def compiler_environment(
-    environ: Mapping[str, str] | None = None,
-) -> tuple[tuple[str, str], ...]:
+def compiler_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Dynamo traces, unknown ones included."""
-    return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE, environ)
+    return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE)
 
 
-def inductor_environment(
-    environ: Mapping[str, str] | None = None,
-) -> tuple[tuple[str, str], ...]:
+def inductor_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Inductor makes, unknown ones included."""
-    return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY, environ)
+    return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY)
 
 
-def _variables(
-    prefixes: tuple[str, ...], ignored: frozenset[str], environ: Mapping[str, str] | None
-) -> tuple[tuple[str, str], ...]:
-    env = os.environ if environ is None else environ
+def _variables(prefixes: tuple[str, ...], ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
     return tuple(
-        (name, env[name])
-        for name in sorted(env)
+        (name, os.environ[name])
+        for name in sorted(os.environ)
         if name.startswith(prefixes) and name not in ignored
     )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.folder_store import FolderStore, open_folder
-    from npugx_cache.store.format.manifest import BlobRef, Draft, Factors, Manifest
-    from npugx_cache.store.format.plain import Plain
+    from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.results import (
         Candidates,
         Listed,
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
     from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
-    "BlobRef",
     "Candidates",
     "Draft",
-    "Factors",
     "FolderStore",
     "Listed",
     "Locked",
@@ -34,7 +31,6 @@ __all__ = [
     "Miss",
     "NotLocked",
     "NotStored",
-    "Plain",
     "PrunePolicy",
     "PruneReport",
     "Published",
@@ -51,8 +47,7 @@ __all__ = [
 _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
     "content.lock": ("Locked", "NotLocked"),
-    "format.manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
-    "format.plain": ("Plain",),
+    "format.manifest": ("Draft", "Manifest"),
     "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",

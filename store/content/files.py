@@ -31,16 +31,12 @@ class Contents(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a file was not read. `status` is given if the fault is in the size or the contents.
-
-    `known`: the file was refused before and has not changed since, so it was not read again.
-    """
+    """Why a file was not read. `status` is given if the fault is in the size or the contents."""
 
     reason: str
     status: os.stat_result | None = None
     absent: bool = False
     wrong_size: bool = False
-    known: bool = False
 
 
 def read_file(
@@ -101,7 +97,7 @@ def _read_open(
             wrong_size=True,
         )
     if refused is not None and refused.seen == stamp(status):
-        return Fault(reason=refused.reason, status=status, known=True)
+        return Fault(reason=refused.reason, status=status)
     data = syscalls.read_all(fd, length)
     if len(data) != length:
         return Fault(reason=f"{folder.relative(path)} got shorter while it was read", status=status)
