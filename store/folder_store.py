@@ -36,6 +36,7 @@ from npugx_cache.store.upkeep.usage import Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from npugx_cache.config import Settings
@@ -170,18 +171,16 @@ class FolderStore:
             self._upkeep.keep_to_limits(entry)
         return fault
 
-    @contextlib.contextmanager
     def lock(
         self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
-    ) -> Iterator[Locked | NotLocked]:
+    ) -> AbstractContextManager[Locked | NotLocked]:
         """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`.
 
         If `wait` is None, the limit follows from how long the last work under this lock took.
         """
         from npugx_cache.store.content.lock import hold
 
-        with hold(self._folder, name, wait=wait, done=done) as answer:
-            yield answer
+        return hold(self._folder, name, wait=wait, done=done)
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
         """Move an entry to quarantine, because its verified bytes could not be decoded."""
