@@ -11,16 +11,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.backend.options.ranges import MAX_INT
 from npugx_cache.backend.options.table import SPECS, Options, Spec
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MAX_CAPTURE_LIMIT", "SPECS", "Options", "Spec", "parse"]
-
-MAX_CAPTURE_LIMIT = MAX_INT
+__all__ = ["SPECS", "Options", "Spec", "parse"]
 
 _EXCLUDE_EACH_OTHER = {
     ("use_graph_pool", "reuse_graph_pool_in_same_fx"): (
