@@ -151,11 +151,7 @@ class FolderStore:
         return fault
 
     def holds(self, manifest: Manifest) -> bool:
-        try:
-            self._folder.tree.lstat(self._folder.manifest(manifest.key, manifest.entry))
-        except OSError:
-            return False
-        return True
+        return self._folder.has(self._folder.manifest(manifest.key, manifest.entry))
 
     def adopt(self, other: FolderStore, manifest: Manifest) -> str | None:
         """Copy an entry from another store; return why that failed, or None."""

@@ -107,13 +107,8 @@ class _Audit:
         return data.reason
 
     def note(self, path: str, reason: str) -> None:
-        gone = False
-        if self._repair:
-            try:
-                self._folder.tree.lstat(path)
-            except OSError:
-                gone = True
-        self.report.bad.append(Bad(path=path, reason=reason, repaired=gone))
+        repaired = self._repair and not self._folder.has(path)
+        self.report.bad.append(Bad(path=path, reason=reason, repaired=repaired))
 
     def unnamed(self) -> Iterator[BlobRef]:
         """The blobs that no entry names."""
