@@ -11,7 +11,7 @@ from npugx_cache.backend import capture, engines, frame_shims, lowering, operato
 from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.passes import effects
-from npugx_cache.backend.passes.copy_back import COPY
+from npugx_cache.backend.passes.copies import COPY
 from npugx_cache.backend.runtime import bind_program
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.events import logger

@@ -87,12 +87,15 @@ _COMPUTED = (
 )
 """Further functions, in no group above, that only compute something from their arguments."""
 
-_FUNCTORCHS = (
-    *("_add_batch_dim", "_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad"),
-    *("_unwrap_batched", "_grad_increment_nesting", "_grad_decrement_nesting"),
-    *("_jvp_increment_nesting", "_jvp_decrement_nesting", "_vmap_increment_nesting"),
-    *("_vmap_decrement_nesting", "set_inplace_requires_grad_allowed", "is_batchedtensor"),
-    *("pop_dynamic_layer_stack", "push_dynamic_layer_stack", "unwrap_if_dead"),
+_FUNCTORCHS = tuple(
+    f"torch._C._functorch.{name}"
+    for name in (
+        *("_add_batch_dim", "_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad"),
+        *("_unwrap_batched", "_grad_increment_nesting", "_grad_decrement_nesting"),
+        *("_jvp_increment_nesting", "_jvp_decrement_nesting", "_vmap_increment_nesting"),
+        *("_vmap_decrement_nesting", "set_inplace_requires_grad_allowed", "is_batchedtensor"),
+        *("pop_dynamic_layer_stack", "push_dynamic_layer_stack", "unwrap_if_dead"),
+    )
 )
 
 _ANSWERED = (
@@ -129,6 +132,8 @@ _NOTHING_TO_KEEP = {
     "torch.clear_autocast_cache": "drops copies, which are made again where they are needed",
     "torch.autograd.forward_ad._maybe_load_decompositions": "loads what the lowering then uses",
 }
+
+_LISTED = (*_FOLLOWED, *_COMPUTED, *_FUNCTORCHS, *_ANSWERED, *_CHECKED, *_NOTHING_TO_KEEP)
 
 
 def refused(kind: str, target: Any) -> str | None:
@@ -212,7 +217,7 @@ def _calls(graph_module: fx.GraphModule) -> Iterator[fx.Node]:
 
 
 def _may_stand(target: Any) -> bool:
-    if isinstance(target, _OPERATORS) or _is_any(target, _listed()):
+    if isinstance(target, _OPERATORS) or _is_any(target, _LISTED):
         return True
     name, module = getattr(target, "__name__", ""), _module(target)
     if any(getattr(place, name, None) is target for place in _GENERATED):
@@ -259,19 +264,6 @@ def _found(path: str) -> Any:
 
 
 @functools.cache
-def _listed() -> tuple[str, ...]:
-    functorchs = tuple(f"torch._C._functorch.{name}" for name in _FUNCTORCHS)
-    return (
-        *_FOLLOWED,
-        *_COMPUTED,
-        *functorchs,
-        *_ANSWERED,
-        *_CHECKED,
-        *_NOTHING_TO_KEEP,
-    )
-
-
-@functools.cache
 def _overridable() -> frozenset[Any]:
     """Functions that torch lets subclasses of tensors override. They only compute on tensors."""
     found: dict[Any, list[Any]] = torch.overrides.get_overridable_functions()
@@ -282,7 +274,7 @@ def _is_a_mode(node: fx.Node) -> bool:
     """Whether a call enters or leaves a mode of functorch, switches streams, or marks a scope."""
     return (
         _module(node.target).startswith(_DYNAMOS)
-        or _is_any(node.target, tuple(f"torch._C._functorch.{name}" for name in _FUNCTORCHS))
+        or _is_any(node.target, _FUNCTORCHS)
         or streams.is_known(node.target)
         or vendor_scopes.is_marker(node.target)
     )

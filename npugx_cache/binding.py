@@ -55,7 +55,7 @@ class State:
         if self._recorder is None:
             from npugx_cache.capture_plan import Recorder
 
-            self._recorder = Recorder(self)
+            self._recorder = Recorder(self.lookup)
         self._recorder.changed()
 
     def warm(self) -> Warmed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache import events, store
 from npugx_cache.backend.capture import planned
@@ -85,35 +85,26 @@ def runner_of(known: Specialisation) -> Runner | None:
 # --- recording
 
 
-class Recorded(Protocol):
-    """What a recorder needs of a function."""
-
-    @property
-    def specialisations(self) -> Iterable[Specialisation]: ...
-    @property
-    def lookup(self) -> Lookup: ...
-
-
 class Recorder:
     """Writes the plans of one function soon after a capture, and when the function is gone.
 
     Holds the tallies of graphs and not the graphs, whose memory is freed with the function.
     """
 
-    def __init__(self, function: Recorded) -> None:
-        self._function = weakref.ref(function)
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = weakref.ref(lookup)
         self._store: store.Store | None = None
         self._entries: dict[str, tuple[Tally, ...]] = {}
         self._counted: dict[Tally, int] = {}
-        weakref.finalize(function, self._finish)
+        weakref.finalize(lookup, self._finish)
 
     def changed(self) -> None:
         """Note the graphs that are captured now, and write them soon."""
-        function = self._function()
-        if function is None:
+        lookup = self._lookup()
+        if lookup is None:
             return
-        self._store = function.lookup.opened()
-        for known in function.specialisations:
+        self._store = lookup.opened()
+        for known in lookup.bound:
             runner = runner_of(known)
             if known.entry is not None and runner is not None:
                 tallies = (*self._entries.get(known.entry, ()), *(g.tally for g in runner.graphs()))

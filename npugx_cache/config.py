@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from npugx_cache.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+T = TypeVar("T")
 CacheMode = Literal["on", "readonly", "off"]
 PolicyName = Literal["lru", "cost"]
 TrustMode = Literal["private", "group", "signed"]
@@ -87,11 +88,11 @@ def load(
         mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
         trust=cast("TrustMode", trust),
         key_file=Path(key_file).expanduser().absolute() if key_file else None,
-        max_size=_size(env, "NPUGX_CACHE_MAX_SIZE"),
-        max_entries=_count(env, "NPUGX_CACHE_MAX_ENTRIES"),
-        max_age=_age(env, "NPUGX_CACHE_MAX_AGE"),
+        max_size=_parsed(env, "NPUGX_CACHE_MAX_SIZE", parse_size),
+        max_entries=_parsed(env, "NPUGX_CACHE_MAX_ENTRIES", _count),
+        max_age=_parsed(env, "NPUGX_CACHE_MAX_AGE", parse_duration),
         policy=cast("PolicyName", _choice(env, "NPUGX_CACHE_POLICY", "lru", ("lru", "cost"))),
-        lock_wait=_seconds(env, "NPUGX_CACHE_LOCK_WAIT"),
+        lock_wait=_parsed(env, "NPUGX_CACHE_LOCK_WAIT", _seconds),
         recompile_limit=_recompile_limit(env),
         verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
         untested_torch=_flag(env, "NPUGX_CACHE_UNTESTED_TORCH"),
@@ -162,51 +163,36 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     return _choice(env, name, "0", ("0", "1")) == "1"
 
 
-def _seconds(env: Mapping[str, str], name: str) -> float | None:
+def _parsed(env: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    """The value of a variable, or None if it is not set; OptionError if `parse` refuses it."""
     text = env.get(name)
     if not text:
         return None
+    try:
+        return parse(text)
+    except (ValueError, OverflowError) as error:
+        raise OptionError(f"{name}={text!r}: {error}") from None
+
+
+def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise OptionError(f"{name}={text!r}: expected a number of seconds, 0 or more")
+        raise ValueError("expected a number of seconds, 0 or more")
     return seconds
 
 
-def _size(env: Mapping[str, str], name: str) -> int | None:
-    text = env.get(name)
-    if not text:
-        return None
-    try:
-        return parse_size(text)
-    except (ValueError, OverflowError) as error:
-        raise OptionError(f"{name}={text!r}: {error}") from None
-
-
-def _recompile_limit(env: Mapping[str, str]) -> int:
-    limit = _count(env, "NPUGX_CACHE_RECOMPILE_LIMIT", least=0)
-    return _RECOMPILES if limit is None else limit
-
-
-def _count(env: Mapping[str, str], name: str, least: int = 1) -> int | None:
-    text = env.get(name)
-    if not text:
-        return None
+def _count(text: str, least: int = 1) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise OptionError(f"{name}={text!r}: expected a whole number, {least} or more")
+        raise ValueError(f"expected a whole number, {least} or more")
     return int(text)
 
 
-def _age(env: Mapping[str, str], name: str) -> float | None:
-    text = env.get(name)
-    if not text:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise OptionError(f"{name}={text!r}: {error}") from None
+def _recompile_limit(env: Mapping[str, str]) -> int:
+    limit = _parsed(env, "NPUGX_CACHE_RECOMPILE_LIMIT", lambda text: _count(text, least=0))
+    return _RECOMPILES if limit is None else limit
 
 
 _COMPILER_PREFIXES = ("TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCH_COMPILE_", "AOT_", "TORCHAOT_")
@@ -246,7 +232,7 @@ _CANN_LOG_LEVELS = {"0": "debug", "1": "info", "2": "warning", "3": "error", "4"
 
 def static_kernel_wait() -> float:
     """For how many seconds CANN may compile the static kernels of one graph, or install them."""
-    seconds = _seconds(os.environ, "NPUGX_STATIC_KERNEL_WAIT")
+    seconds = _parsed(os.environ, "NPUGX_STATIC_KERNEL_WAIT", _seconds)
     return _STATIC_KERNEL_WAIT if seconds is None else seconds
 
 
@@ -273,26 +259,19 @@ def wants_graphs() -> bool:
     return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
 
 
-def compiler_environment(
-    environ: Mapping[str, str] | None = None,
-) -> tuple[tuple[str, str], ...]:
+def compiler_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Dynamo traces, unknown ones included."""
-    return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE, environ)
+    return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE)
 
 
-def inductor_environment(
-    environ: Mapping[str, str] | None = None,
-) -> tuple[tuple[str, str], ...]:
+def inductor_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Inductor makes, unknown ones included."""
-    return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY, environ)
+    return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY)
 
 
-def _variables(
-    prefixes: tuple[str, ...], ignored: frozenset[str], environ: Mapping[str, str] | None
-) -> tuple[tuple[str, str], ...]:
-    env = os.environ if environ is None else environ
+def _variables(prefixes: tuple[str, ...], ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
     return tuple(
-        (name, env[name])
-        for name in sorted(env)
+        (name, os.environ[name])
+        for name in sorted(os.environ)
         if name.startswith(prefixes) and name not in ignored
     )

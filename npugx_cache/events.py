@@ -84,12 +84,3 @@ class Progress:
             for name, seconds in self._untold:
                 logger.info("%s: compiling: %s took %.1f s", self._function, name, seconds)
             self._untold.clear()
-
-
-def log_lookup(function: str, outcome: str, seconds: float, detail: str) -> None:
-    """The one INFO line of a lookup."""
-    logger.info("%s: %s in %.1f ms: %s", function, outcome, seconds * 1e3, detail)
-
-
-def warn_bypass(function: str, reason: str) -> None:
-    logger.warning("%s runs uncached: %s", function, reason)

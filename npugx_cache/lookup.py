@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import events, store
-from npugx_cache.compile import Compiled, compile_call
 from npugx_cache.conditions.kinds import live_state
-from npugx_cache.entry import restore, size_history
+from npugx_cache.entry import restore
 from npugx_cache.entry.artifact import (
     BINDINGS,
     CONDITIONS,
@@ -42,9 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from npugx_cache.backend.capture import Captures
+    from npugx_cache.compile import Compiled
     from npugx_cache.conditions.check import Checker
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.config import Settings
+    from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
@@ -302,6 +303,9 @@ class Lookup:
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Bypass:
+        from npugx_cache.compile import Compiled
+        from npugx_cache.entry import size_history
+
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
         outcome = self._compile(call, size_history.seen(asked, call.fingerprint.key, call.scope))
@@ -330,7 +334,8 @@ class Lookup:
 
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
         """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
-        from npugx_cache.entry import recheck
+        from npugx_cache.compile import Compiled
+        from npugx_cache.entry import recheck, size_history
 
         title, opened = self.recipe.title, self.opened()
         outcome = self._compile(
@@ -346,7 +351,9 @@ class Lookup:
         fresh = self._bound(outcome.artifact.to_blobs(), call)
         return recheck.comparing_results(title, found, fresh.run, outcome.artifact)
 
-    def _compile(self, call: Call, known: size_history.Known) -> Compiled | LocalOnly | Untraceable:
+    def _compile(self, call: Call, known: Known) -> Compiled | LocalOnly | Untraceable:
+        from npugx_cache.compile import compile_call
+
         factors = call.fingerprint.factors
         return compile_call(
             self.recipe, call.args, call.kwargs, call.scope, live_state(), factors, known
@@ -430,7 +437,7 @@ class Lookup:
             raise Uncacheable(self.recipe.title, reason)
         if reason not in self._warned:
             self._warned.add(reason)
-            events.warn_bypass(self.recipe.title, reason)
+            events.logger.warning("%s runs uncached: %s", self.recipe.title, reason)
 
     # --- the store
 
@@ -446,7 +453,9 @@ class Lookup:
         return self._store
 
     def _log(self, outcome: str, started: float, detail: str) -> None:
-        events.log_lookup(self.recipe.title, outcome, time.perf_counter() - started, detail)
+        """The one INFO line of a lookup."""
+        took = (time.perf_counter() - started) * 1e3
+        events.logger.info("%s: %s in %.1f ms: %s", self.recipe.title, outcome, took, detail)
 
 
 # One call that needs an answer, and the manifests that are published about it.

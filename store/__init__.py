@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.folder_store import FolderStore, open_folder
-    from npugx_cache.store.format.manifest import BlobRef, Draft, Factors, Manifest
-    from npugx_cache.store.format.plain import Plain
-    from npugx_cache.store.interface import Store
+    from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.results import (
         Candidates,
         Listed,
@@ -20,14 +18,12 @@ if TYPE_CHECKING:
         Refused,
         Unusable,
     )
-    from npugx_cache.store.tiers import open_store
+    from npugx_cache.store.tiers import Store, open_store
     from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
-    "BlobRef",
     "Candidates",
     "Draft",
-    "Factors",
     "FolderStore",
     "Listed",
     "Locked",
@@ -35,7 +31,6 @@ __all__ = [
     "Miss",
     "NotLocked",
     "NotStored",
-    "Plain",
     "PrunePolicy",
     "PruneReport",
     "Published",
@@ -51,10 +46,8 @@ __all__ = [
 # start within milliseconds.
 _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
-    "interface": ("Store",),
     "content.lock": ("Locked", "NotLocked"),
-    "format.manifest": ("BlobRef", "Draft", "Factors", "Manifest"),
-    "format.plain": ("Plain",),
+    "format.manifest": ("Draft", "Manifest"),
     "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",
@@ -66,7 +59,7 @@ _HOMES = {
         "Refused",
         "Unusable",
     ),
-    "tiers": ("open_store",),
+    "tiers": ("Store", "open_store"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -36,6 +36,7 @@ from npugx_cache.store.upkeep.usage import Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from npugx_cache.config import Settings
@@ -52,23 +53,22 @@ _TOUCH_EVERY = 3600.0
 
 
 class FolderStore:
-    """The `Store` that is one folder. Make one with `open_folder`."""
+    """The store that is one folder (`tiers.Store`). Make one with `open_folder`."""
 
-    def __init__(
-        self, folder: Folder, *, caps: PrunePolicy | None = None, state: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Folder, *, caps: PrunePolicy) -> None:
         self._folder = folder
         # Resolved now: a timer writes the hits later, when the environment may name another folder.
-        self._state = state or state_folder()
+        self._state = state_folder()
         self._verified = Verified(folder)
         self._usage = Usage(folder.root, self._state)
-        self._upkeep = Upkeep(folder, self._usage, caps or PrunePolicy(), self._state)
+        self._upkeep = Upkeep(folder, self._usage, caps, self._state)
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
         flushing.opened(self)
 
     @property
     def root(self) -> Path:
+        """The folder that new entries go to."""
         from pathlib import Path
 
         return Path(self._folder.root)
@@ -83,13 +83,18 @@ class FolderStore:
         return self._folder.readonly
 
     def candidates(self, key: str, *, skip: Collection[str] = ()) -> Candidates:
-        """The entries under a key, most recently used first, without the entries in `skip`."""
+        """The entries under a key, most recently used first, and the stored bypasses.
+
+        Entries in `skip` are left out.
+        """
         return entries.candidates(self._folder, key, skip, self._verified)
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
+        """The entries of one function under any key, newest first, without bypasses."""
         return entries.siblings(self._folder, identity, limit)
 
     def find(self, prefix: str) -> Manifest | Miss:
+        """The only entry whose id starts with `prefix`, or a miss if none or several do."""
         return entries.find(self._folder, prefix)
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
@@ -112,6 +117,7 @@ class FolderStore:
         return found
 
     def publish(self, draft: Draft) -> Published | NotStored:
+        """Write an entry. Other processes see the whole entry or nothing of it."""
         if self._folder.readonly is not None:
             return NotStored(reason=f"read-only: {self._folder.readonly}")
         from npugx_cache.store.content.lock import note_cost
@@ -145,11 +151,7 @@ class FolderStore:
         return fault
 
     def holds(self, manifest: Manifest) -> bool:
-        try:
-            self._folder.tree.lstat(self._folder.manifest(manifest.key, manifest.entry))
-        except OSError:
-            return False
-        return True
+        return self._folder.has(self._folder.manifest(manifest.key, manifest.entry))
 
     def adopt(self, other: FolderStore, manifest: Manifest) -> str | None:
         """Copy an entry from another store; return why that failed, or None."""
@@ -165,18 +167,16 @@ class FolderStore:
             self._upkeep.keep_to_limits(entry)
         return fault
 
-    @contextlib.contextmanager
     def lock(
         self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
-    ) -> Iterator[Locked | NotLocked]:
+    ) -> AbstractContextManager[Locked | NotLocked]:
         """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`.
 
         If `wait` is None, the limit follows from how long the last work under this lock took.
         """
-        from npugx_cache.store.content.lock import Wait, hold
+        from npugx_cache.store.content.lock import hold
 
-        with hold(self._folder, name, Wait(seconds=wait, done=done)) as answer:
-            yield answer
+        return hold(self._folder, name, wait=wait, done=done)
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
         """Move an entry to quarantine, because its verified bytes could not be decoded."""
@@ -214,11 +214,13 @@ class FolderStore:
         )
 
     def read_record(self, entry: str) -> Plain:
+        """The record of an entry (data that may change after the publish), or None."""
         from npugx_cache.store.upkeep import records
 
         return records.read(self._folder, entry)
 
     def write_record(self, entry: str, data: Plain) -> str | None:
+        """Replace the record of an entry; return why that failed, or None."""
         from npugx_cache.store.upkeep import records
 
         return records.write(self._folder, entry, data)
@@ -228,6 +230,7 @@ class FolderStore:
         self._upkeep.settle()
 
     def listing(self) -> Iterator[Listed | Refused]:
+        """Every entry, read from its manifest; `Refused` for a file that can't be read as one."""
         uses = self._usage.load()
         for item in entries.load_all(self._folder):
             if isinstance(item, Refused):

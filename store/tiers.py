@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from npugx_cache.store.folder_store import FolderStore, open_folder
-from npugx_cache.store.results import Candidates, Listed, Miss, Unusable
+from npugx_cache.store.results import Candidates, Listed, Miss, Published, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from npugx_cache.config import Settings
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.format.plain import Plain
-    from npugx_cache.store.interface import Store
-    from npugx_cache.store.results import NotStored, PrunePolicy, Published, Refused
+    from npugx_cache.store.results import NotStored, PrunePolicy, Refused
     from npugx_cache.store.upkeep.prune import PruneReport
 
 
@@ -89,22 +88,18 @@ class Layered:
         return answer
 
     def publish(self, draft: Draft) -> Published | NotStored:
-        from npugx_cache.store.results import Published
-
         answer = self.main.publish(draft)
         if self.local is None:
             return answer
         nearer = self.local.publish(draft)
         return answer if isinstance(answer, Published) else nearer
 
-    @contextlib.contextmanager
     def lock(
         self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
-    ) -> Iterator[Locked | NotLocked]:
+    ) -> AbstractContextManager[Locked | NotLocked]:
         use_local = self.local is not None and self.main.readonly is not None
         tier = self.local if use_local and self.local is not None else self.main
-        with tier.lock(name, wait=wait, done=done) as answer:
-            yield answer
+        return tier.lock(name, wait=wait, done=done)
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
         for tier in self.tiers:
@@ -156,6 +151,14 @@ class Layered:
     ) -> PruneReport:
         """Prune the shared folder. The local folder prunes itself when entries are added to it."""
         return self.main.prune(policy, dry_run=dry_run, progress=progress)
+
+
+Store: TypeAlias = FolderStore | Layered
+"""What callers use, whether a store is one folder or several: finds verified entries by key.
+
+Returns its faults as values; no method raises OSError. Thread-safe, and safe to use in a forked
+child. The methods are described in `FolderStore`.
+"""
 
 
 def open_store(settings: Settings) -> Store | Unusable:

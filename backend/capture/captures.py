@@ -107,7 +107,7 @@ class Captures:
     def failed(self, key: Key, error: Exception) -> None:
         """Note a capture that raised. It is tried again a few times, because the cause may pass."""
         self._failures[key.shape] += 1
-        self._warn(f"failed {error!r}", "%s: not captured, runs uncaptured: %s", _first_line(error))
+        self._warn(f"failed {error!r}", "%s: not captured, runs uncaptured: %s", first_line(error))
 
     def without_kernels(self, reason: str) -> None:
         """Note that a program runs without static kernels."""
@@ -144,6 +144,6 @@ def release(graphs: Sequence[CapturedGraph]) -> None:
             graph.graph.reset()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -7,18 +7,16 @@ graph keeps no input alive, and every replay writes its results to the same memo
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.backend.capture.device import Captured
+from npugx_cache.backend.capture.device import Captured, Device
 from npugx_cache.backend.capture.outputs import tensors_in
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
     from npugx_cache.backend.options import Options
 
@@ -48,38 +46,7 @@ class CpuGraph:
         self._program, self._inputs, self._results = None, [], ()
 
 
-class CpuDevice:
-    warm_up_calls = 0
-
-    def __init__(self, kind: str, index: int) -> None:
-        self.kind, self.index = kind, index
-
-    def current(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def state(self) -> None:
-        return None
-
-    def state_of(self, stream: Any) -> tuple[int, ...]:
-        del stream
-        return ()
-
-    def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
-        del stream, state
-        return contextlib.nullcontext()
-
-    def follow(self, stream: None) -> None:
-        return stream
-
-    def updates(self) -> None:
-        return None
-
-    def new_pool(self) -> None:
-        return None
-
+class CpuDevice(Device):
     def capture(
         self,
         program: Callable[..., Any],
@@ -104,9 +71,6 @@ class CpuDevice:
             if _memory(tensor) not in known:
                 _poison(tensor.untyped_storage())
         return Captured(CpuGraph(program, inputs, results), returned, None)
-
-    def synchronize(self) -> None:
-        pass
 
 
 def _poison(storage: Any) -> None:

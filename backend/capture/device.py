@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from importlib import import_module
@@ -45,37 +46,50 @@ class Captured(NamedTuple):
     nbytes: int | None
 
 
-class Device(Protocol):
-    """One device with its index. A capture has no effects; only replays do."""
+class Device:
+    """One device with its index. A capture has no effects; only replays do.
 
-    kind: str
-    index: int
-    warm_up_calls: int
+    What stands here is right for a device without streams and without settings of its own.
+    """
+
+    warm_up_calls = 0
     """How often a shape must run uncaptured before it can be captured."""
+
+    def __init__(self, kind: str, index: int) -> None:
+        self.kind, self.index = kind, index
 
     def current(self) -> AbstractContextManager[object]:
         """Make this the current device inside a `with` block."""
+        return contextlib.nullcontext()
 
     def is_capturing(self) -> bool:
         """Whether somebody else is capturing on the current stream."""
+        return False
 
     def state(self) -> Hashable:
         """The state of the current stream and of the device that is baked into a capture.
 
         On an NPU: the core limits of the stream, and the level of determinism.
         """
+        return None
 
     def state_of(self, stream: Any) -> tuple[int, ...]:
         """The state of a stream that is baked into a capture. On an NPU: its core limits."""
+        del stream
+        return ()
 
     def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
         """Put a stream into a state that `state_of` returned, inside a `with` block."""
+        del stream, state
+        return contextlib.nullcontext()
 
     def follow(self, stream: Any) -> Any:
         """Make the current stream wait for `stream`; return the current stream."""
+        return stream
 
     def updates(self) -> Updates | None:
         """A new `Updates` for one graph; None if this device can't update captured calls."""
+        return None
 
     def new_pool(self) -> Any:
         """A new memory pool for graphs that are replayed one after the other."""
@@ -95,8 +109,10 @@ class Device(Protocol):
         written: positions of the inputs that the program writes to. If the capture raises, the
         error is passed on and everything that the capture created is freed.
         """
+        raise NotImplementedError
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Wait for all work on the device."""
 
 
 def open_device(name: str) -> Device | None:

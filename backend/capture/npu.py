@@ -46,7 +46,7 @@ class NpuDevice(StreamedDevice):
         return limits["cube_core_num"], limits["vector_core_num"]
 
     def updates(self) -> Updates:
-        return NpuUpdates(self.index, self._api, self._limits)
+        return NpuUpdates(self.index, self._api, self.state_of)
 
     def finish(self, graph: Any, options: Options) -> None:
         if options.super_kernel_optimize:

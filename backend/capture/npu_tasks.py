@@ -43,9 +43,9 @@ class Group(NamedTuple):
 
 
 class NpuUpdates:
-    """See `tasks.Updates`. `limits` returns the core limits of the current stream."""
+    """See `tasks.Updates`. `limits` returns the core limits of a stream."""
 
-    def __init__(self, index: int, api: Any, limits: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, index: int, api: Any, limits: Callable[[Any], tuple[int, int]]) -> None:
         self._index, self._api, self._limits = index, api, limits
         self._groups: list[Group] = []
         self._event: Any = None
@@ -59,16 +59,17 @@ class NpuUpdates:
         self._api.graph_task_group_begin(stream)
 
     def end(self) -> None:
-        handle = self._api.graph_task_group_end(self._api.current_stream())
+        stream = self._api.current_stream()
+        handle = self._api.graph_task_group_end(stream)
         level = determinism.level()
-        self._groups.append(Group(handle, self._event, self._limits(), level))
+        self._groups.append(Group(handle, self._event, self._limits(stream), level))
 
     def run(self, calls: Sequence[Callable[[], Any]]) -> None:
         replaying = self._api.current_stream()
         failed: list[BaseException] = []
         with _updating:
             stream = self._stream_beside(replaying)
-            before = self._limits_of(stream)
+            before = self._limits(stream)
             with self._api.stream(stream):
                 stream.wait_event(self._done)
                 for group, call in zip(self._groups, calls, strict=True):
@@ -99,7 +100,3 @@ class NpuUpdates:
         if _streams.get(self._index) in (None, replaying):
             _streams[self._index] = self._api.Stream(priority=-1)
         return _streams[self._index]
-
-    def _limits_of(self, stream: Any) -> tuple[int, int]:
-        limits = self._api.get_stream_limit(stream)
-        return limits["cube_core_num"], limits["vector_core_num"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.backend.capture.device import Captured
+from npugx_cache.backend.capture.device import Captured, Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -13,26 +13,24 @@ if TYPE_CHECKING:
 
     import torch
 
-    from npugx_cache.backend.capture.tasks import Updates
     from npugx_cache.backend.options import Options
 
 _capture_streams: dict[tuple[str, int], Any] = {}
 """One stream for captures per device and process, because an NPU has few streams."""
 
 
-class StreamedDevice:
+class StreamedDevice(Device):
     """A device with torch's interface of streams and graphs.
 
     `api` is `torch.cuda` or `torch.npu`. `new_graph` creates an empty graph of that device.
     """
 
-    warm_up_calls = 0
     error_mode = "global"
     """What other threads may do during a capture, unless the option `capture_error_mode` says."""
 
     def __init__(self, kind: str, index: int, api: Any, new_graph: Callable[[], Any]) -> None:
-        self.kind, self.index, self._api = kind, index, api
-        self._new_graph = new_graph
+        super().__init__(kind, index)
+        self._api, self._new_graph = api, new_graph
 
     def current(self) -> AbstractContextManager[object]:
         guard: AbstractContextManager[object] = self._api.device(self.index)
@@ -44,22 +42,11 @@ class StreamedDevice:
     def state(self) -> Hashable:
         return self.state_of(self._api.current_stream())
 
-    def state_of(self, stream: Any) -> tuple[int, ...]:
-        del stream
-        return ()
-
-    def in_state(self, stream: Any, state: tuple[int, ...]) -> AbstractContextManager[None]:
-        del stream, state
-        return contextlib.nullcontext()
-
     def follow(self, stream: Any) -> Any:
         now = self._api.current_stream()
         if stream is not None and stream != now:
             now.wait_stream(stream)
         return now
-
-    def updates(self) -> Updates | None:
-        return None
 
     def new_pool(self) -> Any:
         return self._api.graph_pool_handle()

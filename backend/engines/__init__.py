@@ -53,7 +53,6 @@ LIBRARY = "npugx_library"
 class Engine:
     """`passes(options, distinct_inputs)` gives the graph passes in the order in which they run."""
 
-    name: str
     passes: Callable[[Options, bool], Iterable[tuple[str, Pass]]]
 
     def optimise(
@@ -84,7 +83,15 @@ def _devices(graph: fx.Graph) -> set[str]:
     return {value.device.type for value in values if hasattr(value, "device")}
 
 
-NAMES = ("npugraph_ex", "aot_eager", "npugraphs", "cudagraphs", "inductor")
+_MODULES = {
+    "npugraph_ex": "npugraph_ex",
+    "aot_eager": "as_traced",
+    "npugraphs": "as_traced",
+    "cudagraphs": "as_traced",
+    "inductor": "inductor",
+}
+"""Each backend, and the module whose `ENGINES` has its engine."""
+NAMES = tuple(_MODULES)
 _GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
 """The vendor's names for GE mode, in which the graph engine (GE) of CANN compiles."""
 _SUCCESSORS = {"reduce-overhead": "npugraph_ex"}
@@ -108,8 +115,8 @@ def check_name(backend: object) -> str:
 
 def load(backend: str) -> Engine:
     """The engine of a checked name. Imports torch."""
-    module = import_module(f"{__name__}.{check_name(backend)}")
-    engine: Engine = module.ENGINE
+    module = import_module(f"{__name__}.{_MODULES[check_name(backend)]}")
+    engine: Engine = module.ENGINES[backend]
     return engine
 
 

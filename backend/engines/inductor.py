@@ -45,7 +45,7 @@ class _Inductor(Engine):
         return reports
 
 
-ENGINE = _Inductor(name="inductor", passes=lambda *_: ())
+ENGINES = {"inductor": _Inductor(passes=lambda *_: ())}
 
 
 def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> CompiledLibrary | None:

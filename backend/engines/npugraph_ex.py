@@ -16,7 +16,8 @@ from npugx_cache.backend.passes.functional_calls import (
     decompose_functional_variants,
 )
 from npugx_cache.backend.passes.noop import remove_noops
-from npugx_cache.backend.passes.npu.fusions import fuse_for_npu
+from npugx_cache.backend.passes.npu.matmuls import fuse_matmuls
+from npugx_cache.backend.passes.npu.norms import fuse_norms
 from npugx_cache.backend.passes.pattern_fusion import fuse_patterns
 from npugx_cache.backend.passes.reinplace import reinplace
 from npugx_cache.backend.passes.workspaces import give_workspaces
@@ -54,7 +55,7 @@ def _optimising(options: Options, distinct_inputs: bool) -> Iterator[tuple[str, 
     yield "recover_view_inplace", partial(recover_view_inplace, distinct_inputs=distinct_inputs)
     if options.pattern_fusion_pass:
         yield "pattern_fusion_pass", fuse_patterns
-        yield "npu_fusions", fuse_for_npu
+        yield "npu_fusions", lambda graph: fuse_norms(graph) + fuse_matmuls(graph)
     yield from _custom(options, "post_grad_custom_post_pass")
     if options.remove_cat_ops:
         yield "remove_cat_ops", remove_cats
@@ -74,4 +75,4 @@ def _custom(options: Options, wanted: str) -> Iterator[tuple[str, Pass]]:
             yield name, custom_pass(name, function, options)
 
 
-ENGINE = Engine(name="npugraph_ex", passes=_passes)
+ENGINES = {"npugraph_ex": Engine(passes=_passes)}

@@ -11,25 +11,27 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.backend.options.ranges import MAX_INT
-from npugx_cache.backend.options.spec import Spec
-from npugx_cache.backend.options.table import SPECS, Options
+from npugx_cache.backend.options.table import SPECS, Options, Spec
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MAX_CAPTURE_LIMIT", "SPECS", "Options", "Spec", "parse"]
+__all__ = ["SPECS", "Options", "Spec", "parse"]
 
-MAX_CAPTURE_LIMIT = MAX_INT
-
-_USELESS_UNDER_FORCE_EAGER = (
-    "use_graph_pool",
-    "force_recapture",
-    "unsafe_skip_npugraph_capture_validation",
-    "super_kernel_optimize",
-    "deadlock_check",
-)
+_EXCLUDE_EACH_OTHER = {
+    ("use_graph_pool", "reuse_graph_pool_in_same_fx"): (
+        "a pool that others use too can't be rolled back"
+    ),
+    ("static_kernel_compile", "dump_tensor_data"): "CANN would compile kernels for the dumps",
+    ("super_kernel_optimize", "dump_tensor_data"): "merged kernels have no intermediate results",
+    ("force_eager", "use_graph_pool"): "nothing is captured",
+    ("force_eager", "force_recapture"): "nothing is captured",
+    ("force_eager", "unsafe_skip_npugraph_capture_validation"): "nothing is captured",
+    ("force_eager", "super_kernel_optimize"): "nothing is captured",
+    ("force_eager", "deadlock_check"): "nothing is captured",
+}
+"""Options that can't be on together, and why."""
 
 _DEFAULTS = Options()
 _DONE_BY_PASSES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "dump_tensor_data")
@@ -95,29 +97,12 @@ def _check_conflicts(options: Options) -> None:
     for name, spec in SPECS.items():
         if spec.needs and getattr(options, name) != spec.off and not getattr(options, spec.needs):
             raise OptionError(f"option {name!r} has an effect only with {spec.needs}=True")
-    if options.use_graph_pool is not None and options.reuse_graph_pool_in_same_fx:
-        raise OptionError(
-            "options 'use_graph_pool' and 'reuse_graph_pool_in_same_fx' exclude each other: a pool "
-            "that others use too can't be rolled back"
-        )
+    for (name, other), why in _EXCLUDE_EACH_OTHER.items():
+        if getattr(options, name) and getattr(options, other):
+            raise OptionError(f"options {name!r} and {other!r} exclude each other: {why}")
     for name in _ONLY_UNDER_FORCE_EAGER if not options.force_eager else ():
         if getattr(options, name) != SPECS[name].off:
             raise OptionError(f"option {name!r} has an effect only with force_eager=True")
-    if options.static_kernel_compile and options.dump_tensor_data:
-        raise OptionError(
-            "options 'static_kernel_compile' and 'dump_tensor_data' exclude each other: CANN would "
-            "compile kernels for the dumps"
-        )
-    if options.super_kernel_optimize and options.dump_tensor_data:
-        raise OptionError(
-            "options 'super_kernel_optimize' and 'dump_tensor_data' exclude each other: merged "
-            "kernels have no intermediate results"
-        )
-    for name in _USELESS_UNDER_FORCE_EAGER if options.force_eager else ():
-        if getattr(options, name) != SPECS[name].off:
-            raise OptionError(
-                f"options 'force_eager' and {name!r} exclude each other: nothing is captured"
-            )
 
 
 def _check_backend(options: Options, given: Iterable[str], backend: str) -> None:

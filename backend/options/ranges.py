@@ -30,11 +30,11 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def integers(low: int, high: int = MAX_INT) -> Range:
+def integers(low: int) -> Range:
     return Range(
         "int",
-        f"expected an int, valid range is {low} to {high}",
-        lambda value: _is_int(value) and low <= value <= high,
+        f"expected an int, valid range is {low} to {MAX_INT}",
+        lambda value: _is_int(value) and low <= value <= MAX_INT,
     )
 
 

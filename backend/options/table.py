@@ -5,16 +5,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from npugx_cache.backend.options import ranges
-from npugx_cache.backend.options.spec import GPUS, NPU, Spec, option, switch
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.portable import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+T = TypeVar("T")
+
+ALL_DEVICES = ("cpu", "cuda", "npu")
+NPU: Any = {"devices": ("npu",)}
+GPUS: Any = {"devices": ("cuda", "npu")}
+
+
+class Spec(NamedTuple):
+    """Everything about an option besides its name and default.
+
+    devices: the kinds of device on which the option has an effect. On a graph of other devices, a
+    value other than `off` and the default is refused.
+    off: the value that asks for nothing.
+    needs: the option that must be on for this one to have an effect.
+    vendor_default: the vendor's default in words, where ours differs.
+    """
+
+    range: ranges.Range
+    effect: str
+    devices: tuple[str, ...] = ALL_DEVICES
+    off: Any = False
+    needs: str = ""
+    vendor_default: str = ""
+
+
+def option(default: T, accepted: ranges.Range, effect: str, **rest: Any) -> T:
+    spec = Spec(accepted, " ".join(effect.split()), **rest)
+    return field(default=default, metadata={"spec": spec})
+
+
+def switch(default: bool, effect: str, **rest: Any) -> bool:
+    return option(default, ranges.BOOLEAN, effect, **rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ _COPIES: dict[Any, Callable[[fx.Node], Any]] = {
 # --- self-copies: `x.copy_(x)` has no effect
 
 
-COPY = torch.ops.aten.copy_.default
+COPY = aten.copy_.default
 
 
 def remove_self_copies(graph: fx.Graph) -> int:

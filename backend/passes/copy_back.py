@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import fx
 
 from npugx_cache.backend.passes import layout
 from npugx_cache.backend.passes.aliasing import Aliasing, known
+from npugx_cache.backend.passes.copies import COPY
 from npugx_cache.backend.passes.same_memory import same_elements, same_position
 from npugx_cache.backend.passes.variants import overwritable, overwrite
-
-COPY = torch.ops.aten.copy_.default
 
 
 class CopyBack(NamedTuple):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.capture import device as capture_device
+from npugx_cache.backend.capture.captures import first_line
 from npugx_cache.backend.capture.outputs import extent_of
 from npugx_cache.backend.runtime import limits_cores
 from npugx_cache.backend.static_kernels import tool
@@ -66,8 +67,7 @@ class StaticKernels:
             failure = self._compile_for(inputs)
         except Exception as error:  # noqa: BLE001 - CANN's, the program's, the file system's
             let_through(error, memory=False)
-            lines = str(error).strip().splitlines()
-            failure = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+            failure = first_line(error)
         if failure:
             self._captures.without_kernels(failure)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.backend.static_kernels import custom_operators
+from npugx_cache import config
 from npugx_cache.private import determinism, npu
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npugx_cache.backend.options import Options
+
+_READ_WHOLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +73,39 @@ class Wanted:
     def by(cls, operators: Operators, options: Options, device: int) -> Wanted:
         merged: dict[str, Any] = {"on": options.super_kernel_optimize}
         if options.super_kernel_optimize:
-            merged["optimize"] = _plain(options.super_kernel_optimize_options)
-            merged["debug"] = _plain(options.super_kernel_debug_options)
+            merged["optimize"] = options.super_kernel_optimize_options
+            merged["debug"] = options.super_kernel_debug_options
         return cls(
             operators,
             (
                 ("deterministic", str(determinism.told().enabled)),
                 ("deterministic.level", str(determinism.level())),
                 ("npu.cann", npu.cann_versions()),
-                ("npu.custom_operators", custom_operators.digest()),
+                ("npu.custom_operators", custom_operators()),
                 ("npu.device", str(vars(torch)["npu"].get_device_name(device))),
                 ("super_kernel", json.dumps(merged, sort_keys=True, default=repr)),
             ),
         )
 
 
-def _plain(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if settings is None else dict(settings)
+@functools.cache
+def custom_operators() -> str:
+    """A digest of the operators that were added to CANN, because kernels depend on their code.
+
+    Equal wherever the same operators are installed. Computed once, because the operators can't
+    change in the life of a process.
+    """
+    whole = hashlib.sha256()
+    for folder in config.custom_operator_folders():
+        whole.update(b"folder\0")
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                whole.update(f"{path.relative_to(folder)}\0".encode() + _content(path))
+    return whole.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """The size of a file, and the hash of its bytes unless the file is large (a binary)."""
+    size = path.stat().st_size
+    text = hashlib.sha256(path.read_bytes()).digest() if size <= _READ_WHOLE else b""
+    return size.to_bytes(8, "little") + text

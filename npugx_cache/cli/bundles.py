@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -75,11 +75,9 @@ def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) ->
     return _print(report, f"imported into {store.root}", form)
 
 
-def _unpack(store: FolderStore, source: object, file: str, *, sign: bool) -> bundle.BundleReport:
-    from typing import IO, cast
-
+def _unpack(store: FolderStore, source: IO[bytes], file: str, *, sign: bool) -> bundle.BundleReport:
     try:
-        return bundle.unpack(store.folder, cast("IO[bytes]", source), sign=sign)
+        return bundle.unpack(store.folder, source, sign=sign)
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise WrongInput(f"{file} is not a whole bundle: {error}") from None
     except OSError as error:

@@ -39,12 +39,7 @@ class Scope:
 
 
 class Unreachable(Exception):
-    """A node of the tree does not exist in the live objects."""
-
-    def __init__(self, node: int, cause: BaseException) -> None:
-        super().__init__(node, cause)
-        self.node = node
-        self.cause = cause
+    """A node of the tree does not exist in the live objects: its index, and why."""
 
 
 Prepared = tuple[int, int, Any]

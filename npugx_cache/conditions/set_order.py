@@ -16,11 +16,11 @@ How a set came about, as nested lists:
 from __future__ import annotations
 
 import functools
-import types
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.portable import (
     NotPortable,
+    all_code,
     code_hash,
     decode,
     describe,
@@ -33,7 +33,7 @@ from npugx_cache.portable import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from npugx_cache.conditions.explain import Wording
     from npugx_cache.portable import Plain
@@ -47,7 +47,6 @@ OPERATIONS = frozenset(
 """Methods that return a new set."""
 
 MADE = {"set": set, "frozenset": frozenset}
-_LEAVES = ("constant", "filled", "list")
 
 
 def order(made: Plain, values: Sequence[Any]) -> list[Plain]:
@@ -90,18 +89,11 @@ def live(made: Plain, values: Sequence[Any]) -> Any:
 def constant(module: str, name: str, code: str, index: int) -> frozenset[Any]:
     """A constant of the code with this hash, in or behind the function of that name."""
     for function in function_chain(look_up(module, name)):
-        for each in _all_code(function.__code__):
+        for each in all_code(function.__code__):
             if code_hash(each) == code and type(each.co_consts[index]) is frozenset:
                 found: frozenset[Any] = each.co_consts[index]
                 return found
     raise NotPortable(f"{module}.{name} has no such constant")
-
-
-def _all_code(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _all_code(constant)
 
 
 def is_same_everywhere(made: Plain) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.conditions.data import CALL, Check, Kind
 from npugx_cache.portable import (
     NotPortable,
+    all_code,
     code_hash,
     contents,
     digest,
@@ -127,10 +128,11 @@ def function_hash(module: str, name: str) -> str:
 def _hash_of(function: types.FunctionType) -> str:
     """Code and defaults: a default that Dynamo folded into the graph has no guard of its own."""
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return code_hash(function.__code__) + "".join(map(_default_text, defaults))
+    return code_hash(function.__code__) + "".join(map(text_or_type, defaults))
 
 
-def _default_text(value: object) -> str:
+def text_or_type(value: object) -> str:
+    """A value as text; one that is not portable (a logger) counts by its type."""
     try:
         return repr(encode(value))
     except NotPortable:
@@ -171,15 +173,8 @@ def file_hash(module: str, qualname: str) -> str:
         whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):
         return ""
-    return ",".join(sorted({code_hash(code)[:16] for code in _all_code(whole, qualname)}))
-
-
-def _all_code(code: types.CodeType, qualname: str) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            if constant.co_qualname == qualname:
-                yield constant
-            yield from _all_code(constant, qualname)
+    found = (code for code in all_code(whole) if code.co_qualname == qualname)
+    return ",".join(sorted({code_hash(code)[:16] for code in found}))
 
 
 def operator_schema(namespace: str, name: str) -> str:
@@ -219,7 +214,7 @@ def members_hash(module: str, name: str) -> str:
     if not isinstance(cls, enum.EnumMeta):
         return ""
     named: dict[str, Any] = dict(cls.__members__)
-    return digest(f"{each}={_value_text(member)}" for each, member in named.items())
+    return digest(f"{each}={text_or_type(member.value)}" for each, member in named.items())
 
 
 def special_hash(module: str, name: str) -> str:
@@ -264,13 +259,6 @@ SPECIAL = frozenset(
 """Names that Python or torch looks up in a class by itself."""
 
 
-def _value_text(member: Any) -> str:
-    try:
-        return repr(encode(member.value))
-    except NotPortable:
-        return type(member.value).__qualname__
-
-
 # --- all that a function can reach, for keys
 
 
@@ -304,7 +292,5 @@ def reachable_hash(function: types.FunctionType) -> str:
 
 def names_in(code: types.CodeType) -> Iterator[str]:
     """The names that code looks up, functions inside it included."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from names_in(constant)
+    for each in all_code(code):
+        yield from each.co_names

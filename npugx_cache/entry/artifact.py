@@ -16,13 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from npugx_cache.backend.capture.layout import Layout
 from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.conditions import Conditions
 from npugx_cache.entry.frame import Frame, as_bytes
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.store.format.plain import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +65,7 @@ class Bindings:
         return replace(self, frame=frame, layout=layout, constants=constants)
 
     def pack(self) -> bytes:
-        return _pack(
+        return pack(
             {
                 "frame": self.frame.to_plain(),
                 "program_code": self.program_code,
@@ -128,9 +127,9 @@ class Artifact:
             READABLE: self.readable.encode(),
         }
         if any(self.sizes):
-            blobs[SIZES] = _pack(self.sizes)
+            blobs[SIZES] = pack(self.sizes)
         if self.program is not None:
-            blobs[PROGRAM] = _pack(self.program.to_plain())
+            blobs[PROGRAM] = pack(self.program.to_plain())
         if self.library is not None:
             blobs[LIBRARY] = self.library
         if self.constants is not None:
@@ -139,7 +138,7 @@ class Artifact:
 
 
 def pack_conditions(conditions: Conditions) -> bytes:
-    return _pack(conditions.to_plain())
+    return pack(conditions.to_plain())
 
 
 def conditions_of(blobs: Mapping[str, bytes]) -> Conditions:
@@ -164,22 +163,8 @@ def program_of(blobs: Mapping[str, bytes]) -> Program:
     return Program.from_plain(_unpack(blobs[PROGRAM]))
 
 
-def _pack(data: Any) -> bytes:
-    packed: bytes = msgpack.packb(data, use_bin_type=True)
-    return packed
-
-
 def _unpack(data: bytes) -> Any:
     try:
-        return msgpack.unpackb(
-            data,
-            raw=False,
-            strict_map_key=True,
-            max_str_len=_MAX_BYTES,
-            max_bin_len=_MAX_BYTES,
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
-            max_ext_len=0,
-        )
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise CorruptEntry(f"msgpack: {error!r}") from error
+        return unpack(data, max_bytes=_MAX_BYTES, max_items=_MAX_ITEMS)
+    except ValueError as error:
+        raise CorruptEntry(str(error)) from error

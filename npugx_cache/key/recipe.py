@@ -8,7 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend import patterns
-from npugx_cache.conditions.source_facts import names_in, reachable_functions, reachable_hash
+from npugx_cache.conditions.source_facts import (
+    names_in,
+    reachable_functions,
+    reachable_hash,
+    text_or_type,
+)
 from npugx_cache.errors import OptionError
 from npugx_cache.key import environment
 from npugx_cache.portable import NotPortable, code_hash, digest, encode, unwrap
@@ -141,7 +146,7 @@ def _values(function: types.FunctionType) -> Iterator[str]:
     values that are not portable count by their type.
     """
     for each in reachable_functions(function):
-        text = encode if each is function else _plain
+        text = encode if each is function else text_or_type
         for name, cell in zip(each.__code__.co_freevars, each.__closure__ or (), strict=True):
             try:
                 yield f"{name}={text(cell.cell_contents)!r}"
@@ -149,11 +154,4 @@ def _values(function: types.FunctionType) -> Iterator[str]:
                 continue
         for name in sorted(set(names_in(each.__code__))):
             if name in each.__globals__:
-                yield f"{name}={_plain(each.__globals__[name])}"
-
-
-def _plain(value: object) -> str:
-    try:
-        return repr(encode(value))
-    except NotPortable:  # a logger, a namespace of operators
-        return type(value).__qualname__
+                yield f"{name}={text_or_type(each.__globals__[name])}"

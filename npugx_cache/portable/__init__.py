@@ -9,6 +9,7 @@ from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
     NotPortable,
     Plain,
+    all_code,
     code_hash,
     contents,
     decode,
@@ -28,6 +29,7 @@ from npugx_cache.portable.values import (
 __all__ = [
     "NotPortable",
     "Plain",
+    "all_code",
     "code_hash",
     "contents",
     "decode",

@@ -6,7 +6,6 @@ An entry that may run on any current device says "npu:current".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,20 +40,17 @@ def name_of(kind: str, index: int) -> str:
 
 def to_current(kind: str, index: int) -> Rename:
     """A function that renames the device with this index to "the current device"."""
-    return partial(_to_current, kind, index)
-
-
-def _to_current(kind: str, index: int, name: str) -> str:
-    return kind + _CURRENT if name == name_of(kind, index) else name
+    return lambda name: kind + _CURRENT if name == name_of(kind, index) else name
 
 
 def at(index: int | None) -> Rename:
     """A function that renames "the current device" to the device with this index (None: 0)."""
-    return partial(_at, index or 0)
 
+    def rename(name: str) -> str:
+        is_current = name.endswith(_CURRENT)
+        return name_of(name.removesuffix(_CURRENT), index or 0) if is_current else name
 
-def _at(index: int, name: str) -> str:
-    return name_of(name.removesuffix(_CURRENT), index) if name.endswith(_CURRENT) else name
+    return rename
 
 
 def is_device(data: Plain) -> bool:

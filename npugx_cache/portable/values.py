@@ -258,6 +258,14 @@ def function_chain(found: object) -> list[types.FunctionType]:
     return chain
 
 
+def all_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those inside of it, such as those of nested functions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from all_code(constant)
+
+
 def contents(cell: types.CellType) -> object:
     try:
         return cell.cell_contents

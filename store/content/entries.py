@@ -221,7 +221,7 @@ def siblings(folder: Folder, identity: str, limit: int) -> tuple[Manifest, ...]:
 
 
 def _markers(folder: Folder, root: str) -> list[str]:
-    fd = folder.tree.enter(root, to_list=True)
+    fd = folder.tree.enter(root)
     try:
         return sorted(filter(is_key, syscalls.some_names(fd, _MAX_MARKERS)))
     finally:

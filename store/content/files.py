@@ -31,16 +31,12 @@ class Contents(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a file was not read. `status` is given if the fault is in the size or the contents.
-
-    `known`: the file was refused before and has not changed since, so it was not read again.
-    """
+    """Why a file was not read. `status` is given if the fault is in the size or the contents."""
 
     reason: str
     status: os.stat_result | None = None
     absent: bool = False
     wrong_size: bool = False
-    known: bool = False
 
 
 def read_file(
@@ -70,44 +66,34 @@ def read_file(
             reason=folder.explain(error, path), absent=isinstance(error, FileNotFoundError)
         )
     try:
-        return _read_open(folder, fd, path, limit, size, known, refused)
+        status = syscalls.fstat(fd)
+        length = status.st_size
+        fault = distrust(status, folder.trust, folder.group)
+        if not syscalls.is_regular(status):
+            return Fault(reason=f"{folder.relative(path)} is not a regular file")
+        if fault is not None:
+            return Fault(reason=f"{folder.relative(path)} is not trusted: {fault}")
+        if length > limit or (size is not None and length != size):
+            expected = f"at most {limit}" if size is None else str(size)
+            return Fault(
+                reason=f"{folder.relative(path)} has {length} bytes instead of {expected}",
+                status=status,
+                wrong_size=True,
+            )
+        if refused is not None and refused.seen == stamp(status):
+            return Fault(reason=refused.reason, status=status)
+        data = syscalls.read_all(fd, length)
+        if len(data) != length:
+            return Fault(
+                reason=f"{folder.relative(path)} got shorter while it was read", status=status
+            )
+        # Compared again after the read, because the file may have been changed during the read.
+        verified = known is not None and known == stamp(status) == stamp(syscalls.fstat(fd))
+        return Contents(data, status, verified)
     except OSError as error:
         return Fault(reason=folder.explain(error, path))
     finally:
         syscalls.close(fd)
-
-
-def _read_open(
-    folder: Folder,
-    fd: int,
-    path: str,
-    limit: int,
-    size: int | None,
-    known: Stamp | None,
-    refused: Refusal | None,
-) -> Contents | Fault:
-    status = syscalls.fstat(fd)
-    length = status.st_size
-    fault = distrust(status, folder.trust, folder.group)
-    if not syscalls.is_regular(status):
-        return Fault(reason=f"{folder.relative(path)} is not a regular file")
-    if fault is not None:
-        return Fault(reason=f"{folder.relative(path)} is not trusted: {fault}")
-    if length > limit or (size is not None and length != size):
-        expected = f"at most {limit}" if size is None else str(size)
-        return Fault(
-            reason=f"{folder.relative(path)} has {length} bytes instead of {expected}",
-            status=status,
-            wrong_size=True,
-        )
-    if refused is not None and refused.seen == stamp(status):
-        return Fault(reason=refused.reason, status=status, known=True)
-    data = syscalls.read_all(fd, length)
-    if len(data) != length:
-        return Fault(reason=f"{folder.relative(path)} got shorter while it was read", status=status)
-    # Compared again after the read, because the file may have been changed during the read.
-    verified = known is not None and known == stamp(status) == stamp(syscalls.fstat(fd))
-    return Contents(data, status, verified)
 
 
 def is_writable_in_place(folder: Folder, fd: int) -> bool:

@@ -46,7 +46,7 @@ class Locked:
 class NotLocked:
     """The lock is not held. The caller goes on without it, because a lock only saves work.
 
-    `appeared`: `Wait.done` returned True. `held`: another worker still held the lock at the end.
+    `appeared`: `done` returned True. `held`: another worker still held the lock at the end.
     """
 
     reason: str
@@ -55,24 +55,16 @@ class NotLocked:
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """How long to wait, and when to stop because the result has appeared.
-
-    If `seconds` is None, a worker waits twice as long as the last compile under this lock took, at
-    least 30 seconds and at most 10 minutes. The maximum holds whatever the lock file says, because
-    others can write that file.
-    """
-
-    seconds: float | None
-    done: Callable[[], bool] | None = None
-
-
 @contextlib.contextmanager
-def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
+def hold(
+    folder: Folder, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
+) -> Iterator[Locked | NotLocked]:
     """Hold the lock of a name while the body runs, after waiting for a bounded time.
 
-    An error of locking gives `NotLocked`; what the body raises goes through.
+    Waits at most `wait` seconds, or until `done()` tells that the result has appeared. If `wait` is
+    None, a worker waits twice as long as the last compile under this lock took, at least 30 seconds
+    and at most 10 minutes. The maximum holds whatever the lock file says, because others can write
+    that file. An error of locking gives `NotLocked`; what the body raises goes through.
     """
     if folder.readonly is not None:
         yield NotLocked(reason=f"read-only: {folder.readonly}")
@@ -83,7 +75,7 @@ def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
         known = "already held by this thread" if path in held else "not a lock name"
         yield NotLocked(reason=f"{name}: {known}")
         return
-    lock, answer = _acquire(folder, path, wait)
+    lock, answer = _acquire(folder, path, wait, done)
     if lock is None:
         yield answer
         return
@@ -95,10 +87,11 @@ def hold(folder: Folder, name: str, wait: Wait) -> Iterator[Locked | NotLocked]:
         lock.release()
 
 
-def _acquire(folder: Folder, path: str, wait: Wait) -> tuple[LockFile | None, Locked | NotLocked]:
+def _acquire(
+    folder: Folder, path: str, longest: float | None, done: Callable[[], bool] | None
+) -> tuple[LockFile | None, Locked | NotLocked]:
     started = time.monotonic()
     pause, next_notice = _FIRST_PAUSE, 0.0
-    longest = wait.seconds
     lock = LockFile(folder, path)
     answer: Locked | NotLocked | None = None
     try:
@@ -107,7 +100,7 @@ def _acquire(folder: Folder, path: str, wait: Wait) -> tuple[LockFile | None, Lo
             waited = time.monotonic() - started
             if longest is None:
                 longest = _bound(_cost(lock.text()))
-            if wait.done is not None and wait.done():
+            if done is not None and done():
                 return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
             if waited >= longest:
                 reason = f"still held by {_holder(lock.text())} after {waited:.1f} s"

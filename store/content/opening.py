@@ -109,7 +109,7 @@ def _make_parts(folder: Folder, found: dict[str, os.stat_result]) -> str | None:
     Adds the new folders to `found`.
     """
     try:
-        if folder.part("tmp") in found and not _may_write(folder, "tmp"):
+        if folder.part("tmp") in found and not _may_write(folder):
             return _NOT_WRITABLE  # asked first, so that nothing is tried in vain
         missing = [path for path in _PARTS if path not in found]
         for path in missing:
@@ -123,7 +123,7 @@ def _make_parts(folder: Folder, found: dict[str, os.stat_result]) -> str | None:
                     syscalls.close(fd)
         if missing:
             found |= _look(folder)
-            return None if _may_write(folder, "tmp") else _NOT_WRITABLE
+            return None if _may_write(folder) else _NOT_WRITABLE
     except OSError as error:
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             return folder.explain(error)
@@ -152,9 +152,9 @@ def _is_there(folder: Folder, path: str) -> bool:
     return True
 
 
-def _may_write(folder: Folder, part: str) -> bool:
+def _may_write(folder: Folder) -> bool:
     try:
-        with folder.tree.place(folder.part(part)) as (at, name):
+        with folder.tree.place(folder.part("tmp")) as (at, name):
             return syscalls.may_write(name, at)
     except OSError:
         return False

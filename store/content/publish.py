@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.store.content import blobs
-from npugx_cache.store.content import blobs as blob_files
 from npugx_cache.store.content.files import Fault, move, read_file, stage, unlinked_on_error
 from npugx_cache.store.format.layout import make_parents, stamp_shard
 from npugx_cache.store.format.manifest import MAX_BYTES, Draft, Manifest, assemble, decode, encode
@@ -49,7 +48,7 @@ def prepare(draft: Draft, secret: bytes | None = None) -> Prepared:
     """Compress, hash and encode a draft; raises `Malformed` if a part of it can't be stored."""
     try:
         packed = tuple(
-            blob_files.pack(name, bytes(data), compress=name not in draft.uncompressed)
+            blobs.pack(name, bytes(data), compress=name not in draft.uncompressed)
             for name, data in draft.blobs.items()
         )
         manifest = assemble(draft, tuple(blob.ref for blob in packed), time.time())
@@ -88,7 +87,7 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
     path = folder.manifest(entry.manifest.key, entry.manifest.entry)
     changed: set[str] = set()
     for blob in entry.blobs:
-        new = blob_files.write(folder, blob, durable=durable, changed=changed)
+        new = blobs.write(folder, blob, durable=durable, changed=changed)
         written += [folder.blob(blob.ref.sha256)] if new else []
     if many:
         # Until now the blobs could lie unsynced in their places, because no manifest names them.
@@ -100,8 +99,8 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
         changed = _announce(folder, entry.manifest, staged, path)
     for blob in entry.blobs:
         # A cleaner may have removed a blob after we found it and before our manifest named it.
-        if not blob_files.is_there(folder, blob.ref):
-            blob_files.write(folder, blob, durable=entry.durable, changed=changed)
+        if not blobs.is_there(folder, blob.ref):
+            blobs.write(folder, blob, durable=entry.durable, changed=changed)
     if entry.durable:
         # The entry is in place: an error of this last step must not remove its blobs.
         with contextlib.suppress(OSError):
@@ -159,11 +158,11 @@ def mark(folder: Folder, manifest: Manifest) -> None:
 
 def take(folder: Folder, key: str, entry: str) -> Prepared | Miss:
     """Read an entry in its stored form, after verifying its manifest and all blobs."""
-    data = manifest_bytes(folder, key, entry)
-    if isinstance(data, Miss):
-        return data
-    packed: list[blobs.Packed] = []
-    manifest = decode(data, key, folder.secret)
+    found = stored_manifest(folder, key, entry)
+    if isinstance(found, Miss):
+        return found
+    manifest, data = found
+    packed: list[Packed] = []
     for ref in manifest.blobs:
         stored = blobs.stored(folder, ref)
         if isinstance(stored, Miss):
@@ -172,8 +171,8 @@ def take(folder: Folder, key: str, entry: str) -> Prepared | Miss:
     return Prepared(manifest=manifest, data=data, blobs=tuple(packed), durable=False)
 
 
-def manifest_bytes(folder: Folder, key: str, entry: str) -> bytes | Miss:
-    """Read the stored form of a manifest, after verifying that it belongs to this place."""
+def stored_manifest(folder: Folder, key: str, entry: str) -> tuple[Manifest, bytes] | Miss:
+    """Read a manifest and its stored form, after verifying that it belongs to this place."""
     found = read_file(folder, folder.manifest(key, entry), limit=MAX_BYTES)
     if isinstance(found, Fault):
         return Miss(reason=found.reason)
@@ -183,4 +182,4 @@ def manifest_bytes(folder: Folder, key: str, entry: str) -> bytes | Miss:
         return Miss(reason=str(error))
     if manifest.entry != entry:
         return Miss(reason="the manifest of another entry")
-    return found.data
+    return manifest, found.data

@@ -195,6 +195,14 @@ class Folder:
                 share_folder(name, at, self.folder_mode, self.group)
         return True
 
+    def has(self, path: str) -> bool:
+        """Tell whether a file is there, as far as this process can see."""
+        try:
+            self.tree.lstat(path)
+        except OSError:
+            return False
+        return True
+
     def relative(self, path: object) -> str:
         """Return the path inside the store, because no message may depend on where it lies."""
         text = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""

@@ -13,7 +13,7 @@ _MAX_BYTES = 1 << 26
 
 
 class Malformed(ValueError):  # caught inside this package; users never see it
-    """Bytes or values that are not what they should be. Never leaves the store."""
+    """Bytes or values that are not what they should be."""
 
 
 def pack(value: object) -> bytes:
@@ -23,16 +23,16 @@ def pack(value: object) -> bytes:
         raise Malformed(f"can't be encoded: {error}") from None
 
 
-def unpack(data: bytes) -> object:
+def unpack(data: bytes, *, max_bytes: int = _MAX_BYTES, max_items: int = _MAX_ITEMS) -> object:
     try:
         return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            max_str_len=_MAX_BYTES,
-            max_bin_len=_MAX_BYTES,
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
+            max_str_len=max_bytes,
+            max_bin_len=max_bytes,
+            max_array_len=max_items,
+            max_map_len=max_items,
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:

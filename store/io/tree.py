@@ -146,12 +146,10 @@ class Tree:
             dropped = True
         return dropped
 
-    def enter(self, path: str, *, to_list: bool = False) -> int:
-        """Open a folder; the caller closes it. `to_list`: its names can be listed or synced."""
+    def enter(self, path: str) -> int:
+        """Open a folder, to list or sync the names in it; the caller closes it."""
         part, names = _split(path)
-        return self.open_below(
-            part, names or ["."], syscalls.open_folder if to_list else syscalls.step
-        )
+        return self.open_below(part, names or ["."], syscalls.open_folder)
 
     def open_below(self, part: str, names: list[str], opening: Callable[[str, int], int]) -> int:
         """Open the last of these names; the others are the folders on the way from the part.
@@ -249,14 +247,14 @@ class Tree:
             syscalls.fsync_path(name or ".", at)
 
     def sync_filesystem(self) -> None:
-        fd = self.enter("", to_list=True)
+        fd = self.enter("")
         try:
             syscalls.sync_filesystem(fd)
         finally:
             syscalls.close(fd)
 
     def names(self, path: str) -> list[str]:
-        fd = self.enter(path, to_list=True)
+        fd = self.enter(path)
         try:
             return syscalls.names(fd)
         finally:
@@ -264,7 +262,7 @@ class Tree:
 
     def subfolders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder, without symbolic links."""
-        fd = self.enter(path, to_list=True)
+        fd = self.enter(path)
         try:
             return syscalls.subfolders(fd)
         finally:

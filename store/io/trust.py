@@ -147,18 +147,6 @@ def open_root(root: str, trust: TrustMode, make: int | None = None) -> Opened | 
     return Opened(found, status)
 
 
-def check_root(root: str, trust: TrustMode) -> int | str:
-    """Check a folder as `open_root` does; return its group, or why it can't be trusted.
-
-    Raises OSError if the folder can't be opened.
-    """
-    found = open_root(root, trust)
-    if isinstance(found, str):
-        return found
-    syscalls.close(found.fd)
-    return found.status.st_gid
-
-
 def check_folder(
     path: str, status: os.stat_result, trust: TrustMode, group: int | None
 ) -> str | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from npugx_cache.store.content import blobs
 from npugx_cache.store.content.entries import Entry, load_all
 from npugx_cache.store.content.files import quarantine
-from npugx_cache.store.format.layout import is_digest, is_shard, listdir
+from npugx_cache.store.format.layout import is_digest, listdir, shards
 from npugx_cache.store.format.manifest import BlobRef
 from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.results import Miss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from npugx_cache.store.format.layout import Folder
 
@@ -37,103 +37,85 @@ class VerifyReport:
     bad: list[Bad] = field(default_factory=list)
 
 
-def verify(
-    folder: Folder, *, repair: bool, progress: Callable[[int], None] | None = None
-) -> VerifyReport:
+def verify(folder: Folder, *, repair: bool) -> VerifyReport:
     """Verify every manifest and blob; the caller passes a read-only `folder` unless `repair`.
 
     `repair` moves a damaged file to quarantine, and also a manifest whose blob is damaged or
     missing, so that the next publish of the entry writes both again. A file that is only not
     trusted, or can't be read at the moment, stays.
     """
-    report = VerifyReport()
-    known: dict[str, str | None] = {}
+    audit = _Audit(folder, repair=repair)
     for item in load_all(folder):
         if isinstance(item, Entry):
-            _verify_entry(folder, item, known, report, repair=repair)
+            audit.verify_entry(item)
         else:
             path = folder.manifest(item.key, item.entry) if item.entry else folder.key(item.key)
-            _note(folder, path, item.reason, report, repair=repair)
-        if progress is not None:
-            progress(report.entries)
-    for digest, size in _unnamed(folder, known):
-        ref = BlobRef(name="", sha256=digest, stored_size=size, logical_size=size, codec="raw")
-        _verify_blob(folder, ref, known, report, repair=repair)
-    return report
+            audit.note(path, item.reason)
+    for ref in audit.unnamed():
+        audit.verify_blob(ref)
+    return audit.report
 
 
-def _verify_entry(
-    folder: Folder,
-    item: Entry,
-    known: dict[str, str | None],
-    report: VerifyReport,
-    *,
-    repair: bool,
-) -> None:
-    report.entries += 1
-    report.size += item.status.st_size
-    manifest = item.manifest
-    faults = [
-        (ref, _verify_blob(folder, ref, known, report, repair=repair)) for ref in manifest.blobs
-    ]
-    for ref, fault in faults:
-        if fault is None:
-            continue
-        path = folder.manifest(manifest.key, manifest.entry)
-        reason = f"its blob {ref.name} is unusable: {fault}"
-        # Only a fault that stays: a blob that can't be read just now may be readable tomorrow.
-        gone = not blobs.is_there(folder, ref) or "does not decompress" in fault
-        if repair and gone:
-            quarantine(folder, path, reason, None)
-        _note(folder, path, reason, report, repair=repair)
-        return
+class _Audit:
+    """What was found so far. `_known`: why each blob that was read is unusable, or None."""
 
+    def __init__(self, folder: Folder, *, repair: bool) -> None:
+        self._folder, self._repair = folder, repair
+        self._known: dict[str, str | None] = {}
+        self.report = VerifyReport()
 
-def _verify_blob(
-    folder: Folder,
-    ref: BlobRef,
-    known: dict[str, str | None],
-    report: VerifyReport,
-    *,
-    repair: bool,
-) -> str | None:
-    """Return why a blob is unusable, or None. An intact file is read only once."""
-    if ref.sha256 in known and known[ref.sha256] is None:
-        return None
-    if ref.sha256 not in known:
-        report.blobs += 1
-    try:
-        data = blobs.read(folder, ref)
-    except Malformed as error:
-        return str(error)
-    except MemoryError:
-        return "not enough memory"
-    if not isinstance(data, Miss):
-        known[ref.sha256] = None
-        report.size += ref.stored_size
-        return None
-    if ref.sha256 not in known:
-        known[ref.sha256] = data.reason
-        if "ENOENT" in data.reason:  # the blob is missing: the manifest is bad, not a blob
-            report.blobs -= 1
-            return data.reason
-        _note(folder, folder.blob(ref.sha256), data.reason, report, repair=repair)
-    return data.reason
+    def verify_entry(self, item: Entry) -> None:
+        self.report.entries += 1
+        self.report.size += item.status.st_size
+        manifest = item.manifest
+        faults = [(ref, self.verify_blob(ref)) for ref in manifest.blobs]
+        for ref, fault in faults:
+            if fault is None:
+                continue
+            path = self._folder.manifest(manifest.key, manifest.entry)
+            reason = f"its blob {ref.name} is unusable: {fault}"
+            # Only a fault that stays: a blob that can't be read just now may be readable tomorrow.
+            gone = not blobs.is_there(self._folder, ref) or "does not decompress" in fault
+            if self._repair and gone:
+                quarantine(self._folder, path, reason, None)
+            self.note(path, reason)
+            return
 
-
-def _note(folder: Folder, path: str, reason: str, report: VerifyReport, *, repair: bool) -> None:
-    gone = False
-    if repair:
+    def verify_blob(self, ref: BlobRef) -> str | None:
+        """Return why a blob is unusable, or None. An intact file is read only once."""
+        known = self._known
+        if ref.sha256 in known and known[ref.sha256] is None:
+            return None
+        if ref.sha256 not in known:
+            self.report.blobs += 1
         try:
-            folder.tree.lstat(path)
-        except OSError:
-            gone = True
-    report.bad.append(Bad(path=path, reason=reason, repaired=gone))
+            data = blobs.read(self._folder, ref)
+        except Malformed as error:
+            return str(error)
+        except MemoryError:
+            return "not enough memory"
+        if not isinstance(data, Miss):
+            known[ref.sha256] = None
+            self.report.size += ref.stored_size
+            return None
+        if ref.sha256 not in known:
+            known[ref.sha256] = data.reason
+            if "ENOENT" in data.reason:  # the blob is missing: the manifest is bad, not a blob
+                self.report.blobs -= 1
+                return data.reason
+            self.note(self._folder.blob(ref.sha256), data.reason)
+        return data.reason
 
+    def note(self, path: str, reason: str) -> None:
+        repaired = self._repair and not self._folder.has(path)
+        self.report.bad.append(Bad(path=path, reason=reason, repaired=repaired))
 
-def _unnamed(folder: Folder, known: dict[str, str | None]) -> Iterator[tuple[str, int]]:
-    for shard in filter(is_shard, listdir(folder, folder.part("cas"))):
-        for name in listdir(folder, folder.part(f"cas/{shard}")):
-            if is_digest(name) and name not in known:
-                with contextlib.suppress(OSError):
-                    yield name, folder.tree.lstat(folder.blob(name)).st_size
+    def unnamed(self) -> Iterator[BlobRef]:
+        """The blobs that no entry names."""
+        folder = self._folder
+        for shard in shards(folder, "cas"):
+            for name in listdir(folder, folder.part(shard)):
+                if is_digest(name) and name not in self._known:
+                    with contextlib.suppress(OSError):
+                        size = folder.tree.lstat(folder.blob(name)).st_size
+                        yield BlobRef("", name, size, size, "raw")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from npugx_cache.store.content import blobs, publish
-from npugx_cache.store.content.publish import manifest_bytes
 from npugx_cache.store.format import layout
 from npugx_cache.store.format.manifest import MAX_BYTES, BlobRef, Manifest, decode, encode
 from npugx_cache.store.format.plain import Malformed
@@ -44,11 +43,11 @@ def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> B
     report = BundleReport()
     wanted: list[tuple[Manifest, bytes]] = []
     for key, entry in sorted(set(places)):
-        data = manifest_bytes(folder, key, entry)
-        if isinstance(data, Miss):
-            report.refused.append((entry, data.reason))
+        found = publish.stored_manifest(folder, key, entry)
+        if isinstance(found, Miss):
+            report.refused.append((entry, found.reason))
         else:
-            wanted.append((decode(data, key, folder.secret), data))
+            wanted.append(found)
     refs = {ref.sha256: ref for manifest, _ in wanted for ref in manifest.blobs}
     missing: dict[str, str] = {}
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:

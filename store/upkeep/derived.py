@@ -13,9 +13,8 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.config import state_folder
 from npugx_cache.store.io import syscalls
-from npugx_cache.store.io.trust import check_root
+from npugx_cache.store.io.trust import open_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,14 +36,14 @@ class Untrusted(Exception):
 class Derived:
     """One database per kind of data and store. Each operation opens it; no hit does.
 
-    `state` is the state folder. If it is not given, the environment names it now and not later.
-    Stores of one folder with different `mark`s have different databases.
+    `state` is the state folder. Stores of one folder with different `mark`s have different
+    databases.
     """
 
-    def __init__(self, kind: str, root: str, *, state: Path | None = None, mark: str = "") -> None:
+    def __init__(self, kind: str, root: str, state: Path, *, mark: str = "") -> None:
         self.kind = kind
         self._root = root
-        self._state = state or state_folder()
+        self._state = state
         self._mark = mark
 
     def folder(self) -> Path:
@@ -148,10 +147,11 @@ def _check(folder: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    fault = check_root(str(folder), "private")
-    if isinstance(fault, str):
-        what = fault.partition(". Do: ")[0]
+    found = open_root(str(folder), "private")
+    if isinstance(found, str):
+        what = found.partition(". Do: ")[0]
         raise Untrusted(f"{what}. Name another state folder with XDG_STATE_HOME")
+    syscalls.close(found.fd)
 
 
 def _say_once(text: str) -> None:

@@ -195,12 +195,12 @@ class _Shard:
 class Index:
     """The index of one store. What is missing, outdated or damaged in it is read from the store."""
 
-    def __init__(self, folder: Folder, state: Path | None = None) -> None:
+    def __init__(self, folder: Folder, state: Path) -> None:
         self._folder = folder.look_only("a listing changes nothing")
         # Each trust mode and signing key has an index of its own, because both change the listing.
         secret = hashlib.sha256(folder.secret or b"").hexdigest()[:16]
         mark = f"\0{folder.trust}\0{secret}"
-        self._derived = Derived("index", folder.root, state=state, mark=mark)
+        self._derived = Derived("index", folder.root, state, mark=mark)
 
     def overview(self, *, deadline: float = _NO_LIMIT, trusting: bool = True) -> Overview:
         """Read every shard, until `deadline` (in seconds of `time.monotonic`).

@@ -31,9 +31,7 @@ _LOW_WATER = 0.9
 class Upkeep:
     """Keeps one store within its limits (`caps`)."""
 
-    def __init__(
-        self, folder: Folder, usage: Usage, caps: PrunePolicy, state: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Folder, usage: Usage, caps: PrunePolicy, state: Path) -> None:
         self._folder = folder
         self._state = state
         self._usage = usage
@@ -42,7 +40,7 @@ class Upkeep:
         self._cleaning: threading.Thread | None = None
 
     def prune(self, policy: PrunePolicy, limits: Limits) -> PruneReport:
-        from npugx_cache.store.content.lock import NotLocked, Wait, hold
+        from npugx_cache.store.content.lock import NotLocked, hold
         from npugx_cache.store.io.filesystem import is_local
         from npugx_cache.store.upkeep.index import Index
         from npugx_cache.store.upkeep.prune import PruneReport, prune
@@ -52,7 +50,7 @@ class Upkeep:
             return prune(self._folder, index.overview(), policy, self._usage.load(), limits)
         if self._folder.readonly is not None:
             return PruneReport(stopped=f"read-only: {self._folder.readonly}")
-        with hold(self._folder, _CLEANER, Wait(seconds=0)) as answer:
+        with hold(self._folder, _CLEANER, wait=0) as answer:
             if isinstance(answer, NotLocked) and answer.held:
                 return PruneReport(stopped="another prune of this cache is running")
             local = is_local(self._folder.tree.held().fd)
@@ -81,7 +79,7 @@ class Upkeep:
 
         A thread does that. The caller waits for it for a moment only (30 ms).
         """
-        if self._caps.limits_nothing or not self._may_exceed(entry):
+        if self._caps.limits_nothing or not self._exceeds(grown(self._folder, entry.stored_bytes)):
             return
         with self._mutex:
             if self._cleaning is None or not self._cleaning.is_alive():
@@ -106,11 +104,6 @@ class Upkeep:
         self._mutex = threading.Lock()
         self._cleaning = None
 
-    def _may_exceed(self, entry: Prepared) -> bool:
-        from npugx_cache.store.upkeep.limits import grown
-
-        return self._exceeds(grown(self._folder, entry.stored_bytes, 1))
-
     def _exceeds(self, now: Total | None) -> bool:
         """Whether a total exceeds the limits, or is not known."""
         caps = self._caps
@@ -122,7 +115,6 @@ class Upkeep:
 
     def _clean(self, newest: str) -> None:
         from npugx_cache.store.upkeep.eviction import Limits
-        from npugx_cache.store.upkeep.limits import Total, looked, total
 
         deadline = time.monotonic() + _CLEAN_SECONDS
         limits = Limits(deadline=deadline, protect=newest, low_water=_LOW_WATER)
@@ -159,14 +151,14 @@ class Total(NamedTuple):
     entries: int
 
 
-def grown(folder: Folder, size: int, entries: int) -> Total | None:
-    """Add what was published to the estimate; return the total, or None if it is not known."""
+def grown(folder: Folder, size: int) -> Total | None:
+    """Add one published entry to the estimate; return the total, or None if it is not known."""
     with contextlib.suppress(OSError):
         fd = folder.tree.open_append(folder.part(_NAME))
         try:
             # Not into a FIFO, and not through a hard link into another file of the user.
             if is_writable_in_place(folder, fd):
-                syscalls.write_all(fd, array("q", [size, entries]).tobytes())
+                syscalls.write_all(fd, array("q", [size, 1]).tobytes())
         finally:
             syscalls.close(fd)
     return total(folder)

@@ -7,17 +7,10 @@ and no record decides whether its entry is used.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, cast
 
 from npugx_cache.store.content.files import Fault, quarantine, read_file, write_file
-from npugx_cache.store.format.layout import (
-    is_digest,
-    key_folders,
-    listdir,
-    make_parents,
-    shards,
-)
+from npugx_cache.store.format.layout import is_digest, make_parents
 from npugx_cache.store.format.plain import Malformed, pack, unpack
 from npugx_cache.store.format.signing import Unsigned, seal, unseal
 from npugx_cache.store.io import syscalls
@@ -31,7 +24,6 @@ if TYPE_CHECKING:
 PART = "rec"
 MAX_BYTES = 1 << 20
 _FORMAT = "npugx_cache record 1"
-_AGE = 24 * 3600.0
 
 
 def _path(folder: Folder, entry: str) -> str:
@@ -92,24 +84,3 @@ def _is_trusted(folder: Folder, path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def sweep(folder: Folder) -> int:
-    """Remove the records of entries that are gone; return how many."""
-    parts = [folder.part(shard) for shard in shards(folder, PART)]
-    found = [(part, name) for part in parts for name in listdir(folder, part)]
-    if not found:
-        return 0
-    entries = {name for key in key_folders(folder) for name in listdir(folder, folder.key(key))}
-    return sum(_removed(folder, f"{part}/{name}") for part, name in found if name not in entries)
-
-
-def _removed(folder: Folder, path: str) -> int:
-    try:
-        # Young records stay, because an entry that is just being published is not listed yet.
-        if folder.tree.lstat(path).st_mtime > time.time() - _AGE:
-            return 0
-        folder.tree.unlink(path)
-    except OSError:
-        return 0
-    return 1

@@ -10,7 +10,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from npugx_cache.store.content.lock import Locked, Wait, hold
+from npugx_cache.store.content.lock import Locked, hold
 from npugx_cache.store.format.layout import (
     is_key,
     is_lock,
@@ -20,7 +20,7 @@ from npugx_cache.store.format.layout import (
     listdir,
     shards,
 )
-from npugx_cache.store.upkeep import records
+from npugx_cache.store.upkeep.records import PART
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -62,7 +62,7 @@ def sweep(
     if not dry_run:
         count += _sweep_markers(folder)
         _sweep_folders(folder, kept)
-        count += records.sweep(folder)
+        count += _sweep_records(folder)
         count += _sweep_locks(folder, 0 if everything else DAY)
     return count, size + more_size
 
@@ -111,17 +111,35 @@ def _remove_empty(folder: Folder, path: str) -> None:
         folder.tree.rmdir(path)
 
 
+def _sweep_records(folder: Folder) -> int:
+    parts = [folder.part(shard) for shard in shards(folder, PART)]
+    found = [(part, name) for part in parts for name in listdir(folder, part)]
+    if not found:
+        return 0
+    entries = {name for key in key_folders(folder) for name in listdir(folder, folder.key(key))}
+    # Young records stay, because an entry that is just being published is not listed yet.
+    oldest = time.time() - DAY
+    gone = [f"{part}/{name}" for part, name in found if name not in entries]
+    return sum(_is_old(folder, path, oldest) and remove(folder, path) for path in gone)
+
+
+def _is_old(folder: Folder, path: str, oldest: float) -> bool:
+    try:
+        return folder.tree.lstat(path).st_mtime <= oldest
+    except OSError:
+        return False
+
+
 def _sweep_locks(folder: Folder, age: float) -> int:
     oldest = time.time() - age
     count = 0
     for name in filter(is_lock, listdir(folder, folder.part("locks"))):
         path = f"{folder.part('locks')}/{name}"
-        with contextlib.suppress(OSError):
-            if folder.tree.lstat(path).st_mtime > oldest:
-                continue
-            # Removed only while we hold the lock. Otherwise another worker could create a new file
-            # and hold the same lock as the present holder.
-            with hold(folder, name.removesuffix(".lock"), Wait(seconds=0)) as answer:
-                if isinstance(answer, Locked) and remove(folder, path):
-                    count += 1
+        if not _is_old(folder, path, oldest):
+            continue
+        # Removed only while we hold the lock. Otherwise another worker could create a new file and
+        # hold the same lock as the present holder.
+        with hold(folder, name.removesuffix(".lock"), wait=0) as answer:
+            if isinstance(answer, Locked) and remove(folder, path):
+                count += 1
     return count

@@ -31,8 +31,8 @@ class Usage:
     One value holds the counters of a whole shard, because reading 100,000 rows would take seconds.
     """
 
-    def __init__(self, root: str, state: Path | None = None) -> None:
-        self._derived = Derived("usage", root, state=state)
+    def __init__(self, root: str, state: Path) -> None:
+        self._derived = Derived("usage", root, state)
 
     def add(self, uses: Mapping[str, Use]) -> None:
         with self._derived.harmless("storing"), self._derived.opened() as cache:

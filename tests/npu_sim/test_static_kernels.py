@@ -19,7 +19,7 @@ from npugx_cache import cache_compile, config, readable_cache, store
 from npugx_cache.backend import static_kernels
 from npugx_cache.backend.compile import compile_graph
 from npugx_cache.backend.options import parse
-from npugx_cache.backend.static_kernels import custom_operators, installed
+from npugx_cache.backend.static_kernels import installed, wanted
 from npugx_cache.errors import OptionError
 
 
@@ -61,11 +61,11 @@ def test_added_operators_are_part_of_the_key(cann, monkeypatch):
     source.parent.mkdir(parents=True)
     for number, text in enumerate(("a", "b", "a")):
         source.write_text(text)
-        custom_operators.digest.cache_clear()
+        wanted.custom_operators.cache_clear()
         restart(monkeypatch)
         run(cann, 3)
         assert len(cann.calls()) == min(number + 1, 2)
-    custom_operators.digest.cache_clear()
+    wanted.custom_operators.cache_clear()
 
 
 def test_disable_static_kernel_compile_cache(cann, monkeypatch):

@@ -11,14 +11,14 @@ from npugx_cache.store.upkeep.limits import Total, grown, looked, total
 
 
 def test_what_nobody_has_looked_at_is_unknown(store):
-    assert grown(store.folder, 10, 1) is None
+    assert grown(store.folder, 10) is None
     assert not (store.root / "v1/size").exists()
 
 
 def test_every_publish_counts_from_the_last_look_on(store):
     looked(store.folder, Total(1000, 5), None)
-    assert grown(store.folder, 10, 1) == Total(1010, 6)
-    assert grown(store.folder, 20, 1) == Total(1030, 7)
+    assert grown(store.folder, 10) == Total(1010, 6)
+    assert grown(store.folder, 20) == Total(1030, 7)
     looked(store.folder, Total(500, 2), total(store.folder))
     assert total(store.folder) == Total(500, 2)
 
@@ -26,7 +26,7 @@ def test_every_publish_counts_from_the_last_look_on(store):
 def test_what_is_published_during_a_look_is_not_lost(store):
     looked(store.folder, Total(1000, 5), None)
     before = total(store.folder)
-    grown(store.folder, 70, 1)
+    grown(store.folder, 70)
     looked(store.folder, Total(400, 2), before)
     assert total(store.folder) == Total(470, 3)
 
@@ -48,7 +48,7 @@ def test_a_link_in_its_place_is_not_written_through(store, tmp_path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"")
     (store.root / "v1/size").symlink_to(victim)
-    assert grown(store.folder, 10, 1) is None
+    assert grown(store.folder, 10) is None
     assert victim.read_bytes() == b""
 
 

@@ -103,7 +103,7 @@ def test_a_link_that_another_user_planted_in_the_state_folder_is_not_followed(
     connection.close()
     before = mine.read_bytes()
     monkeypatch.setenv("XDG_STATE_HOME", str(open_to_all))
-    folder = Derived("usage", str(store.root)).folder()
+    folder = Derived("usage", str(store.root), state_folder()).folder()
     subprocess.run(
         ["/bin/sh", "-c", 'umask 0; mkdir -p "$0"; ln -s "$1" "$0/cache.db"', folder, mine],
         user=NOBODY,
