@@ -109,7 +109,7 @@ def parse(category: str, text: str) -> Row:
 
 
 def _of_this_torch(texts: list[str]) -> str | None:
-    """The text of an option, such as the reason of a refusal, if it is about the installed torch."""
+    """The text of an option, such as the reason of a refusal, if it concerns this torch."""
     for text in texts:
         later = re.fullmatch(r"since (\d+)\.(\d+) ?(.*)", text)
         if later is None:
