@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.frame import Frame
     from npugx_cache.entry.size_history import Known
     from npugx_cache.trace.conditions.source_facts import Owners
-    from npugx_cache.trace.dynamo import Capture
+    from npugx_cache.trace.dynamo import DynamoTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,53 +96,52 @@ def trace(
     the user code behind decompositions and passes. Call it under `torch.no_grad()`.
     """
     before = frozenset(function.__globals__)
-    capture = partial(dynamo.capture, function, args, kwargs, dynamic=dynamic, known=known)
+    run = partial(dynamo.run, function, args, kwargs, dynamic=dynamic, known=known)
     depends_on = partial(
         conditions_of, function=function, scope=scope, state=state, names_before=before
     )
-    captured = capture()
-    if isinstance(captured, dynamo.NotCaptured):
-        conditions = depends_on(captured.met) if captured.lasting else None
-        return Untraceable(reason=captured.reason, lasting=captured.lasting, conditions=conditions)
+    found = run()
+    if isinstance(found, dynamo.NotTraced):
+        conditions = depends_on(found.met) if found.lasting else None
+        return Untraceable(reason=found.reason, lasting=found.lasting, conditions=conditions)
     roots = Roots(function.__globals__, before)
     lower = partial(_lowered, decompositions=decompositions)
     try:
-        graph = lower(captured.output)
-        if (key := to_flip(captured.walks)) is not None:
-            again = capture(flipped=key)
-            captured, graph = compare.either(key, captured, graph, again, lower)
+        graph = lower(found)
+        if (key := to_flip(found.walks)) is not None:
+            found, graph = compare.either(key, found, graph, run(flipped=key), lower)
             roots = Roots(function.__globals__, before)
-        traced = _portable(captured, graph, function, scope, roots, state, optimise, shaping)
-        local = partial(_local_only, captured, function, scope, roots, depends_on)
-        return replace(traced, sizes=captured.sizes, local_only=local)
+        traced = _portable(found, graph, function, scope, roots, state, optimise, shaping)
+        local = partial(_local_only, found, function, scope, roots, depends_on)
+        return replace(traced, sizes=found.sizes, local_only=local)
     except NotCompiled as error:  # says something about this machine
-        return local_only(captured, function, scope, roots, str(error))
+        return local_only(found, function, scope, roots, str(error))
     except NotPortable as error:
-        return _local_only(captured, function, scope, roots, depends_on, str(error))
+        return _local_only(found, function, scope, roots, depends_on, str(error))
     except refuse.NotHere as error:
         return Untraceable(reason=str(error))
     except refuse.NotEager as error:
-        met = tracing.met_by(captured.output)
+        met = tracing.met_by(found.output)
         return Untraceable(reason=str(error), conditions=depends_on(met))
     except tracing.ConstraintViolationError as error:
         reason = refuse.of_violation(error)
-        return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(captured.output)))
+        return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(found.output)))
 
 
 def _local_only(
-    capture: Capture,
+    trace: DynamoTrace,
     function: types.FunctionType,
     scope: Scope,
     roots: Roots,
     depends_on: Callable[[tracing.Met | None], Conditions | None],
     reason: str,
 ) -> LocalOnly | Untraceable:
-    outcome = local_only(capture, function, scope, roots, reason)
-    return replace(outcome, conditions=depends_on(tracing.met_by(capture.output)))
+    outcome = local_only(trace, function, scope, roots, reason)
+    return replace(outcome, conditions=depends_on(tracing.met_by(trace.output)))
 
 
 def _portable(
-    capture: Capture,
+    trace: DynamoTrace,
     graph: torch.fx.GraphModule | None,
     function: types.FunctionType,
     scope: Scope,
@@ -151,83 +150,77 @@ def _portable(
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
     shaping: tuple[types.CodeType, ...],
 ) -> Traced:
-    output = capture.output
-    captured = output.graph_capture_output
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
-    builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
+    builder = TreeBuilder(scope, lambda name: roots.of(name, trace.imports))
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
-    code = [*captured.traced_code, *written_by_users(run)]
+    code = [*trace.code, *written_by_users(run)]
     owners = owners_of(code)
-    refuse_names(captured.traced_code, owners)
-    _add_conditions(builder, output, function, owners)
-    add_orders(builder, capture.walks, owners)
-    origins = list(origins_of(output, builder))
-    tree = builder.build(state, _threads(captured.traced_code, graph))
+    refuse_names(trace.code, owners)
+    _add_conditions(builder, trace, function, owners)
+    add_orders(builder, trace.walks, owners)
+    origins = list(origins_of(trace.placeholders, builder))
+    tree = builder.build(state, _threads(trace.code, graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
-    backend_id = output.backend_input.backend_id if output.backend_input else None
-    if capture.asked.moved_dicts:
-        refuse_positions(captured.bytecode)
-    frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
+    if trace.asked.moved_dicts:
+        refuse_positions(trace.bytecode)
+    frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     untraced = [*written_by_users(run), *shaping]
-    tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
-    facts = (*facts_of(code, function.__code__, owners), *_asked(capture, builder))
+    tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
+    facts = (*facts_of(code, function.__code__, owners), *_asked(trace, builder))
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,
         passes=passes,
         inputs=tuple(described(origins, Wording(conditions))),
-        static=tracing.static_inputs(output),
+        static=trace.static,
         conditions=conditions,
         frame=frame,
-        local_only=lambda reason: local_only(capture, function, scope, roots, reason),
+        local_only=lambda reason: local_only(trace, function, scope, roots, reason),
     )
 
 
-def _asked(capture: Capture, builder: TreeBuilder) -> tuple[Check, ...]:
+def _asked(trace: DynamoTrace, builder: TreeBuilder) -> tuple[Check, ...]:
     """Facts about what the traced code asked of classes, objects and tensors."""
-    looked_up = attribute_lookups(builder, capture.output.graph_capture_output.traced_code)
+    looked_up = attribute_lookups(builder, trace.code)
     return (
-        *source_facts.lookup_facts([*looked_up, *capture.asked.attributes]),
+        *source_facts.lookup_facts([*looked_up, *trace.asked.attributes]),
         *source_facts.class_facts_of(
-            capture.asked.subclasses, builder.enums(), capture.asked.classes
+            trace.asked.subclasses, builder.enums(), trace.asked.classes
         ),
-        *source_facts.tensor_method_facts(tracing.tensor_methods(capture.output)),
+        *source_facts.tensor_method_facts(trace.methods),
     )
 
 
 def _add_conditions(
     builder: TreeBuilder,
-    output: tracing.CaptureOutput,
+    trace: DynamoTrace,
     function: types.FunctionType,
     owners: Owners,
 ) -> None:
     """Add torch's guards, and conditions on what torch has no guards for."""
-    captured = output.graph_capture_output
-    conditions, variables = tracing.shape_conditions(output)
-    _, guards = tracing.guards_of(output, function.__code__)
-    sizes = captured.output_graph.input_source_to_sizes_strides
-    add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
+    conditions, variables = tracing.shape_conditions(trace.output)
+    _, *guards = tracing.guards_of(trace.output, function.__code__)
+    add_guards(builder, *guards)
     add_shape_conditions(builder, conditions, variables)
-    add_environment(builder, captured.traced_code)
-    called = output.backend_input.graph_module if output.backend_input else None
-    add_answers(builder, captured.traced_code, lstm.questions(called))
-    add_hidden_names(builder, captured.traced_code, owners)
+    add_environment(builder, trace.code)
+    add_answers(builder, trace.code, lstm.questions(trace.graph))
+    add_hidden_names(builder, trace.code, owners)
 
 
 def _lowered(
-    output: tracing.CaptureOutput, decompositions: dict[Any, Any] | None
+    trace: DynamoTrace, decompositions: dict[Any, Any] | None
 ) -> torch.fx.GraphModule | None:
-    if output.backend_input is None:
+    if trace.graph is None:
         return None
     try:
-        graph = tracing.lowered(output, decompositions)
+        graph = tracing.lowered(trace.output, decompositions)
     except tracing.NotKept as error:
         change = "do this outside the cached function"
         where = location.of_text(error.stack)
         raise refuse.NotEager(location.reason(error.what, where, change)) from None
-    called = tracing.custom_operators(output)
+    called = tracing.custom_operators(trace.graph)
     if inlined := called.keys() - tracing.operators_in(graph).keys():
         what = f"the Python body of operator {min(inlined)} was traced through"
         change = "register its kernel for CompositeExplicitAutograd or for a device"
@@ -239,7 +232,7 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise refuse.NotEager(location.reason(what, location.of_text(stack), change))
-    if call := lstm.otherwise(output.backend_input.graph_module):
+    if call := lstm.otherwise(trace.graph):
         what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
         raise refuse.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
     return graph

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from npugx_cache.private.schemas import gives_new_memory, is_pure
 from npugx_cache.trace import tracing
-from npugx_cache.trace.dynamo import Capture, NotCaptured
+from npugx_cache.trace.dynamo import DynamoTrace, NotTraced
 
 if TYPE_CHECKING:
     import types
@@ -34,22 +34,22 @@ _WITHOUT_EFFECT = frozenset({"RESUME", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL
 
 def either(
     key: str,
-    one: Capture,
+    one: DynamoTrace,
     graph: torch.fx.GraphModule | None,
-    other: Capture | NotCaptured,
-    lower: Callable[[tracing.CaptureOutput], torch.fx.GraphModule | None],
-) -> tuple[Capture, torch.fx.GraphModule | None]:
+    other: DynamoTrace | NotTraced,
+    lower: Callable[[DynamoTrace], torch.fx.GraphModule | None],
+) -> tuple[DynamoTrace, torch.fx.GraphModule | None]:
     """One of two traces, with its lowered graph; `other` walks the set of that key the other way.
 
     If they are the same, the order of the set is no condition, and the one that walks it sorted is
     taken: equal calls make equal entries. `graph` is that of `one`, `lower` gives that of `other`.
     """
-    if isinstance(other, NotCaptured) or one.walks.called or other.walks.called:
+    if isinstance(other, NotTraced) or one.walks.called or other.walks.called:
         return one, graph
     try:
-        flipped = lower(other.output)
+        flipped = lower(other)
         same = _conditions(one) == _conditions(other)
-        same = same and _whole(one.output, graph) == _whole(other.output, flipped)
+        same = same and _whole(one, graph) == _whole(other, flipped)
     except Exception:  # noqa: BLE001 - what can't be compared is not the same
         same = False
     if not same:
@@ -61,24 +61,21 @@ def either(
     return replace(other, sizes=one.sizes), flipped
 
 
-def _conditions(capture: Capture) -> tuple[Any, ...]:
-    output = capture.output
-    captured = output.graph_capture_output
+def _conditions(trace: DynamoTrace) -> tuple[Any, ...]:
     return (
-        capture.walks.noted.keys(),
-        tracing.raw_conditions(output),
-        {id(code) for code in captured.traced_code},
-        captured.import_sources,
-        tracing.tensor_methods(output),
-        capture.asked,
+        trace.walks.noted.keys(),
+        tracing.raw_conditions(trace.output),
+        {id(code) for code in trace.code},
+        trace.imports,
+        trace.methods,
+        trace.asked,
     )
 
 
-def _whole(output: tracing.CaptureOutput, graph: torch.fx.GraphModule | None) -> tuple[Any, ...]:
-    code = output.graph_capture_output.bytecode
+def _whole(trace: DynamoTrace, graph: torch.fx.GraphModule | None) -> tuple[Any, ...]:
     if graph is None:
-        return None, _plain_frame(code)
-    arguments, frame = _frame(code, sum(n.op == "placeholder" for n in graph.graph.nodes))
+        return None, _plain_frame(trace.bytecode)
+    arguments, frame = _frame(trace.bytecode, sum(n.op == "placeholder" for n in graph.graph.nodes))
     return _canonical(graph, arguments), frame
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.frame import Frame
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
-    from npugx_cache.trace.dynamo import Capture
+    from npugx_cache.trace.dynamo import DynamoTrace
     from npugx_cache.trace.observe.device_values import DeviceUses
 
 _INDEXED = re.compile(r"[a-z][a-z0-9_]*:\d+")
@@ -41,7 +41,7 @@ _METHODS = frozenset({"to", "cuda", "npu", "xpu", "pin_memory"})
 
 
 def accelerator_of(
-    capture: Capture,
+    trace: DynamoTrace,
     graph: fx.GraphModule | None,
     builder: TreeBuilder,
     tree: Conditions,
@@ -54,7 +54,7 @@ def accelerator_of(
     None for a trace that touches no accelerator. `shaping` is user code that ran during the trace
     and was not traced by Dynamo.
     """
-    uses, handed = capture.devices, capture.output.backend_input
+    uses = trace.devices
     touched = {*_devices_of(graph), *_devices_in(tree, frame)} if uses.kind else set()
     touched = {name for name in touched if name.partition(":")[0] == uses.kind}
     index = runtime.current_index(uses.kind) if touched or uses.met else None
@@ -65,7 +65,7 @@ def accelerator_of(
     reasons += [
         *_unguarded(uses, builder),
         *_in_conditions(tree, uses.kind),
-        *_in_graph(handed.graph_module if handed else None),
+        *_in_graph(trace.graph),
         *_in_streams(graph),
         *(
             f"{code.co_qualname} may name the index of a device"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.code_watch import Row
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.trace.conditions.builder import Roots
-    from npugx_cache.trace.dynamo import Capture
+    from npugx_cache.trace.dynamo import DynamoTrace
     from npugx_cache.trace.observe.objects import Asked
 
 
@@ -64,43 +64,40 @@ class Untraceable:
 
 
 def local_only(
-    capture: Capture,
+    trace: DynamoTrace,
     function: types.FunctionType,
     scope: Scope,
     roots: Roots,
     reason: str,
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
-    if capture.walks.may_differ_here() or capture.asked.ordered_dicts:
+    if trace.walks.may_differ_here() or trace.asked.ordered_dicts:
         return Untraceable(reason=reason)  # torch's guards don't look at the order
     try:
-        manager, _ = tracing.guards_of(capture.output, function.__code__)
-        unchanged = _watched(capture, function)
+        check = tracing.guards_of(trace.output, function.__code__).check
+        unchanged = _watched(trace, function)
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
     except NotPortable as error:
         return Untraceable(reason=f"{reason}; and {error}")
-    check = manager.guard_manager.check
     if not check(scope.frame_locals):
         return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
     return LocalOnly(
         reason=reason,
         guards=lambda frame_locals: bool(check(frame_locals)),
         unchanged=unchanged,
-        run=_runnable(capture, function, roots),
+        run=_runnable(trace, function, roots),
     )
 
 
-def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> Callable[..., Any]:
-    output = capture.output
+def _runnable(trace: DynamoTrace, function: types.FunctionType, roots: Roots) -> Callable[..., Any]:
     frame_globals = function.__globals__
     for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
         frame_globals.setdefault(name, value)
-    if output.backend_input is not None:
-        graph = left_as_found(output.backend_input.graph_module)
-        frame_globals[output.backend_input.backend_id] = graph
+    if trace.graph is not None and trace.graph_name is not None:
+        frame_globals[trace.graph_name] = left_as_found(trace.graph)
     run = types.FunctionType(
-        output.graph_capture_output.bytecode,
+        trace.bytecode,
         frame_globals,
         function.__name__,
         function.__defaults__,
@@ -110,12 +107,11 @@ def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> C
     return run
 
 
-def _watched(capture: Capture, function: types.FunctionType) -> Callable[[], bool]:
+def _watched(trace: DynamoTrace, function: types.FunctionType) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
-    code = capture.output.graph_capture_output.traced_code
-    facts = facts_of(code, function.__code__, owners_of(code))
+    facts = facts_of(trace.code, function.__code__, owners_of(trace.code))
     functions = Watch((KINDS[fact.kind].watch, fact.arg) for fact in facts)
-    names = SealedNames(_rows(capture.asked))
+    names = SealedNames(_rows(trace.asked))
     return lambda: functions.unchanged() and names.unchanged()
 
 

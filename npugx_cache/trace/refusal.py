@@ -49,7 +49,7 @@ def conditions_of(
         kind, source, _ = tracing.guard_row(guard)
         if kind not in _ABOUT_TENSORS and not _is_of_a_walked_table(source):
             with contextlib.suppress(NotPortable, NotEager):
-                add_guards(builder, [guard], {}, ())
+                add_guards(builder, [guard])
     with contextlib.suppress(NotPortable):
         add_environment(builder, met.codes)
         add_answers(builder, met.codes, ())

@@ -26,7 +26,7 @@ from npugx_cache.private.runtime import operator_name
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
     "CODE_RUN",
@@ -128,12 +128,11 @@ def tensor_methods(output: CaptureOutput) -> set[str]:
     return {str(node.target) for node in nodes if node.op == "call_method"}
 
 
-def custom_operators(output: CaptureOutput) -> dict[str, str | None]:
+def custom_operators(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
     """Operators in Dynamo's graph that are not torch's own, and the stack of a call of each."""
-    assert output.backend_input is not None
     return {
         name: stack
-        for name, stack in operators_in(output.backend_input.graph_module).items()
+        for name, stack in operators_in(graph_module).items()
         if name.partition("::")[0] not in TORCHS_NAMESPACES
     }
 
@@ -176,8 +175,22 @@ class _Collected(dynamo_guards.CheckFunctionManager):
         return b""
 
 
-def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]]:
-    """Build torch's guards for a capture; AssertionError if they refuse the very frame traced.
+class Guards(NamedTuple):
+    """Torch's guards of one trace.
+
+    `check` takes the locals of a frame and runs the guards. `sizes` maps the source of a tensor to
+    its size and stride, which may be symbolic; `key_ordered` are the sources of dicts whose order
+    of keys the trace relied on.
+    """
+
+    check: Callable[[Mapping[str, Any]], bool]
+    rows: list[Guard]
+    sizes: Any
+    key_ordered: Any
+
+
+def guards_of(output: CaptureOutput, code: Any) -> Guards:
+    """Build torch's guards for a trace; AssertionError if they refuse the very frame traced.
 
     Must run after lowering, which may add guards on symbolic sizes. Under a default device torch's
     guards can't be checked outside of its own frame evaluation; ours are, by the caller.
@@ -186,7 +199,8 @@ def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]
     graph.skip_guards_check = bool(torch._C._len_torch_function_stack())
     with get_metrics_context(), dynamo_timed("npugx_cache.conditions"), torch.no_grad():
         manager = _Collected(code, graph, save_guards=True)
-    return manager, manager.ordered
+    check, sizes = manager.guard_manager.check, graph.input_source_to_sizes_strides
+    return Guards(check, manager.ordered, sizes, graph.guard_on_key_order)
 
 
 class GuardRow(NamedTuple):

@@ -40,13 +40,14 @@ STATE_KINDS = frozenset(
 """Guards on global torch state: all of it is compared at every check, whether guarded or not."""
 
 
-def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered: Any) -> None:
-    """Add torch's guards; raises `NotPortable` at the first that has no portable form.
+def add_guards(
+    builder: TreeBuilder, rows: list[Any], sizes: Any = (), key_ordered: Any = ()
+) -> None:
+    """Add torch's guards, which are as in `tracing.Guards`.
 
-    `sizes` maps the source of a tensor to its possibly symbolic size and stride; `key_ordered` are
-    the sources of dicts whose order of keys the trace relied on.
+    Raises `NotPortable` at the first that has no portable form.
     """
-    for guard in guards:
+    for guard in rows:
         kind, source, parameters = tracing.guard_row(guard)
         try:
             # On the stack of modes is a default device, which is state, or the call is refused.
