@@ -17,7 +17,6 @@ import torch
 
 from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY, NotCompiled
-from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import sealed
@@ -26,28 +25,28 @@ from npugx_cache.trace import compare, dynamo, refuse, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
+from npugx_cache.trace.conditions.observed import add_observed, order_to_flip
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, written_by_users
 from npugx_cache.trace.conditions.surroundings import (
-    add_answers,
-    add_environment,
-    add_hidden_names,
-    add_orders,
-    attribute_lookups,
+    answers_to,
+    builtins_used,
+    environment_of,
+    lookups_of,
     refuse_names,
-    to_flip,
 )
 from npugx_cache.trace.device import accelerator_of, placed
 from npugx_cache.trace.observe import lstm
+from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.process_local import LocalOnly, Untraceable, local_only
 from npugx_cache.trace.refusal import conditions_of
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.engines import PassReport
-    from npugx_cache.conditions import Check, Conditions
+    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.frame import Frame
     from npugx_cache.entry.size_history import Known
@@ -108,8 +107,9 @@ def trace(
     lower = partial(_lowered, decompositions=decompositions)
     try:
         graph = lower(found)
-        if (key := to_flip(found.walks)) is not None:
-            found, graph = compare.either(key, found, graph, run(flipped=key), lower)
+        if (walk := order_to_flip(found.observed)) is not None:
+            again = run(flipped=walk.argument.key)
+            found, graph = compare.either(walk, found, graph, again, lower)
             roots = Roots(function.__globals__, before)
         traced = _portable(found, graph, function, scope, roots, state, optimise, shaping)
         local = partial(_local_only, found, function, scope, roots, depends_on)
@@ -157,18 +157,18 @@ def _portable(
     code = [*trace.code, *written_by_users(run)]
     owners = owners_of(code)
     refuse_names(trace.code, owners)
-    _add_conditions(builder, trace, function, owners)
-    add_orders(builder, trace.walks, owners)
+    _add_guards(builder, trace, function)
     origins = list(origins_of(trace.placeholders, builder))
+    facts = add_observed(builder, _told(builder, trace, owners), owners)
     tree = builder.build(state, _threads(trace.code, graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
-    if trace.asked.moved_dicts:
+    if Observation(Question.KEY_ORDER, None, True) in trace.observed:
         refuse_positions(trace.bytecode)
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
-    facts = (*facts_of(code, function.__code__, owners), *_asked(trace, builder))
+    facts = (*facts_of(code, function.__code__, owners), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,
@@ -181,32 +181,21 @@ def _portable(
     )
 
 
-def _asked(trace: DynamoTrace, builder: TreeBuilder) -> tuple[Check, ...]:
-    """Facts about what the traced code asked of classes, objects and tensors."""
-    looked_up = attribute_lookups(builder, trace.code)
-    return (
-        *source_facts.lookup_facts([*looked_up, *trace.asked.attributes]),
-        *source_facts.class_facts_of(
-            trace.asked.subclasses, builder.enums(), trace.asked.classes
-        ),
-        *source_facts.tensor_method_facts(trace.methods),
-    )
-
-
-def _add_conditions(
-    builder: TreeBuilder,
-    trace: DynamoTrace,
-    function: types.FunctionType,
-    owners: Owners,
-) -> None:
-    """Add torch's guards, and conditions on what torch has no guards for."""
+def _add_guards(builder: TreeBuilder, trace: DynamoTrace, function: types.FunctionType) -> None:
     conditions, variables = tracing.shape_conditions(trace.output)
     _, *guards = tracing.guards_of(trace.output, function.__code__)
     add_guards(builder, *guards)
     add_shape_conditions(builder, conditions, variables)
-    add_environment(builder, trace.code)
-    add_answers(builder, trace.code, lstm.questions(trace.graph))
-    add_hidden_names(builder, trace.code, owners)
+
+
+def _told(builder: TreeBuilder, trace: DynamoTrace, owners: Owners) -> Iterator[Observation]:
+    """All that Dynamo read without a guard: seen by the hooks, or told by the code and the tree."""
+    yield from environment_of(trace.code)
+    yield from answers_to(builder, trace.code, lstm.questions(trace.graph))
+    yield from builtins_used(trace.code, owners)
+    yield from trace.observed
+    yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
+    yield from lookups_of(builder, trace.code)  # of the whole tree, so this comes last
 
 
 def _lowered(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable
 
+    from npugx_cache.trace.observe.observation import Observation
+
 
 _COUNTED = re.compile(r"(_c)\d+$|(__compiled_fn_)\w+")
 _READS = frozenset(
@@ -33,18 +35,18 @@ _WITHOUT_EFFECT = frozenset({"RESUME", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL
 
 
 def either(
-    key: str,
+    walk: Observation,
     one: DynamoTrace,
     graph: torch.fx.GraphModule | None,
     other: DynamoTrace | NotTraced,
     lower: Callable[[DynamoTrace], torch.fx.GraphModule | None],
 ) -> tuple[DynamoTrace, torch.fx.GraphModule | None]:
-    """One of two traces, with its lowered graph; `other` walks the set of that key the other way.
+    """One of two traces, with its lowered graph; `other` walks the set of `walk` the other way.
 
     If they are the same, the order of the set is no condition, and the one that walks it sorted is
     taken: equal calls make equal entries. `graph` is that of `one`, `lower` gives that of `other`.
     """
-    if isinstance(other, NotTraced) or one.walks.called or other.walks.called:
+    if isinstance(other, NotTraced):
         return one, graph
     try:
         flipped = lower(other)
@@ -54,21 +56,19 @@ def either(
         same = False
     if not same:
         return one, graph
-    one.walks.indifferent = other.walks.indifferent = key
-    order = one.walks.noted[key].order
-    if order == sorted(order, key=repr):
-        return one, graph
-    return replace(other, sizes=one.sizes), flipped
+    order = walk.argument.order
+    if order != sorted(order, key=repr):
+        one, graph = replace(other, sizes=one.sizes), flipped
+    return replace(one, observed=tuple(o for o in one.observed if o != walk)), graph
 
 
 def _conditions(trace: DynamoTrace) -> tuple[Any, ...]:
     return (
-        trace.walks.noted.keys(),
+        set(trace.observed),
         tracing.raw_conditions(trace.output),
         {id(code) for code in trace.code},
         trace.imports,
         trace.methods,
-        trace.asked,
     )
 
 

@@ -18,12 +18,13 @@ from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.observe import (
     device_values,
     hook_table,
-    objects,
+    observation,
     opaque,
-    set_walks,
     size_memory,
     unkept_calls,
 )
+from npugx_cache.trace.observe.observation import Question, refusal
+from npugx_cache.trace.observe.set_history import Sets
 from npugx_cache.trace.streams import lost_order
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.entry.size_history import Known
-    from npugx_cache.trace.observe.set_history import Walks
+    from npugx_cache.trace.observe.observation import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +57,9 @@ class DynamoTrace:
     calls the graph by its name among the globals, `graph_name`. `code` is all the code that Dynamo
     went through, and `imports` the modules that it put into the globals, by the names it gave them.
     `placeholders` are the names of the inputs of the graph, and the sources of their values.
-    `static` and `methods` are as in `tracing.static_inputs` and `tracing.tensor_methods`. `sizes`
-    is what Dynamo knew of sizes before and after (`observe.size_memory`).
-
-    `asked` is what the traced code asked of classes and objects, and got a constant for; `devices`
-    what it made of devices.
+    `static` and `methods` are as in `tracing.static_inputs` and `tracing.tensor_methods`.
+    `observed` is what the hooks saw Dynamo read without a guard, and `sizes` what Dynamo knew of
+    sizes before and after (`observe.size_memory`).
     """
 
     graph: fx.GraphModule | None
@@ -71,9 +70,7 @@ class DynamoTrace:
     placeholders: list[tuple[str, tracing.Source | None]]
     static: tuple[int, ...]
     methods: set[str]
-    walks: Walks
-    asked: objects.Asked
-    devices: device_values.DeviceUses
+    observed: tuple[Observation, ...]
     sizes: tuple[list[Any], list[Any]]
     output: tracing.CaptureOutput
     """What Dynamo returned. Only the functions of `tracing` look into it, for what can be asked
@@ -89,7 +86,7 @@ def run(
     known: Known,
     flipped: str | None = None,
 ) -> DynamoTrace | NotTraced:
-    """Trace one call. `flipped`: as in `set_history.Walks`. Raises what is the user's to catch."""
+    """Trace one call. `flipped`: as in `set_history.Sets`. Raises what is the user's to catch."""
     with size_memory.of_our_traces(function):
         return _run(function, args, kwargs, dynamic, known, flipped)
 
@@ -105,30 +102,32 @@ def _run(
     if reason := hook_table.ON_DYNAMO.obstacle():
         return NotTraced(reason=reason)
     sizes = _begin_with(function, known) if dynamic is None else []
-    asked = objects.Asked()
+    recorder = observation.Recorder()
+    recorder.begin_with(Sets(flipped=flipped))
     try:
         with (
             hook_table.ON_DYNAMO.in_place(),
             _device_hooks() as unseen,
-            objects.guarded(asked),
-            set_walks.noted_walks(flipped) as walks,
-            device_values.noted(unseen) as devices,
+            observation.recording(recorder),
         ):
+            device_values.begin(recorder, unseen)
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         let_through(error)
-        if reason := _unwatched(asked):
+        observed = recorder.observed()
+        if reason := refusal(observed, Question.UNWATCHED):
             return NotTraced(reason=reason)
-        lost = _refused(asked) if unkept_calls.ended(error) else None
+        lost = refusal(observed, Question.UNCHECKABLE) if unkept_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
         return NotTraced(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)
     handed, captured = output.backend_input, output.graph_capture_output
     graph = handed.graph_module if handed is not None else None
     if graph is not None:
         vendor_scopes.replace(graph, operators.scope_operator)
-    if reason := _unwatched(asked):  # says something about this process
+    observed = recorder.observed()
+    if reason := refusal(observed, Question.UNWATCHED):  # says something about this process
         return NotTraced(reason=reason)
-    if reason := _refused(asked) or _opaque(graph):
+    if reason := refusal(observed, Question.UNCHECKABLE) or _opaque(graph):
         return NotTraced(reason=reason, met=tracing.met_by(output))
     return DynamoTrace(
         graph=graph,
@@ -139,9 +138,7 @@ def _run(
         placeholders=tracing.graph_inputs(output),
         static=tracing.static_inputs(output),
         methods=tracing.tensor_methods(output),
-        walks=walks,
-        asked=asked,
-        devices=devices,
+        observed=observed,
         sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
         output=output,
     )
@@ -163,20 +160,6 @@ def _device_hooks() -> Iterator[str | None]:
         return
     with hook_table.ON_DEVICES.in_place():
         yield hook_table.ON_DEVICES.missing()
-
-
-def _unwatched(asked: objects.Asked) -> str | None:
-    for reason, frames in asked.unwatched:
-        place = location.of_frames(frames)
-        return location.reason(reason, place, "use a torch that this release was made for")
-    return None
-
-
-def _refused(asked: objects.Asked) -> str | None:
-    for fault, frames in asked.unguardable:
-        place = location.of_frames(frames)
-        return location.reason(fault, place, "do this outside the cached function")
-    return None
 
 
 def _opaque(graph: fx.GraphModule | None) -> str | None:

@@ -11,22 +11,21 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.code_watch import SealedNames, Watch, looked_up, special_names
+from npugx_cache.conditions.code_watch import SealedNames, Watch
 from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace.conditions.observed import may_differ_here, rows_here
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
 from npugx_cache.trace.streams import left_as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from npugx_cache.conditions import Conditions
-    from npugx_cache.conditions.code_watch import Row
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.trace.conditions.builder import Roots
     from npugx_cache.trace.dynamo import DynamoTrace
-    from npugx_cache.trace.observe.objects import Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +70,8 @@ def local_only(
     reason: str,
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
-    if trace.walks.may_differ_here() or trace.asked.ordered_dicts:
-        return Untraceable(reason=reason)  # torch's guards don't look at the order
+    if may_differ_here(trace.observed):
+        return Untraceable(reason=reason)
     try:
         check = tracing.guards_of(trace.output, function.__code__).check
         unchanged = _watched(trace, function)
@@ -111,13 +110,5 @@ def _watched(trace: DynamoTrace, function: types.FunctionType) -> Callable[[], b
     """Whether classes and functions are what they were; raises `NotPortable`."""
     facts = facts_of(trace.code, function.__code__, owners_of(trace.code))
     functions = Watch((KINDS[fact.kind].watch, fact.arg) for fact in facts)
-    names = SealedNames(_rows(trace.asked))
+    names = SealedNames(rows_here(trace.observed))
     return lambda: functions.unchanged() and names.unchanged()
-
-
-def _rows(asked: Asked) -> Iterator[Row]:
-    for cls, name in asked.attributes:
-        yield from looked_up(cls, name)
-    for cls in asked.classes:
-        for base in cls.__mro__:
-            yield from special_names(base)

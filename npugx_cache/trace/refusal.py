@@ -16,8 +16,9 @@ from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards
+from npugx_cache.trace.conditions.observed import add_observed
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
-from npugx_cache.trace.conditions.surroundings import add_answers, add_environment
+from npugx_cache.trace.conditions.surroundings import answers_to, environment_of
 from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def conditions_of(
             with contextlib.suppress(NotPortable, NotEager):
                 add_guards(builder, [guard])
     with contextlib.suppress(NotPortable):
-        add_environment(builder, met.codes)
-        add_answers(builder, met.codes, ())
+        add_observed(builder, environment_of(met.codes), {})
+        add_observed(builder, answers_to(builder, met.codes, ()), {})
     tree = builder.build(state, None)
     if Checker(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at

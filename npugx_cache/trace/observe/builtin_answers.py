@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import exc, variables
 from torch._dynamo.variables import VariableTracker, user_defined
 
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+class _Raised(list[Any]):
+    """The exceptions that Dynamo raised in the place of builtins."""
 
 
 def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
@@ -25,9 +31,9 @@ def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
         try:
             raising(exc_type, tx, **arguments)
         except exc.ObservedException:
-            asked = objects.asked()
-            if asked is not None:
-                asked.raised.append(_raised(tx.exn_vt_stack))
+            recorder = observation.current()
+            if recorder is not None:
+                recorder.state(_Raised).append(_raised(tx.exn_vt_stack))
             raise
 
     return raise_and_note
@@ -39,14 +45,14 @@ def _raised(exceptions: Any) -> Any:
     return exceptions.get_current_exception()
 
 
-def _is_of_a_builtin(asked: objects.Asked, variable: Any) -> bool:
-    return any(each is variable for each in asked.raised)
+def _is_of_a_builtin(recorder: Recorder, variable: Any) -> bool:
+    return any(each is variable for each in recorder.state(_Raised))
 
 
-def note_arguments(asked: objects.Asked, variable: Any, *given: Any) -> None:
+def note_arguments(recorder: Recorder, variable: Any, *given: Any) -> None:
     name = given[-1]
-    if name not in _LINKS and _is_of_a_builtin(asked, variable):
-        asked.refuse("what an exception of a builtin says is not traced")
+    if name not in _LINKS and _is_of_a_builtin(recorder, variable):
+        recorder.refuse("what an exception of a builtin says is not traced")
 
 
 _LINKS = frozenset(
@@ -58,11 +64,11 @@ _EXCEPTION: Any = vars(variables)["ExceptionVariable"]  # of a module that torch
 _TEXT_OF_ARGUMENTS: Any = BaseException.__str__
 
 
-def note_own_text(asked: objects.Asked, value: Any, tx: Any) -> None:
-    note_text(asked, None, tx, value)
+def note_own_text(recorder: Recorder, value: Any, tx: Any) -> None:
+    note_text(recorder, None, tx, value)
 
 
-def note_text(asked: objects.Asked, function: Any, tx: Any, value: Any) -> None:
+def note_text(recorder: Recorder, function: Any, tx: Any, value: Any) -> None:
     del function, tx
     value = value.realize()
     kinds = (_EXCEPTION, user_defined.UserDefinedExceptionObjectVariable)
@@ -70,16 +76,16 @@ def note_text(asked: objects.Asked, function: Any, tx: Any, value: Any) -> None:
         return
     kind: Any = value.python_type()
     if kind.__str__ is not _TEXT_OF_ARGUMENTS:
-        asked.refuse(f"the text of a {kind.__name__} is not traced")
-    elif _is_of_a_builtin(asked, value):
-        asked.refuse("the text of an exception of a builtin is not traced")
+        recorder.refuse(f"the text of a {kind.__name__} is not traced")
+    elif _is_of_a_builtin(recorder, value):
+        recorder.refuse("the text of an exception of a builtin is not traced")
 
 
 def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def answering(self: Any, tx: Any, *args: Any) -> Any:
         answer = method(self, tx, *args)
-        if objects.asked() is None:
+        if observation.current() is None:
             return answer
         is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
         asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"

@@ -13,32 +13,22 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import AttrSource
 
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation, torch_guards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-def _install_hasattr(source: Any, name: str) -> None:
-    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
-        kind = functools.partial(GuardBuilder.HASATTR, attr=name)
-        install_guard(source.make_guard(kind))
-    else:
-        install_guard(AttrSource(source, name).make_guard(GuardBuilder.HASATTR))
+    from npugx_cache.trace.observe.observation import Recorder
 
 
-def guard_hasattr(asked: objects.Asked, variable: Any, tx: Any, name: str) -> None:
-    del asked, tx
-    if variable.source:
-        _install_hasattr(variable.source, name)
+def guard_hasattr(recorder: Recorder, variable: Any, tx: Any, name: str) -> None:
+    del recorder, tx
+    torch_guards.guard_attribute(variable, name)
 
 
 def _object(variable: Any) -> Any:
@@ -52,8 +42,9 @@ def guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, tx, name)
         except exc.ObservedAttributeError:
-            if objects.asked() is not None and self.source and not hasattr(_object(self), name):
-                _install_hasattr(self.source, name)
+            ours = observation.current() is not None and self.source
+            if ours and not hasattr(_object(self), name):
+                torch_guards.guard_attribute(self, name)
             raise
 
     return guarding
@@ -62,29 +53,29 @@ def guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
 _SLOTS = frozenset({"func", "args", "keywords"})
 
 
-def refuse_attribute(asked: objects.Asked, variable: Any, tx: Any, name: str) -> None:
+def refuse_attribute(recorder: Recorder, variable: Any, tx: Any, name: str) -> None:
     del tx
     if variable.source and name not in _SLOTS:
-        asked.refuse(f"the attribute {name} of a functools.partial is not traced")
+        recorder.refuse(f"the attribute {name} of a functools.partial is not traced")
 
 
-def refuse_wrappers(asked: objects.Asked, variable: Any, *given: Any) -> None:
+def refuse_wrappers(recorder: Recorder, variable: Any, *given: Any) -> None:
     name = given[-1]
     if name != variable.attr_to_trace:
-        asked.refuse(f"the attribute {name} of what wraps a function is not traced")
+        recorder.refuse(f"the attribute {name} of what wraps a function is not traced")
 
 
-def refuse_derived(asked: objects.Asked, builds: Any, value: object) -> None:
+def refuse_derived(recorder: Recorder, builds: Any, value: object) -> None:
     del builds
     cls = type(value)
     if isinstance(value, functools.partial) and not is_covered_module(cls.__module__):
-        asked.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
+        recorder.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
 
 
 def unskipping(skipping: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Give what is read the guards that it would have had."""
 
     def source_for(source: Any) -> Any:
-        return skipping(source) if objects.asked() is None else source
+        return skipping(source) if observation.current() is None else source
 
     return source_for

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.variables import user_defined
 
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npugx_cache.trace.observe import objects
+    from npugx_cache.trace.observe.observation import Recorder
 
 
 def uncached(cached: Any) -> Any:
@@ -37,55 +38,57 @@ def _is_of_users(cls: type) -> bool:
     return any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
 
 
-def note_class(asked: objects.Asked, variable: Any, value: object, *_: Any, **__: Any) -> None:
+def note_class(recorder: Recorder, variable: Any, value: object, *_: Any, **__: Any) -> None:
     del variable
     cls = _class_of(value)
-    asked.classes.update(each for each in (cls, type(cls)) if _is_of_users(each))
+    for each in filter(_is_of_users, (cls, type(cls))):
+        recorder.note(Question.SPECIAL_NAMES, each)
 
 
-def note_name(asked: objects.Asked, variable: Any, tx: Any, name: object, *_: Any) -> None:
+def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *_: Any) -> None:
     del tx
     cls = _class_of(variable.value)
     if isinstance(name, str) and _is_of_users(cls):
-        asked.attributes.add((cls, name))
+        recorder.note(Question.NAME, cls, name)
         if name == "__reduce_ex__":
-            _refuse_to_copy(asked, cls)
+            _refuse_to_copy(recorder, cls)
 
 
-def note_member(asked: objects.Asked, variable: Any, name: str) -> None:
+def note_member(recorder: Recorder, variable: Any, name: str) -> None:
     """A name that Dynamo looks for in its own tables first."""
-    note_name(asked, variable, None, name)
+    note_name(recorder, variable, None, name)
 
 
-def _refuse_to_copy(asked: objects.Asked, cls: type) -> None:
+def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
     """What `copy.copy` takes from a class, but Dynamo's own version of it does not."""
     for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
         if any(name in vars(base) for base in _of_users(cls)):
-            asked.refuse(f"{cls.__qualname__} is copied without its {name}")
+            recorder.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
-def note_inherited(asked: objects.Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+def note_inherited(recorder: Recorder, variable: Any, tx: Any, name: str, *_: Any) -> None:
     """`super()` looks on behind a class: each that follows may get the name."""
     del tx
     cls = _class_of(getattr(variable.objvar, "value", None))
-    asked.attributes.update((base, name) for base in _of_users(cls))
+    for base in _of_users(cls):
+        recorder.note(Question.NAME, base, name)
 
 
 def note_stored(
-    asked: objects.Asked, effects: Any, item: Any, name: object, *_: Any, **__: Any
+    recorder: Recorder, effects: Any, item: Any, name: object, *_: Any, **__: Any
 ) -> None:
     """An attribute that the trace itself set is read from there, whatever its class has."""
     if isinstance(item, user_defined.UserDefinedVariable):
-        note_name(asked, item, effects, name)
+        note_name(recorder, item, effects, name)
 
 
-def refuse_to_make(asked: objects.Asked, variable: Any, *_: Any, **__: Any) -> None:
+def refuse_to_make(recorder: Recorder, variable: Any, *_: Any, **__: Any) -> None:
     """Of what Dynamo makes otherwise than Python, without a word."""
     cls = _class_of(variable.value)
     if any("__call__" in vars(each) for each in _of_users(type(cls))):
-        asked.refuse(f"the __call__ of the metaclass of {cls.__qualname__} is not traced")
+        recorder.refuse(f"the __call__ of the metaclass of {cls.__qualname__} is not traced")
     if issubclass(cls, BaseException) and any(map(_is_own_exception, _of_users(cls))):
-        asked.refuse(f"{cls.__qualname__} is traced as an exception without methods of its own")
+        recorder.refuse(f"{cls.__qualname__} is traced as an exception without methods of its own")
 
 
 def _is_own_exception(cls: type) -> bool:
@@ -98,12 +101,12 @@ def _is_own_exception(cls: type) -> bool:
 _NO_CODE = (lambda: None).__code__
 
 
-def note_frozen(asked: objects.Asked, variable: Any, *_: Any) -> None:
+def note_frozen(recorder: Recorder, variable: Any, *_: Any) -> None:
     """Of keys and elements: Dynamo compares all fields, whatever the class says."""
     cls = variable.python_type()
     made = all(map(_is_generated, (cls.__eq__, cls.__hash__)))
     if not made or not all(field.compare for field in dataclasses.fields(cls)):
-        asked.refuse(f"{cls.__qualname__} in a dict or a set is compared by all of its fields")
+        recorder.refuse(f"{cls.__qualname__} in a dict or a set is compared by all of its fields")
 
 
 def _is_generated(method: Any) -> bool:

@@ -173,7 +173,7 @@ _DICTS = [
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
-        objects.before(objects.note_ordered),
+        objects.noting(objects.note_ordered),
         "the order of an OrderedDict",
     ),
 ]
@@ -187,23 +187,23 @@ _KINDS_AND_EQUALITY = [
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_isinstance",
-        objects.before(objects.note_isinstance),
+        objects.noting(objects.note_isinstance),
         "isinstance",
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_issubclass",
-        objects.before(objects.note_issubclass),
+        objects.noting(objects.note_issubclass),
         "issubclass",
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_callable",
-        objects.before(objects.note_callable),
+        objects.noting(objects.note_callable),
         "callable",
     ),
     Hook(
         "variables.user_defined:UserDefinedObjectVariable.is_python_equal"
         " | variables.hashable:HashableTracker.__eq__",
-        objects.before(objects.note_equality),
+        objects.noting(objects.note_equality),
         "objects with an __eq__ of their own that are keys or elements",
         needed="UserDefinedObjectVariable",
     ),
@@ -220,7 +220,7 @@ _KINDS_AND_EQUALITY = [
     ),
     Hook(
         _attribute("variables.tensor:TensorVariable"),
-        objects.before(objects.note_tensor_attribute),
+        objects.noting(objects.note_tensor_attribute),
         "whether a tensor is a view of another",
     ),
     *_each(
@@ -228,7 +228,7 @@ _KINDS_AND_EQUALITY = [
             "variables.functions:invoke_and_store_as_constant",
             "variables.nn_module:invoke_and_store_as_constant",
         ),
-        objects.before(objects.note_folded),
+        objects.noting(objects.note_folded),
         "functions that are assumed to give a constant",
     ),
 ]

@@ -9,10 +9,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+class _Backwards(dict[int, tuple[Any, ...]]):
+    """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
 
 
 def _items(walked: Any) -> list[Any]:
@@ -47,27 +53,28 @@ def remembering_method(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remembered(walked: Any, name: str, made: Any) -> Any:
-    asked = objects.asked()
-    if asked is not None and name == "__reversed__" and _has_items(walked):
-        asked.walked_backwards[id(made)] = made, walked, _items(walked)
+    recorder = observation.current()
+    if recorder is not None and name == "__reversed__" and _has_items(walked):
+        recorder.state(_Backwards)[id(made)] = made, walked, _items(walked)
     return made
 
 
 def comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def comparing(self: Any, *rest: Any) -> Any:
-        asked = objects.asked()
-        begun = asked.walked_backwards.get(id(self)) if asked is not None else None
-        if asked is not None and begun is not None and _has_more(self):
+        recorder = observation.current()
+        begun = recorder.state(_Backwards).get(id(self)) if recorder is not None else None
+        if recorder is not None and begun is not None and _has_more(self):
             _, walked, before = begun
             if list(map(id, _items(walked))) != list(map(id, before)):
                 what = "a list or dict that changes while it is walked backwards"
-                asked.refuse(f"{what} is traced as if it did not")
+                recorder.refuse(f"{what} is traced as if it did not")
         return method(self, *rest)
 
     return comparing
 
 
-def refuse(asked: objects.Asked, *_: Any) -> None:
+def refuse(recorder: Recorder, *_: Any) -> None:
     """For a torch that takes its copy where no object of its own tells of it."""
-    asked.refuse("what a list or dict that is walked backwards becomes is not seen with this torch")
+    what = "what a list or dict that is walked backwards becomes"
+    recorder.refuse(f"{what} is not seen with this torch")

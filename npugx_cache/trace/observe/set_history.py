@@ -12,11 +12,10 @@ import types
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch._guards import TracingContext
-
-from npugx_cache import location
 from npugx_cache.conditions import set_order
 from npugx_cache.portable import encode
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,15 +43,23 @@ class Leaf(NamedTuple):
     place: int = 0
 
 
-class Walk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Walk:
     """A walk over two or more elements. `made` is None where Python's own order isn't known.
 
-    As in `guards.orders`, but for the nodes: they are places among `Walks.leaves`.
+    As in `guards.orders`, but for the nodes: they are places among `leaves`. Walks over sets that
+    came about in the same way have one `key` and are equal.
     """
 
-    made: Plain | None
-    order: list[Plain]
-    place: location.Place | None
+    key: str
+    made: Plain | None = field(compare=False)
+    order: list[Plain] = field(compare=False)
+    leaves: list[Leaf] = field(compare=False)
+
+    def may_differ_here(self) -> bool:
+        """Whether a later call of this process may walk an equal set in another order."""
+        nodes = set_order.nodes_in([self.made, []]) if self.made is not None else ()
+        return self.made is None or any(self.leaves[node].code is None for node in nodes)
 
 
 @dataclass(kw_only=True)
@@ -68,28 +75,14 @@ class _State:
 
 
 @dataclass
-class Walks:
-    """What was seen during one trace."""
+class Sets:
+    """How the sets of one trace came about. Hooks alone look at it, while the trace runs."""
 
     leaves: list[Leaf] = field(default_factory=list)
-    noted: dict[str, Walk] = field(default_factory=dict)
     paused: bool = False
     flipped: str | None = None
-    """The key among `noted` of a set of two that is walked the other way round."""
-    indifferent: str | None = None
-    """The key among `noted` of a set whose order was seen not to matter."""
-    called: bool = False
-    """Whether Python's own functions were called with a set: they walk as they like."""
+    """The key of the walk over a set of two that is walked the other way round."""
     _states: dict[int, _State] = field(default_factory=dict)
-
-    def may_differ_here(self) -> bool:
-        """Whether a later call of this process may walk an equal set in another order."""
-
-        def is_variable(made: Plain | None) -> bool:
-            nodes = set_order.nodes_in([made, []]) if made is not None else ()
-            return made is None or any(self.leaves[node].code is None for node in nodes)
-
-        return any(is_variable(walk.made) for walk in self.noted.values())
 
     def made(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
         self._states[id(variable)] = _State(variable=variable, made=made, turn=turn)
@@ -128,12 +121,16 @@ class Walks:
         with self.pause():
             made = self.how(variable)
             order = self._ordered(variable, made)
-        place = location.of_frames(TracingContext.extract_stack())
         if order is None:
-            self.noted.setdefault(f"unknown {id(variable)}", Walk(None, [], place))
+            self._note(Walk(f"unknown {id(variable)}", None, [], self.leaves))
             return None
-        self.noted.setdefault(repr(made), Walk(made, order, place))
+        self._note(Walk(repr(made), made, order, self.leaves))
         return made
+
+    def _note(self, walk: Walk) -> None:
+        recorder = observation.current()
+        if recorder is not None:
+            recorder.note(Question.SET_ORDER, None, walk, observation.place_of_the_trace())
 
     def _ordered(self, variable: Any, made: Plain | None) -> list[Plain] | None:
         if made is None:

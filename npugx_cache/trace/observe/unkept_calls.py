@@ -12,12 +12,14 @@ from torch._guards import TracingContext
 from npugx_cache.backend import graph_calls
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import streams
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import fx
+
+    from npugx_cache.trace.observe.observation import Recorder
 
 
 class NotKept(exc.TorchDynamoException):
@@ -36,12 +38,12 @@ def checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
     def create(
         tracer: Any, kind: str, target: Any, args: Any = None, kwargs: Any = None, *more: Any
     ) -> fx.Node:
-        asked = objects.asked()
-        if asked is None:
+        recorder = observation.current()
+        if recorder is None:
             return create_node(tracer, kind, target, args, kwargs, *more)
         what = graph_calls.refused(kind, target)
         if what is not None:
-            asked.refuse(what)
+            recorder.refuse(what)
             raise NotKept(what)
         if kind == "call_function" and streams.waits_for_device(target):
             target, args = streams.wait_operator(args or (), kwargs or {})
@@ -55,7 +57,7 @@ def checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
 
 
 def refuse_store(
-    asked: objects.Asked, effects: Any, item: Any, name: str, *_: Any, **__: Any
+    recorder: Recorder, effects: Any, item: Any, name: str, *_: Any, **__: Any
 ) -> None:
     """Attributes of torch's modules, such as `torch.backends.cudnn.benchmark`, are its switches.
 
@@ -63,4 +65,4 @@ def refuse_store(
     """
     del effects
     if isinstance(item, misc.PythonModuleVariable) and is_covered_module(item.value.__name__):
-        asked.refuse(f"{item.value.__name__}.{name} is set, which a graph does not do")
+        recorder.refuse(f"{item.value.__name__}.{name} is set, which a graph does not do")
