@@ -9,7 +9,7 @@ stored with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class Traced:
     static: tuple[int, ...]
     conditions: Conditions
     frame: Frame
-    sizes: tuple[list[Any], list[Any]] = field(default=([], []))
+    sizes: tuple[list[Any], list[Any]]
     """What Dynamo knew of sizes before and after (`trace.observe.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
@@ -99,11 +99,16 @@ def trace(
     depends_on = partial(
         conditions_of, function=function, scope=scope, state=state, names_before=before
     )
-    found = run()
-    if isinstance(found, dynamo.NotTraced):
-        conditions = depends_on(found.met) if found.lasting else None
-        return Untraceable(reason=found.reason, lasting=found.lasting, conditions=conditions)
-    roots = Roots(function.__globals__, before)
+    first = run()
+    if isinstance(first, dynamo.NotTraced):
+        conditions = depends_on(first.met) if first.lasting else None
+        return Untraceable(reason=first.reason, lasting=first.lasting, conditions=conditions)
+    found, roots = first, Roots(function.__globals__, before)
+
+    def local(reason: str) -> LocalOnly | Untraceable:
+        outcome = local_only(found, scope, roots, reason)
+        return replace(outcome, conditions=depends_on(tracing.met_by(found.output)))
+
     lower = partial(_lowered, decompositions=decompositions)
     try:
         graph = lower(found)
@@ -111,44 +116,29 @@ def trace(
             again = run(flipped=walk.argument.key)
             found, graph = compare.either(walk, found, graph, again, lower)
             roots = Roots(function.__globals__, before)
-        traced = _portable(found, graph, function, scope, roots, state, optimise, shaping)
-        local = partial(_local_only, found, function, scope, roots, depends_on)
-        return replace(traced, sizes=found.sizes, local_only=local)
+        return _portable(found, graph, scope, roots, state, optimise, shaping, local)
     except NotCompiled as error:  # says something about this machine
-        return local_only(found, function, scope, roots, str(error))
+        return local_only(found, scope, roots, str(error))
     except NotPortable as error:
-        return _local_only(found, function, scope, roots, depends_on, str(error))
+        return local(str(error))
     except refuse.NotHere as error:
         return Untraceable(reason=str(error))
     except refuse.NotEager as error:
-        met = tracing.met_by(found.output)
-        return Untraceable(reason=str(error), conditions=depends_on(met))
+        reason = str(error)
     except tracing.ConstraintViolationError as error:
         reason = refuse.of_violation(error)
-        return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(found.output)))
-
-
-def _local_only(
-    trace: DynamoTrace,
-    function: types.FunctionType,
-    scope: Scope,
-    roots: Roots,
-    depends_on: Callable[[tracing.Met | None], Conditions | None],
-    reason: str,
-) -> LocalOnly | Untraceable:
-    outcome = local_only(trace, function, scope, roots, reason)
-    return replace(outcome, conditions=depends_on(tracing.met_by(trace.output)))
+    return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(found.output)))
 
 
 def _portable(
     trace: DynamoTrace,
     graph: torch.fx.GraphModule | None,
-    function: types.FunctionType,
     scope: Scope,
     roots: Roots,
     state: Mapping[str, Any],
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
     shaping: tuple[types.CodeType, ...],
+    local: Callable[[str], LocalOnly | Untraceable],
 ) -> Traced:
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
@@ -157,7 +147,7 @@ def _portable(
     code = [*trace.code, *written_by_users(run)]
     owners = owners_of(code)
     refuse_names(trace.code, owners)
-    _add_guards(builder, trace, function)
+    _add_guards(builder, trace)
     origins = list(origins_of(trace.placeholders, builder))
     facts = add_observed(builder, _told(builder, trace, owners), owners)
     tree = builder.build(state, _threads(trace.code, graph))
@@ -168,7 +158,7 @@ def _portable(
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
-    facts = (*facts_of(code, function.__code__, owners), *facts)
+    facts = (*facts_of(code, trace.function.__code__, owners), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,
@@ -177,13 +167,14 @@ def _portable(
         static=trace.static,
         conditions=conditions,
         frame=frame,
-        local_only=lambda reason: local_only(trace, function, scope, roots, reason),
+        sizes=trace.sizes,
+        local_only=local,
     )
 
 
-def _add_guards(builder: TreeBuilder, trace: DynamoTrace, function: types.FunctionType) -> None:
+def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
     conditions, variables = tracing.shape_conditions(trace.output)
-    _, *guards = tracing.guards_of(trace.output, function.__code__)
+    _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
     add_guards(builder, *guards)
     add_shape_conditions(builder, conditions, variables)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache.backend import operators
+from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.private import runtime, vendor_scopes
 from npugx_cache.trace import refuse, tracing
@@ -51,17 +52,19 @@ class NotTraced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamoTrace:
-    """One call as Dynamo traced it.
+    """One call of `function` as Dynamo traced it.
 
     `graph` is None for a function without tensor operations. `bytecode` is the caller frame, which
     calls the graph by its name among the globals, `graph_name`. `code` is all the code that Dynamo
     went through, and `imports` the modules that it put into the globals, by the names it gave them.
-    `placeholders` are the names of the inputs of the graph, and the sources of their values.
-    `static` and `methods` are as in `tracing.static_inputs` and `tracing.tensor_methods`.
+    `placeholders` are the names of the inputs of the graph, and the sources of their values;
+    `static` are the positions of those that are parameters, or that Dynamo takes not to move.
+    `methods` are the names of the tensor methods that the graph calls.
     `observed` is what the hooks saw Dynamo read without a guard, and `sizes` what Dynamo knew of
     sizes before and after (`observe.size_memory`).
     """
 
+    function: types.FunctionType
     graph: fx.GraphModule | None
     graph_name: str | None
     bytecode: types.CodeType
@@ -103,7 +106,7 @@ def _run(
         return NotTraced(reason=reason)
     sizes = _begin_with(function, known) if dynamic is None else []
     recorder = observation.Recorder()
-    recorder.begin_with(Sets(flipped=flipped))
+    recorder.state(Sets).flipped = flipped
     try:
         with (
             hook_table.ON_DYNAMO.in_place(),
@@ -129,15 +132,19 @@ def _run(
         return NotTraced(reason=reason)
     if reason := refusal(observed, Question.UNCHECKABLE) or _opaque(graph):
         return NotTraced(reason=reason, met=tracing.met_by(output))
+    nodes = list(graph.graph.nodes) if graph is not None else []
+    inputs = [node.name for node in nodes if node.op == "placeholder"]
+    origins = captured.output_graph.export_metadata.graph_input_idx_to_local_source
     return DynamoTrace(
+        function=function,
         graph=graph,
         graph_name=handed.backend_id if handed is not None else None,
         bytecode=captured.bytecode,
         code=list(captured.traced_code),
         imports=captured.import_sources,
-        placeholders=tracing.graph_inputs(output),
-        static=tracing.static_inputs(output),
-        methods=tracing.tensor_methods(output),
+        placeholders=[(name, origins.get(index)) for index, name in enumerate(inputs)],
+        static=static_inputs(graph) if graph is not None else (),
+        methods={str(node.target) for node in nodes if node.op == "call_method"},
         observed=observed,
         sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
         output=output,

@@ -63,18 +63,14 @@ class Untraceable:
 
 
 def local_only(
-    trace: DynamoTrace,
-    function: types.FunctionType,
-    scope: Scope,
-    roots: Roots,
-    reason: str,
+    trace: DynamoTrace, scope: Scope, roots: Roots, reason: str
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
     if may_differ_here(trace.observed):
         return Untraceable(reason=reason)
     try:
-        check = tracing.guards_of(trace.output, function.__code__).check
-        unchanged = _watched(trace, function)
+        check = tracing.guards_of(trace.output, trace.function.__code__).check
+        unchanged = _watched(trace)
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
     except NotPortable as error:
@@ -85,11 +81,12 @@ def local_only(
         reason=reason,
         guards=lambda frame_locals: bool(check(frame_locals)),
         unchanged=unchanged,
-        run=_runnable(trace, function, roots),
+        run=_runnable(trace, roots),
     )
 
 
-def _runnable(trace: DynamoTrace, function: types.FunctionType, roots: Roots) -> Callable[..., Any]:
+def _runnable(trace: DynamoTrace, roots: Roots) -> Callable[..., Any]:
+    function = trace.function
     frame_globals = function.__globals__
     for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
         frame_globals.setdefault(name, value)
@@ -106,9 +103,9 @@ def _runnable(trace: DynamoTrace, function: types.FunctionType, roots: Roots) ->
     return run
 
 
-def _watched(trace: DynamoTrace, function: types.FunctionType) -> Callable[[], bool]:
+def _watched(trace: DynamoTrace) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
-    facts = facts_of(trace.code, function.__code__, owners_of(trace.code))
+    facts = facts_of(trace.code, trace.function.__code__, owners_of(trace.code))
     functions = Watch((KINDS[fact.kind].watch, fact.arg) for fact in facts)
     names = SealedNames(rows_here(trace.observed))
     return lambda: functions.unchanged() and names.unchanged()

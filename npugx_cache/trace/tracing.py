@@ -1,6 +1,8 @@
-"""Private torch names that a trace needs: Dynamo, its guards. Checked on torch 2.11 and 2.13.
+"""Runs Dynamo, and reads what Dynamo returns: with private torch names that only a trace needs.
 
-Importing this module loads the compiler; only `npugx_cache.trace` may do so.
+`trace.dynamo` makes one flat record of it. Only these two modules look into Dynamo's output; the
+hooks of `trace.observe` see the trace from inside. Importing this module loads the compiler; only
+`npugx_cache.trace` may do so. Checked on torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
@@ -15,12 +17,10 @@ import torch._dynamo.config as dynamo_config
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
-from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from npugx_cache.backend import lowering
 from npugx_cache.backend.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
 from npugx_cache.private.runtime import operator_name
 
@@ -33,16 +33,8 @@ __all__ = [
     "RESHAPED",
     "CaptureOutput",
     "ConstraintViolationError",
-    "Guard",
     "NotKept",
     "Source",
-    "TorchDynamoException",
-    "capture",
-    "dict_key_at",
-    "graph_inputs",
-    "guards_of",
-    "lowered",
-    "shape_conditions",
     "sources",
 ]
 
@@ -101,31 +93,6 @@ def met_until(error: BaseException) -> Met | None:
     if graph is None:
         return None
     return Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
-
-
-def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:
-    """The placeholders of Dynamo's graph: their names and where their values come from."""
-    if output.backend_input is None:
-        return []
-    metadata = output.graph_capture_output.output_graph.export_metadata
-    origins = metadata.graph_input_idx_to_local_source
-    nodes = [n for n in output.backend_input.graph_module.graph.nodes if n.op == "placeholder"]
-    return [(node.name, origins.get(index)) for index, node in enumerate(nodes)]
-
-
-def static_inputs(output: CaptureOutput) -> tuple[int, ...]:
-    """Positions of the placeholders that are parameters, or that Dynamo takes not to move."""
-    if output.backend_input is None:
-        return ()
-    return lowering.static_inputs(output.backend_input.graph_module)
-
-
-def tensor_methods(output: CaptureOutput) -> set[str]:
-    """Names of the tensor methods that Dynamo's graph calls."""
-    if output.backend_input is None:
-        return set()
-    nodes = output.backend_input.graph_module.graph.nodes
-    return {str(node.target) for node in nodes if node.op == "call_method"}
 
 
 def custom_operators(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:

@@ -238,6 +238,10 @@ def _contains(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> N
     builder.check(node, Kind.CONTAINS if key in value else Kind.NOT_CONTAINS, encode(key))
 
 
+def _iterator(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check(node, Kind.ITERATOR, iterator_state(value))
+
+
 _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "TYPE_MATCH": _type,
     "CONSTANT_MATCH": _constant,
@@ -269,13 +273,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "SET_NOT_CONTAINS": _contains,
     "NOT_NONE_MATCH": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
     "WEAKREF_ALIVE": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
-    "TUPLE_ITERATOR_LEN": lambda builder, node, value, _: builder.check(
-        node, Kind.ITERATOR, iterator_state(value)
-    ),
-    "RANGE_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
-        node, Kind.ITERATOR, iterator_state(value)
-    ),
-    "COUNT_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
-        node, Kind.ITERATOR, iterator_state(value)
-    ),
+    "TUPLE_ITERATOR_LEN": _iterator,
+    "RANGE_ITERATOR_MATCH": _iterator,
+    "COUNT_ITERATOR_MATCH": _iterator,
 }

@@ -1,11 +1,8 @@
 """Turns observations into conditions, or refuses the trace.
 
 An observation about a place in the guard tree becomes a check there, and one about something with a
-portable name becomes a source fact. What can't be checked in another process is refused.
-
-Some observations have their consequence elsewhere: what no condition can check refuses the trace as
-soon as Dynamo has ended (`trace.dynamo`), what concerns devices is for `trace.device`, which looks
-at the graph, and a dict that `move_to_end` changed matters only to the caller frame.
+portable name becomes a source fact. What can't be checked in another process is refused. What no
+condition at all can check does not come here: `trace.dynamo` refuses the trace before.
 """
 
 from __future__ import annotations
@@ -43,31 +40,51 @@ def add_observed(
 
     `owners` are those of the traced code.
     """
-    found: dict[Question, list[Observation]] = {question: [] for question in _FACTS}
+    found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
     for each in observed:
-        if each.question in _CHECKS:
-            _CHECKS[each.question](builder, each, owners)
-        elif each.question in _FACTS:
-            found[each.question].append(each)
+        if each.question in _FACTS:
+            found[each.question].append((each.owner, each.argument))
+        elif each.question in _PLACES:
+            step, kind, argument = _PLACES[each.question]
+            builder.check(builder.step(-1, step, each.owner), kind, argument(each))
+        elif each.question is Question.SET_ORDER:
+            _add_order(builder, each, owners)
+        elif each.question not in _ELSEWHERE:
+            raise NotPortable(f"no condition follows from an observation of {each.question.name}")
     return tuple(fact for question, rows in found.items() for fact in _FACTS[question](rows))
 
 
-def _environment(builder: TreeBuilder, each: Observation, _: Owners) -> None:
-    node = builder.step(-1, Step.ENVIRONMENT, each.argument)
-    builder.check(node, Kind.EQUALS, encode(environment_variable(each.argument)))
+_PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
+    Question.ENVIRONMENT: (
+        Step.ENVIRONMENT,
+        Kind.EQUALS,
+        lambda each: encode(environment_variable(each.owner)),
+    ),
+    Question.ANSWER: (Step.ANSWER, Kind.EQUALS, lambda each: recorded(each.owner)),
+    Question.HIDDEN: (Step.NAMESPACE, Kind.NOT_CONTAINS, lambda each: each.argument),
+}
+"""The step that leads to the owner from the root of the tree, and the check there."""
+
+_FACTS: dict[Question, Callable[[list[tuple[Any, Any]]], tuple[Check, ...]]] = {
+    Question.NAME: lookup_facts,
+    Question.SUBCLASS: lambda pairs: class_facts_of(pairs, (), ()),
+    Question.MEMBERS: lambda pairs: class_facts_of((), [cls for cls, _ in pairs], ()),
+    Question.SPECIAL_NAMES: lambda pairs: class_facts_of((), (), [cls for cls, _ in pairs]),
+    Question.TENSOR_METHOD: lambda pairs: tensor_method_facts(name for _, name in pairs),
+}
+"""The facts of one question, by owner and argument; the order of questions is that of the facts."""
+
+_ELSEWHERE = frozenset(
+    {
+        Question.SET_CALLED,  # no other trace can show that the order of a set does not matter
+        Question.KEY_ORDER,  # matters to the caller frame, and to a graph for this process alone
+        *(Question.DEVICE, Question.INDEX),  # `trace.device` looks at the graph as well
+    }
+)
+"""Questions whose consequence is not a condition."""
 
 
-def _answer(builder: TreeBuilder, each: Observation, _: Owners) -> None:
-    node = builder.step(-1, Step.ANSWER, each.argument)
-    builder.check(node, Kind.EQUALS, recorded(each.argument))
-
-
-def _hidden(builder: TreeBuilder, each: Observation, _: Owners) -> None:
-    node = builder.step(-1, Step.NAMESPACE, each.owner)
-    builder.check(node, Kind.NOT_CONTAINS, each.argument)
-
-
-def _set_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
+def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
     walk: Walk = each.argument
     if walk.made is None:
         raise NotPortable(_unknown_order(each))
@@ -93,31 +110,6 @@ def _leaf(builder: TreeBuilder, each: Observation, owners: Owners, place: int) -
 def _unknown_order(each: Observation) -> str:
     what = "a set is walked, the order of which can't be checked in another process"
     return location.reason(what, each.where, "walk sorted(...) of it")
-
-
-_CHECKS: dict[Question, Callable[[TreeBuilder, Observation, Owners], None]] = {
-    Question.ENVIRONMENT: _environment,
-    Question.ANSWER: _answer,
-    Question.HIDDEN: _hidden,
-    Question.SET_ORDER: _set_order,
-}
-
-
-def _pairs(rows: list[Observation]) -> list[tuple[Any, Any]]:
-    return [(each.owner, each.argument) for each in rows]
-
-
-def _owners(rows: list[Observation]) -> list[Any]:
-    return [each.owner for each in rows]
-
-
-_FACTS: dict[Question, Callable[[list[Observation]], tuple[Check, ...]]] = {
-    Question.NAME: lambda rows: lookup_facts(_pairs(rows)),
-    Question.SUBCLASS: lambda rows: class_facts_of(_pairs(rows), (), ()),
-    Question.MEMBERS: lambda rows: class_facts_of((), _owners(rows), ()),
-    Question.SPECIAL_NAMES: lambda rows: class_facts_of((), (), _owners(rows)),
-    Question.TENSOR_METHOD: lambda rows: tensor_method_facts(each.argument for each in rows),
-}
 
 
 # What has to hold in this process alone, where no class needs a portable name.

@@ -42,7 +42,7 @@ def environment_of(codes: Iterable[types.CodeType]) -> Iterator[Observation]:
     unique = set(codes)
     if any(_READS_ENVIRONMENT & set(code.co_names) for code in unique):
         for name in sorted({name for code in unique for name in _variable_names(code)}):
-            yield Observation(Question.ENVIRONMENT, None, name)
+            yield Observation(Question.ENVIRONMENT, name)
 
 
 def answers_to(
@@ -59,7 +59,7 @@ def answers_to(
     if "rank" in names and builder.has_process_group():
         names.add("get_rank")  # `group.rank()` leaves no guard either
     for name in sorted(names & ANSWERS.keys()):
-        yield Observation(Question.ANSWER, None, name)
+        yield Observation(Question.ANSWER, name)
 
 
 def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:

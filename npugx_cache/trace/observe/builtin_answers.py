@@ -1,13 +1,13 @@
-"""What Dynamo says in the place of builtins, where Python says otherwise.
+"""Refuses or corrects answers that Dynamo gives in the place of builtins, and Python would not.
 
-What it raises for a builtin has a text and arguments of its own, and the text of a KeyError or an
-OSError is not that of its arguments: code that reads them is refused. `n in range(...)` is a number
-there; it is made a bool. Importing this module loads the compiler.
+An exception that Dynamo raises for a builtin has another text and other arguments than Python's,
+and the text of a KeyError or an OSError is not that of its arguments: code that reads one of these
+is refused. Dynamo answers `n in range(...)` with a number; a hook makes that a bool. Importing this
+module loads the compiler.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc, variables
@@ -25,18 +25,15 @@ class _Raised(list[Any]):
     """The exceptions that Dynamo raised in the place of builtins."""
 
 
-def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(raising)
-    def raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
-        try:
-            raising(exc_type, tx, **arguments)
-        except exc.ObservedException:
-            recorder = observation.current()
-            if recorder is not None:
-                recorder.state(_Raised).append(_raised(tx.exn_vt_stack))
-            raise
-
-    return raise_and_note
+@observation.around
+def noting_what_is_raised(
+    recorder: Recorder, raising: Callable[..., None], exc_type: Any, tx: Any, **arguments: Any
+) -> None:
+    try:
+        raising(exc_type, tx, **arguments)
+    except exc.ObservedException:
+        recorder.state(_Raised).append(_raised(tx.exn_vt_stack))
+        raise
 
 
 def _raised(exceptions: Any) -> Any:
@@ -81,16 +78,13 @@ def note_text(recorder: Recorder, function: Any, tx: Any, value: Any) -> None:
         recorder.refuse("the text of an exception of a builtin is not traced")
 
 
-def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def answering(self: Any, tx: Any, *args: Any) -> Any:
-        answer = method(self, tx, *args)
-        if observation.current() is None:
-            return answer
-        is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
-        asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"
-        if not (asks and is_number):
-            return answer
-        return VariableTracker.build(tx, bool(answer.as_python_constant()))
-
-    return answering
+@observation.around
+def answering_with_bool(
+    _: Recorder, method: Callable[..., Any], variable: Any, tx: Any, *args: Any
+) -> Any:
+    answer = method(variable, tx, *args)
+    is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
+    asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"
+    if not (asks and is_number):
+        return answer
+    return VariableTracker.build(tx, bool(answer.as_python_constant()))

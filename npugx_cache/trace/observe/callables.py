@@ -1,7 +1,5 @@
-"""What Dynamo reads of modules and callables without a guard.
+"""What Dynamo reads of callables without a guard.
 
-- `hasattr`, and an attribute that is not there where the code catches the AttributeError, also of
-  other objects;
 - annotations, and what `inspect.signature` gave: Dynamo skips their guards as too many;
 - attributes of a `functools.partial`, of which Dynamo says that there are none, and a class derived
   from it, which Dynamo takes for partial itself: refused;
@@ -15,39 +13,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import exc
-
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.observe import observation, torch_guards
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
-
-
-def guard_hasattr(recorder: Recorder, variable: Any, tx: Any, name: str) -> None:
-    del recorder, tx
-    torch_guards.guard_attribute(variable, name)
-
-
-def _object(variable: Any) -> Any:
-    names = ("fn", "wrapper_obj", "value")
-    return next(getattr(variable, name) for name in names if hasattr(variable, name))
-
-
-def guarding_absence(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def guarding(self: Any, tx: Any, name: str) -> Any:
-        try:
-            return method(self, tx, name)
-        except exc.ObservedAttributeError:
-            ours = observation.current() is not None and self.source
-            if ours and not hasattr(_object(self), name):
-                torch_guards.guard_attribute(self, name)
-            raise
-
-    return guarding
 
 
 _SLOTS = frozenset({"func", "args", "keywords"})

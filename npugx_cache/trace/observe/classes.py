@@ -1,8 +1,8 @@
-"""Names that Dynamo looks up without a guard, found or not.
+"""Notes which classes of user code a trace meets, and which names Dynamo looks up in the classes.
 
-In classes of user code no guard tells that a class has got a name since: a `__bool__`, an override
-of an inherited method. So each class that a trace meets is noted, and each name that is looked up
-in it; `callables` does the same for modules and functions. Importing this loads the compiler.
+Dynamo installs no guard on a name that a class does not have. If somebody later adds `__bool__` to
+the class, or overrides an inherited method, a stored graph would silently be wrong. `torch_guards`
+does the same for modules and functions. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def uncached(cached: Any) -> Any:
-    """Dynamo keeps which slots a type had at its first trace, such as that of `__bool__`."""
+    """Dynamo remembers which slots, such as that of `__bool__`, a type had at its first trace."""
     return cached.__wrapped__
 
 
@@ -55,19 +55,19 @@ def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *_: Any)
 
 
 def note_member(recorder: Recorder, variable: Any, name: str) -> None:
-    """A name that Dynamo looks for in its own tables first."""
+    """Dynamo looks for such a name in tables of its own first."""
     note_name(recorder, variable, None, name)
 
 
 def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
-    """What `copy.copy` takes from a class, but Dynamo's own version of it does not."""
+    """`copy.copy` calls these methods of a class, and Dynamo's own version of it does not."""
     for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
         if any(name in vars(base) for base in _of_users(cls)):
             recorder.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
 def note_inherited(recorder: Recorder, variable: Any, tx: Any, name: str, *_: Any) -> None:
-    """`super()` looks on behind a class: each that follows may get the name."""
+    """`super()` looks in the classes that follow a class: each of them may get the name."""
     del tx
     cls = _class_of(getattr(variable.objvar, "value", None))
     for base in _of_users(cls):
@@ -77,13 +77,13 @@ def note_inherited(recorder: Recorder, variable: Any, tx: Any, name: str, *_: An
 def note_stored(
     recorder: Recorder, effects: Any, item: Any, name: object, *_: Any, **__: Any
 ) -> None:
-    """An attribute that the trace itself set is read from there, whatever its class has."""
+    """Dynamo reads an attribute that the trace has set from there, whatever the class has."""
     if isinstance(item, user_defined.UserDefinedVariable):
         note_name(recorder, item, effects, name)
 
 
 def refuse_to_make(recorder: Recorder, variable: Any, *_: Any, **__: Any) -> None:
-    """Of what Dynamo makes otherwise than Python, without a word."""
+    """Refuse objects that Dynamo makes in another way than Python does, without a word."""
     cls = _class_of(variable.value)
     if any("__call__" in vars(each) for each in _of_users(type(cls))):
         recorder.refuse(f"the __call__ of the metaclass of {cls.__qualname__} is not traced")
@@ -92,7 +92,7 @@ def refuse_to_make(recorder: Recorder, variable: Any, *_: Any, **__: Any) -> Non
 
 
 def _is_own_exception(cls: type) -> bool:
-    """Whether an exception has a text or arguments that Dynamo does not take from it."""
+    """Whether the class gives its exceptions a text or arguments, which Dynamo does not know."""
     made = (vars(cls).get(name) for name in ("__init__", "__new__"))
     writes = any("args" in getattr(each, "__code__", _NO_CODE).co_names for each in made)
     return writes or not {"__str__", "__repr__", "args"}.isdisjoint(vars(cls))
@@ -102,7 +102,7 @@ _NO_CODE = (lambda: None).__code__
 
 
 def note_frozen(recorder: Recorder, variable: Any, *_: Any) -> None:
-    """Of keys and elements: Dynamo compares all fields, whatever the class says."""
+    """Dynamo compares keys and elements by all fields, whatever the class says."""
     cls = variable.python_type()
     made = all(map(_is_generated, (cls.__eq__, cls.__hash__)))
     if not made or not all(field.compare for field in dataclasses.fields(cls)):

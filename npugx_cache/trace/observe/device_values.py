@@ -43,7 +43,7 @@ def begin(recorder: Recorder, unseen: str | None) -> None:
     `unseen`: why this torch does not tell all of it, if it does not.
     """
     kind = runtime.accelerator() or ""
-    recorder.begin_with(_Accelerator(kind))
+    recorder.state(_Accelerator).kind = kind
     if not kind:
         return
     if unseen:
@@ -71,9 +71,6 @@ _PASSING_BY = frozenset(
         "as_proxy",
         "guarded_method",
         "realize_and_forward",
-        "looking",
-        "guarding",
-        "hooked",
         "inherited",
         "call",
         "<listcomp>",
@@ -104,11 +101,12 @@ _READS_EQUALITY = frozenset(
 def _callers() -> Iterator[types.FrameType]:
     """The frames above the property below, without those that pass a value on."""
     frame: types.FrameType | None = sys._getframe(3)
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
-        if frame.f_code.co_name not in _PASSING_BY:
-            yield frame
+    left = _FRAMES
+    while frame is not None and left:
+        if not observation.passes_on(frame.f_code):
+            left -= 1
+            if frame.f_code.co_name not in _PASSING_BY:
+                yield frame
         frame = frame.f_back
 
 

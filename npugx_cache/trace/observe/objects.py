@@ -1,10 +1,8 @@
-"""What Dynamo reads without a guard, given one or noted.
+"""Notes what Dynamo reads of dicts, classes and objects without a guard.
 
 Each of these reads was seen to give a wrong result after a change (`tests/soundness/rows`):
 
-- a key that is not there, where the code catches the KeyError;
-- a dict that is used as a whole: `[*d]`, `str(d)`, a dict in a call that is folded;
-- the `__dict__` of an object, which Dynamo guards only by what is read from it;
+- the order of an OrderedDict;
 - `isinstance`, `issubclass` and `callable`: classes are edited, and registered with others;
 - whether objects with an `__eq__` of their own are one key;
 - whether a tensor is a view of another, and what a function marked `assume_constant_result` gave.
@@ -14,7 +12,6 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
-import functools
 from abc import ABCMeta
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -42,49 +39,20 @@ def refuse_unwatched(reason: str) -> None:
 # --- dicts
 
 
-def guard_absent_key(self: Any, tx: Any, key: Any) -> None:
-    torch_guards.guard_absent_key(self, tx, key)
-
-
-def guard_shown_dict(self: Any, tx: Any) -> None:
-    del tx
-    torch_guards.guard_keys(self)
-
-
 def at_method(
     method: Any, variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    """What the hooks on classes see, for a class of user code that inherits the method."""
+    """Do what the hooks on lists and dicts do, where a class of user code inherits the method."""
     del method
-    guard_extending_dict(variable, tx, name, args, kwargs)
+    torch_guards.guard_extending_dict(variable, tx, name, args, kwargs)
     keep_moves(variable, tx, name, args, kwargs)
 
 
-def guard_given_dicts(*args: Any, **kwargs: Any) -> None:
-    """Of the arguments of any function, and of what makes an object of user code."""
-    for each in (*args, *kwargs.get("init_args", ())):
-        if hasattr(each, "realize"):
-            torch_guards.guard_keys(each.realize())
-
-
 def keep_moves(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """What moved in a dict from outside is put there anew: Dynamo only replays new items."""
+    """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
     del tx, args, kwargs
     if name == "move_to_end":
         self.should_reconstruct_all = True
-
-
-def guard_extending_dict(
-    self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    if name == "extend":
-        guard_dicts_in_list(self, tx, args, kwargs)
-
-
-def guard_dicts_in_list(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    del self, tx, kwargs
-    for each in args:
-        torch_guards.guard_keys(each.realize())
 
 
 def note_ordered(recorder: Recorder, builds: Any, value: object) -> None:
@@ -97,27 +65,10 @@ def note_ordered(recorder: Recorder, builds: Any, value: object) -> None:
         recorder.note(Question.KEY_ORDER, None, is_moved)
 
 
-def guard_object_keys(self: Any) -> None:
-    torch_guards.guard_object_keys(self)
-
-
-def guard_object_key(self: Any, tx: Any, args: list[Any]) -> None:
-    del tx
-    torch_guards.guard_object_key(self, args[0])  # of `get` and `pop`, the default comes next
-
-
-def guard_copied_object_keys(
-    self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    del tx, args, kwargs
-    if name == "copy":
-        guard_object_keys(self)
-
-
 def refuse_object_dict(
     recorder: Recorder, variable: Any, obj: Any, name: str, *_: Any, **__: Any
 ) -> None:
-    """Unless the trace itself made the object: then what it holds follows from the trace."""
+    """Refuse to read the `__dict__` of an object that the trace did not make itself."""
     del variable
     if name == "__dict__" and obj.source:
         recorder.refuse("with this torch the attributes in a __dict__ have no guard")
@@ -164,7 +115,7 @@ _IDENTICAL: Any = object.__eq__
 
 
 def note_equality(recorder: Recorder, self: Any, other: Any) -> None:
-    """Of keys and elements: their own `__eq__` is not asked, or with some torch it is."""
+    """Refuse keys and elements with an `__eq__` of their own, which some torch does not ask."""
     kind = user_defined.UserDefinedObjectVariable
     self, other = (getattr(each, "vt", each) for each in (self, other))  # of a key, or of its value
     if not (isinstance(self, kind) and isinstance(other, kind)):
@@ -192,38 +143,18 @@ def note_folded(recorder: Recorder, tx: Any, function: Any, name: str, *rest: An
 def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
     """Call `note` with the recorder and the arguments of a function before the function."""
 
-    def look(*args: Any, **kwargs: Any) -> None:
-        note(observation.current(), *args, **kwargs)
+    def looking(recorder: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        note(recorder, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    return before(look)
+    return observation.around(looking)
 
 
 def before(look: Callable[..., None]) -> Callable[[Any], Any]:
     """Call `look` with the arguments of a function before the function, in traces of ours."""
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def looking(*args: Any, **kwargs: Any) -> Any:
-            if observation.current() is not None:
-                look(*args, **kwargs)
-            return original(*args, **kwargs)
-
-        return looking
-
-    return make
-
-
-def guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(method)
-    def guarding(self: Any) -> Any:
-        value = method(self)
-        if observation.current() is not None:
-            torch_guards.guard_keys(self)
-        return value
-
-    return guarding
+    return noting(lambda _, *args, **kwargs: look(*args, **kwargs))
 
 
 def empty(_: Any) -> dict[Any, Any]:
-    """For a cache of Dynamo's that would hold bound methods of a trace without hooks."""
+    """Replace a cache of Dynamo's, which may hold bound methods of a trace without hooks."""
     return {}

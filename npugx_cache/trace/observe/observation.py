@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +23,8 @@ from torch._guards import TracingContext
 from npugx_cache import location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    import types
+    from collections.abc import Callable, Iterable, Iterator
 
 _State = TypeVar("_State")
 
@@ -30,8 +32,8 @@ _State = TypeVar("_State")
 class Question(enum.Enum):
     """What can be asked, about an owner and with an argument. Nothing else can be observed."""
 
-    ENVIRONMENT = "the value of the environment variable `argument`"
-    ANSWER = "what the process answers to `argument`, such as its rank"
+    ENVIRONMENT = "the value of the environment variable `owner`"
+    ANSWER = "what the process answers to `owner`, such as its rank"
     HIDDEN = "whether the module `owner` has a global that hides the builtin `argument`"
     SET_ORDER = "in which order a set is walked: `argument` is a `set_history.Walk`"
     SET_CALLED = "what a function of Python's own makes of a set, which it walks as it likes"
@@ -79,7 +81,8 @@ class Recorder:
 
     def refuse(self, what: str, question: Question = Question.UNCHECKABLE) -> None:
         """Note what can't be checked, at the place that the trace has come to."""
-        self.note(question, None, what, place_of_the_trace())
+        if Observation(question, None, what) not in self._found:
+            self.note(question, None, what, place_of_the_trace())
 
     def observed(self) -> tuple[Observation, ...]:
         return tuple(self._found)
@@ -90,10 +93,6 @@ class Recorder:
             self._states[kind] = kind()
         found: _State = self._states[kind]
         return found
-
-    def begin_with(self, state: object) -> None:
-        """Let hooks begin with that in the place of a new object."""
-        self._states[type(state)] = state
 
 
 _current: ContextVar[Recorder | None] = ContextVar("npugx_observations", default=None)
@@ -110,6 +109,35 @@ def recording(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def around(hook: Callable[..., Any], state: type | None = None) -> Callable[[Any], Any]:
+    """Let `hook(recorder, original, ...)` stand for a function of Dynamo's in traces of ours.
+
+    With `state`, the hook takes what `Recorder.state` gives for that in the place of the recorder.
+    """
+    _hooks.add(hook.__code__)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            recorder = _current.get()
+            if recorder is None:
+                return original(*args, **kwargs)
+            first = recorder if state is None else recorder.state(state)
+            return hook(first, original, *args, **kwargs)
+
+        return hooked
+
+    return make
+
+
+_hooks: set[types.CodeType] = set()
+
+
+def passes_on(code: types.CodeType) -> bool:
+    """Whether code in a stack stands for a function of Dynamo's, and only passes a call on."""
+    return code in _hooks or code.co_filename == __file__
 
 
 def place_of_the_trace() -> location.Place | None:
