@@ -1,4 +1,4 @@
-"""fn + inputs -> traced function: Dynamo once, then aten operators. The only door to the compiler.
+"""Traces one call: Dynamo once, then aten operators. This is the only door to the compiler.
 
 Dynamo's graph is lowered with make_fx on fake tensors, under the modes AOTAutograd uses, but not
 functionalised: the graph mutates its inputs and returns views of them where eager does, in eager's

@@ -152,7 +152,7 @@ def _run(
 
 
 def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
-    """What Dynamo then knows of sizes."""
+    """Tell Dynamo what is known of sizes. Returns all that Dynamo then knows."""
     if known.alone:
         size_memory.forget(function)
     size_memory.recall(function, known.rows)
@@ -161,7 +161,7 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
 
 @contextlib.contextmanager
 def _device_hooks() -> Iterator[str | None]:
-    """Why not all that becomes of a device can be seen here, if so."""
+    """Put the hooks on devices in place, if there is a device; says what they can't see."""
     if runtime.accelerator() is None:
         yield None
         return
@@ -170,7 +170,7 @@ def _device_hooks() -> Iterator[str | None]:
 
 
 def _opaque(graph: fx.GraphModule | None) -> str | None:
-    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
+    """Why a graph may do something else than eager: Dynamo did not look into a call in it."""
     if graph is None:
         return None
     # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.

@@ -62,7 +62,7 @@ def conditions_of(
 
 
 def _is_of_a_walked_table(source: Any) -> bool:
-    """Whether a value is the n-th of a dict that the call was not given.
+    """Whether a source leads through the n-th key of a dict that is no argument of the call.
 
     Libraries keep tables of what they have met so far: the trace itself, or the eager run after it,
     fills them, and the next process begins without.
@@ -76,7 +76,7 @@ def _is_of_a_walked_table(source: Any) -> bool:
 
 
 def _place_of(guard: Any) -> tuple[str, str, str]:
-    """An order that is the same in every process: Dynamo keeps guards in a set."""
+    """Puts guards in the same order in every process, because Dynamo keeps them in a set."""
     kind, source, parameters = tracing.guard_row(guard)
     return tracing.source_name(source), kind, repr(sorted(parameters))
 

@@ -39,12 +39,12 @@ __all__ = [
 ]
 
 dict_key_at: Any = dict_keys_getitem
-"""The n-th key as Dynamo counts: without a look at what `move_to_end` did."""
+"""Gives the n-th key as Dynamo counts, which ignores what `move_to_end` did."""
 
 
 @contextlib.contextmanager
 def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
-    """The meaning that torch.compile gives to its argument `dynamic`."""
+    """Give `dynamic` the meaning that it has for torch.compile."""
     changes: dict[str, object] = {
         # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
         "record_runtime_overhead": False,
@@ -191,14 +191,14 @@ def guard_row(guard: Guard) -> GuardRow:
 
 
 def is_on_mode_stack(source: Any) -> bool:
-    """Whether a source is a torch-function mode that is active, or something of one."""
+    """Whether a source leads through the stack of active torch-function modes."""
     while hasattr(source, "base"):
         source = source.base
     return isinstance(source, sources.TorchFunctionModeStackSource)
 
 
 def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
-    """All that Dynamo demands before it builds guards of it, to compare two traces of one call."""
+    """All that Dynamo will build guards of, in a form that two traces of one call can share."""
     graph: Any = output.graph_capture_output.output_graph
     rows = (guard_row(guard) for guard in graph.guards)
     return (
@@ -210,9 +210,9 @@ def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
 
 
 def _uncounted(text: str) -> str:
-    """Without what numbers the traces of one process, and where objects are that only hold others.
+    """The text without the counters of one process, and without the addresses of objects.
 
-    Sources of one call lead to the same objects, so their addresses say nothing more.
+    The sources of one call lead to the same objects, so the addresses say nothing more.
     """
     return re.sub(r" at 0x[0-9a-f]+|(?<=_c)\d+\b|(?<=__builtins_dict___)\d+", "", text)
 

@@ -1,4 +1,4 @@
-"""Dynamo's guards as conditions. A guard kind without a portable form refuses the trace."""
+"""Turns Dynamo's guards into conditions. A guard kind without a portable form refuses the trace."""
 
 from __future__ import annotations
 

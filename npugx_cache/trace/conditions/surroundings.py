@@ -63,10 +63,10 @@ def answers_to(
 
 
 def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:
-    """Raises where user code asks what Dynamo folds and no guard can tell: by name, at its line.
+    """Refuse user code that asks for something that Dynamo makes a constant without a guard.
 
-    `NotPortable` for `hash`, which this process alone may keep; `NotEager` for what may change
-    while it lives.
+    We know such code by the names in it. Raises `NotPortable` for `hash`, which stays the same in
+    this process, and `NotEager` for what may change while the process lives.
     """
     for code in set(codes):
         written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
