@@ -1,1 +1,1 @@
-"""What an entry holds, as bytes and as what runs. A restore never reaches the compiler."""
+"""The parts of an entry: as bytes, and as something that runs. A restore loads no compiler."""

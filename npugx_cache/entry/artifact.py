@@ -1,11 +1,11 @@
-"""Artifact: what one entry holds <-> named blobs. Bytes in, data out; nothing is executed here.
+"""Converts the parts of an entry to named blobs and back. Decodes data only; executes nothing.
 
 | blob       | content                                                              | read by |
 |------------|----------------------------------------------------------------------|---------|
 | conditions | when the graph may run, msgpack                                      | restore |
 | bindings   | caller frame, compiled program text, names of operators, msgpack     | restore |
 | constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
-| sizes      | what Dynamo knew of sizes after the trace, msgpack                   | a miss  |
+| sizes      | what Dynamo knew of sizes before and after the trace, msgpack        | a miss  |
 | program    | the graph as data, msgpack                                           | tools   |
 | library    | the graph as machine code, a shared library; backend inductor only   | restore |
 | readable   | the text that `npugx-cache readable` shows                           | people  |
@@ -44,9 +44,10 @@ _MAX_ITEMS = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bindings:
-    """What runs. `program_code` is empty and `layout` None where there are no tensor operations.
+    """The parts of an entry that run.
 
-    `library` says how the entry's library, if there is one, takes the place of the program.
+    Without tensor operations, `program_code` is empty and `layout` is None. `library` tells how to
+    call the entry's library in the place of the program, if the entry has one.
     """
 
     frame: Frame
@@ -58,7 +59,7 @@ class Bindings:
     library: Library | None = None
 
     def placed(self, rename: Rename) -> Bindings:
-        """The same with other names for its devices, but for those in the program's code."""
+        """The bindings in which each device is renamed, except in the program's code."""
         layout = self.layout and replace(self.layout, device=rename(self.layout.device))
         constants = tuple(c._replace(device=rename(c.device)) for c in self.constants)
         frame = self.frame.placed(rename)
@@ -79,7 +80,7 @@ class Bindings:
 
     @classmethod
     def unpack(cls, data: bytes) -> Bindings:
-        """Raises `CorruptEntry`."""
+        """The bindings in stored bytes; raises `CorruptEntry`."""
         plain = _unpack(data)
         try:
             return cls(
@@ -106,9 +107,10 @@ def _library(data: Any) -> Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """All parts of one entry. `constants` are safetensors bytes, or None; so is `library`, an ELF.
+    """All parts of one entry.
 
-    `sizes` are rows of `trace.observe.size_memory` from before and from after the trace.
+    `constants` are the bytes of a safetensors file, and `library` those of a shared library (ELF).
+    `sizes` are the rows of `trace.observe.size_memory` before and after the trace.
     """
 
     conditions: Conditions
@@ -141,12 +143,12 @@ def pack_conditions(conditions: Conditions) -> bytes:
 
 
 def conditions_of(blobs: Mapping[str, bytes]) -> Conditions:
-    """When the entry may run; raises `CorruptEntry`."""
+    """The conditions under which an entry may run; raises `CorruptEntry`."""
     return Conditions.from_plain(_unpack(blobs[CONDITIONS]))
 
 
 def sizes_of(blobs: Mapping[str, bytes]) -> tuple[list[Any], list[Any]]:
-    """What was known of sizes before and after a trace; raises `CorruptEntry`."""
+    """The rows of what Dynamo knew of sizes before and after a trace; raises `CorruptEntry`."""
     known = _unpack(blobs[SIZES])
     try:
         before, after = (

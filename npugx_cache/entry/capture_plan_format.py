@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 
 class RecordedGraph(NamedTuple):
-    """One captured graph, in the order of capture. `inputs` are positions in the plan's table.
+    """One captured graph of a plan. A plan lists its graphs in the order of capture.
 
-    uses: replays in all processes together; shape and obstacle: for people; obstacle: why it can't
-    be captured before a call brings its tensors, or "".
+    `inputs` are positions in the plan's table of inputs. `uses` counts the replays in all
+    processes. `obstacle` says why the graph can't be captured before a call brings its tensors, or
+    is "". `shape` is a text for people.
     """
 
     inputs: list[int]
@@ -22,7 +23,7 @@ class RecordedGraph(NamedTuple):
 
 
 def graphs_of(record: Any) -> list[RecordedGraph]:
-    """The graphs of a record; empty for none. Raises ValueError for what is no plan."""
+    """The graphs of a record; none if `record` is None. Raises ValueError if it is no plan."""
     if record is None:
         return []
     rows = record.get("graphs") if isinstance(record, dict) else None

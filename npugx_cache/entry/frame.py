@@ -1,4 +1,4 @@
-"""Code bytes: the caller frame and compiled program text. The only module that loads code objects.
+"""Binds stored caller frames to functions. The only module that loads code objects from bytes.
 
 A caller frame is the bytecode that Dynamo wrote around the graph: it reads tensors out of the
 arguments, calls the graph, rebuilds the outputs and replays side effects. Its bytes are tied to the
@@ -36,10 +36,10 @@ SHIM = "shim"
 class Frame:
     """A caller frame as data.
 
-    `names` tells what stands behind each global name that exists in no module by itself: GRAPH,
-    [SHIM, module], or the [step, argument] of a root of a guard tree. The names are placeholders
-    that are replaced by unused ones when the frame is bound. `globals` are the other global names
-    it uses. `constants` are the live objects among the code's constants, as [path, encoding].
+    `names` has the global names that Dynamo made up, each with what the name means: GRAPH,
+    [SHIM, module], or the [step, argument] of a root of a guard tree. These names are placeholders;
+    `bind` replaces them by unused names. `globals` are the other global names that the code uses.
+    `constants` are the live objects among the code's constants, as [path, encoding].
     """
 
     code: bytes
@@ -48,7 +48,7 @@ class Frame:
     constants: tuple[Plain, ...]
 
     def placed(self, rename: Rename) -> Frame:
-        """The same with other names for the devices that it returns or stores."""
+        """The frame in which each device among the constants is renamed."""
         return replace(self, constants=tuple(renamed(each, rename) for each in self.constants))
 
     def to_plain(self) -> dict[str, Plain]:
@@ -73,14 +73,14 @@ class Frame:
 
 
 def as_bytes(value: object) -> bytes:
-    """Stored bytes; TypeError for what is none, such as a number: `bytes` takes that for a size."""
+    """`value` if it is bytes, or else TypeError: `bytes(n)` would take a number for a size."""
     if not isinstance(value, bytes):
         raise TypeError(f"{type(value).__name__} in the place of bytes")
     return value
 
 
 def dump(code: types.CodeType) -> bytes:
-    """Bytes of a code object; `NotPortable` if a constant is a live object."""
+    """The bytes of a code object; raises `NotPortable` if a constant is a live object."""
     try:
         return marshal.dumps(code)
     except ValueError as error:
@@ -88,7 +88,7 @@ def dump(code: types.CodeType) -> bytes:
 
 
 def load(data: bytes) -> types.CodeType:
-    """The code object of authenticated bytes; raises `CorruptEntry`."""
+    """The code object in bytes that the store has authenticated; raises `CorruptEntry`."""
     try:
         code = marshal.loads(data)  # noqa: S302 - authenticated bytes only, see above
     except (ValueError, EOFError, TypeError, MemoryError) as error:
@@ -104,16 +104,17 @@ _serial = itertools.count()
 def bind(
     frame: Frame, function: types.FunctionType, graph: Callable[..., Any]
 ) -> types.FunctionType:
-    """Make the frame callable in the place of `function`, around `graph`.
+    """A function that runs the frame in the place of `function`, and calls `graph`.
 
-    It runs with the function's own globals, so it sees later changes of them; what has no name
-    there is installed under names of ours, as Dynamo itself does. Raises `NotPortable` when
-    something it refers to does not exist in this process.
+    The frame runs with the function's own globals, so it sees later changes of them. Objects that
+    `frame.names` lists are installed there under unused names, as Dynamo does it, and removed
+    together with the returned function. Raises `NotPortable` if something that the frame refers to
+    does not exist in this process.
     """
     code = load(frame.code)
     scope = function.__globals__
     builtins = read((-1, Step.BUILTINS, None), (), Scope({}, scope))
-    for name in frame.globals:  # or the call would die of a NameError
+    for name in frame.globals:  # otherwise the call would end with a NameError
         if name not in scope and name not in builtins:
             raise NotPortable(f"the caller frame needs a global {name}, which does not exist")
     installed = {name: f"__npugx_{next(_serial)}" for name in frame.names}
@@ -167,7 +168,7 @@ def _with_constant(code: types.CodeType, path: list[int], value: Any) -> types.C
 
 
 def decode_constant(encoded: Plain) -> Any:
-    """A live constant of the frame: a value, an object by identity, or ["bound", class, name]."""
+    """The live object of an encoded constant; ["bound", class, name] is a class method."""
     if isinstance(encoded, list) and encoded[0] == "bound":
         return getattr(decode(["id", encoded[1]]), encoded[2])
     return decode(encoded)

@@ -1,8 +1,9 @@
 """Stores packages of static kernels as entries, under the key of what they were compiled for.
 
-A package is a program that runs in order to be installed. As an entry it is verified before anybody
-sees its bytes, and it is locked, signed, pruned, exported and moved like a graph. Its key holds
-nothing of the function, because many functions have operators of the same shapes.
+A package is a program that must be run to install its kernels, so its origin matters. As an entry
+it is verified before its bytes are used, and it is locked, signed, pruned, exported and moved like
+a graph. Its key says nothing about the function, because many functions call operators with the
+same shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _IDENTITY = digest(["static kernels"])
 
 @dataclass
 class StoredPackages:
-    """The packages of one store. The caller holds a lock."""
+    """Looks up and stores packages in one store. Not safe for threads: the caller holds a lock."""
 
     settings: Settings
     _store: store.Store | store.Unusable | None = None
@@ -72,7 +73,7 @@ class StoredPackages:
         return None if isinstance(self._store, store.Unusable) else self._store
 
     def _read(self, opened: store.Store, key: str) -> Packages | None:
-        """The packages of an entry whose origin and bytes are proven."""
+        """The packages of the first entry under a key whose origin and bytes are verified."""
         candidates = opened.candidates(key)
         for refused in candidates.refused:
             self._say(refused.reason)
@@ -87,7 +88,7 @@ class StoredPackages:
         return None
 
     def _say(self, reason: str) -> None:
-        if reason not in self._said:  # asked again and again while another worker compiles
+        if reason not in self._said:  # `_read` runs many times while another worker compiles
             self._said.add(reason)
             events.logger.warning("stored static kernels not used: %s", reason)
 

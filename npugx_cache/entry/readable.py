@@ -1,4 +1,4 @@
-"""Writes an entry as one readable Python file, and reads it from a store. Imports no torch."""
+"""Writes the readable text of an entry, and reads such texts from a store. Imports no torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _DEPTH = 4  # folders between a store's root and the file of an entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readable:
-    """What the text of an entry is made of. `inputs` are a name and a description each."""
+    """What the readable text of an entry is made of.
+
+    `factors` are (name, value, span), `inputs` (name, description), and `passes` (name, number of
+    rewrites, number of removed nodes, negative if nodes were added).
+    """
 
     title: str
     factors: Iterable[tuple[str, str, str]]
@@ -49,8 +53,8 @@ class Readable:
 
 
 def render(parts: Readable) -> str:
-    """The text of an entry. It is Python, so that editors colour it; it is not meant to be run."""
-    from npugx_cache.conditions.kinds import lines  # needs torch, which reading an entry does not
+    """The text of an entry. It is Python, so that editors colour it; nobody should run it."""
+    from npugx_cache.conditions.kinds import lines  # loads torch, which a reader does not need
 
     sections = [
         f"# {parts.title}",
@@ -82,11 +86,11 @@ def readable_cache(
     *,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> str:
-    """The readable text of an entry, given by id, by a unique prefix of it, or by its path.
+    """The readable text of an entry. `entry` is an id, a unique prefix of an id, or a path.
 
-    Prints it unless `print_output` is false and writes it to `file` if one is given. Raises
-    EntryNotFound, CorruptEntry, or StoreError when the folder can't be used. Control characters
-    are replaced: the text may come from a stranger and goes to a terminal.
+    Prints the text unless `print_output` is false, and writes the text to `file` if one is given.
+    Raises EntryNotFound, CorruptEntry, or StoreError if the folder can't be used. Control
+    characters are replaced, because a stranger may have written a text that goes to a terminal.
     """
     text = _text_of(entry, cache_dir)
     if file is not None:
@@ -100,7 +104,7 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
     from npugx_cache import store
 
     name, root = _name_and_root(entry, cache_dir)
-    # Reading must neither create a store where none is nor fail because the cache is switched off.
+    # Reading must not create a store, and must work while the cache is switched off.
     settings = replace(config.load(cache_dir=root), mode="readonly")
     opened = store.open_store(settings)
     if isinstance(opened, store.Unusable):
@@ -120,7 +124,10 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
 def _name_and_root(
     entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None
 ) -> tuple[str, str | os.PathLike[str] | None]:
-    """An entry's path is <root>/v1/ac/<aa>/<key>/<entry>."""
+    """The id and the store's root, from the path of an entry: <root>/v1/ac/<aa>/<key>/<entry>.
+
+    Anything without a slash is an id already.
+    """
     text = os.fspath(entry)
     if os.sep not in text:
         return text, cache_dir
@@ -175,7 +182,7 @@ def _frame(caller: Frame) -> Iterator[str]:
 
 
 def _without_lines(code: types.CodeType) -> types.CodeType:
-    """The code as it is when a comment above it is edited: equal traces make equal texts."""
+    """The code without line numbers, so that the text stays equal if only lines move."""
     constants = (
         _without_lines(constant) if isinstance(constant, types.CodeType) else constant
         for constant in code.co_consts

@@ -1,9 +1,9 @@
-"""`NPUGX_CACHE_VERIFY=recompile`: every hit is compiled again, and entry and results are compared.
+"""`NPUGX_CACHE_VERIFY=recompile`: compiles every hit again, and compares entries and results.
 
-For people who distrust a store or the code that fills it. It costs a compile for each hit and, at
+For people who distrust a store or the code that fills it. This costs a compile for each hit and, at
 the first call of a restored graph, a deep copy of the arguments with all modules. To compare the
-results, both graphs run, the new one on the copy. Where running twice has an effect that the copy
-does not keep apart, only the entries are compared, and a WARNING says why.
+results, both graphs run, the new one on the copy. If a second run could change something besides
+the copy, only the entries are compared, and a WARNING says why.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def compare_artifacts(title: str, restored: str, recompiled: str) -> None:
 
 
 def unrepeatable(artifact: Artifact) -> str | None:
-    """What a call does that must not be done twice, or that a copy of its arguments shares."""
+    """Why a call must not run a second time on a copy of its arguments, or None."""
     for operator in artifact.program.operators if artifact.program is not None else ():
         name = f"{operator.namespace}.{operator.name}"
         if operator.namespace == COLLECTIVES:
@@ -57,13 +57,13 @@ def unrepeatable(artifact: Artifact) -> str | None:
         packet = getattr(getattr(torch.ops, operator.namespace or "aten"), operator.name, None)
         called = getattr(packet, operator.overload or "default", None)
         if schemas.acts(called) and schemas.is_custom(called):
-            return f"it calls {name}, which has no result and is called for what it does"
+            return f"it calls {name}, which has no result, so that it must have an effect"
     bindings = artifact.bindings
     code = frame.load(bindings.frame.code)
     done = [each.opname for each in dis.get_instructions(code)]
     if not _SETS_GLOBALS.isdisjoint(done):
         return "it sets a global"
-    # More than the one call of the graph: what else is called may change what it is given.
+    # One call is that of the graph; any other function may change the objects that it is given.
     stores = not _STORES.isdisjoint(done) or sum(name.startswith("CALL") for name in done) > 1
     writes = bindings.layout is not None and bool(bindings.layout.positions(Role.WRITTEN))
     shared = next(_besides_arguments(bindings.frame, code), None)
@@ -82,7 +82,7 @@ _STORES = frozenset(
 
 
 def _besides_arguments(caller: Frame, code: types.CodeType) -> Iterator[str]:
-    """What a caller frame reads values from that is no argument."""
+    """Where a caller frame reads values from besides its arguments."""
     yield from (name for name in caller.globals if not hasattr(builtins, name))
     yield from code.co_freevars
     for data in caller.names.values():
@@ -96,10 +96,11 @@ def _besides_arguments(caller: Frame, code: types.CodeType) -> Iterator[str]:
 def comparing_results(
     title: str, restored: Specialisation, recompiled: Callable[..., Any], artifact: Artifact
 ) -> Specialisation:
-    """The restored graph, of which the first run is compared with that of the recompiled one.
+    """The restored graph, whose first run also runs the recompiled graph and compares the results.
 
-    The recompiled one runs on a copy of the arguments; what both leave behind in them is compared
-    as well. Raises `VerificationError` from that run. Nothing is run twice that is `unrepeatable`.
+    The recompiled graph runs on a copy of the arguments, and the arguments are compared after both
+    runs as well. That first run raises `VerificationError` if something differs. A graph that is
+    `unrepeatable` is returned as it is.
     """
     reason = unrepeatable(artifact)
     if reason is not None:
@@ -128,7 +129,7 @@ def comparing_results(
 
 
 def _differences(path: str, a: Any, b: Any, seen: set[tuple[int, int]]) -> Iterator[str]:
-    """Where two values of one structure differ, tensors by every bit."""
+    """The paths at which two values differ."""
     if isinstance(a, _OPAQUE) or (id(a), id(b)) in seen:
         return
     seen.add((id(a), id(b)))
@@ -140,7 +141,7 @@ def _differences(path: str, a: Any, b: Any, seen: set[tuple[int, int]]) -> Itera
     elif isinstance(a, dict):
         parts = [(f"[{key!r}]", value, b[key]) for key, value in a.items()]
     elif isinstance(a, torch.Tensor) or type(a).__module__.startswith("npugx_cache"):
-        return  # Dynamo leaves attributes on tensors, and our own objects count calls
+        return  # other attributes differ anyway: Dynamo marks tensors, and our objects count calls
     else:
         mine, other = (getattr(value, "__dict__", {}) for value in (a, b))
         if mine.keys() != other.keys():
@@ -151,7 +152,7 @@ def _differences(path: str, a: Any, b: Any, seen: set[tuple[int, int]]) -> Itera
 
 
 def _same_by_itself(a: Any, b: Any) -> bool:
-    """Whether two values of one type are alike, apart from what is inside of them."""
+    """Whether two values of one type are alike, apart from the values inside them."""
     if isinstance(a, torch.Tensor):
         return _same_tensor(a, b)
     if isinstance(a, (list, tuple)):
@@ -159,13 +160,13 @@ def _same_by_itself(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return list(a) == list(b)
     if isinstance(a, (str, bytes, int, float, complex)):
-        return a == b or (a != a and b != b)  # noqa: PLR0124 - nan is itself here
+        return a == b or (a != a and b != b)  # noqa: PLR0124 - nan equals nan here
     return True
 
 
 def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
-    # Not strides: a copy of a lazily negated or expanded argument has others.
+    # Strides may differ, because a copy of a lazily negated or expanded argument has others.
     if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
         return False
-    same = (a == b) | ((a != a) & (b != b))  # noqa: PLR0124 - nan is itself here
+    same = (a == b) | ((a != a) & (b != b))  # noqa: PLR0124 - nan equals nan here
     return bool(same.all())

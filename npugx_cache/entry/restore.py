@@ -1,6 +1,6 @@
 """Turns the blobs of an entry into a callable. Imports no compiler and never traces (P3).
 
-The first call after a compile goes through this module too (P7).
+What was just compiled goes through this module as well (P7).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Repeated(Protocol):
-    """The check that a bound graph makes at every call."""
+    """The conditions of a bound graph, as they are checked at every call."""
 
     def holds(self, scope: Scope) -> bool: ...
 
@@ -47,12 +47,12 @@ class Repeated(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Specialisation:
-    """One graph, ready to run for the calls of which its conditions hold.
+    """One graph, ready to run every call for which its conditions hold.
 
-    `entry` is the id of its store entry, or None for one that lives in this process alone;
-    `switches` are torch's, under which it was made, `code` is the code that the function had then:
-    a function can be edited in place while the process lives; `graph` is what `run` calls, on
-    tensors alone.
+    `entry` is the id of its store entry, or None if the graph is not stored. `switches` are torch's
+    switches under which the graph was made. `code` is the code of the function at that time,
+    because a function can be edited in place. `run` takes the arguments of the function; it calls
+    `graph`, which takes tensors and sizes.
     """
 
     entry: str | None
@@ -67,7 +67,7 @@ class Specialisation:
         return self._is_made_for(scope) and self.conditions.holds(scope)
 
     def holds_quickly(self, scope: Scope) -> bool:
-        """The same for most calls that it may run; False says nothing."""
+        """Fast path of `holds`: True means that the graph may run, False that nothing is known."""
         return self._is_made_for(scope) and self.conditions.holds_quickly(scope)
 
     def _is_made_for(self, scope: Scope) -> bool:
@@ -75,15 +75,16 @@ class Specialisation:
 
 
 GUARDS = ("full", "inputs_unsafe")
-"""What is checked at every call of a bound entry; before it is bound everything is checked."""
+"""The values of the option `guards`: what is checked at every call of a bound entry. Before an
+entry is bound, all its conditions are checked."""
 
 
 @contextlib.contextmanager
 def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
-    """Turn what this block raises into `CorruptEntry`, but for `others`: the data is to blame.
+    """Raise `CorruptEntry` for an exception in this block, because the entry's data is to blame.
 
-    Otherwise an entry that decodes and makes no sense would cost a traceback at every call. A lack
-    of memory says nothing about the entry and is not turned.
+    Otherwise an entry that decodes but makes no sense would cost a traceback at every call. Errors
+    of ours, OSErrors, `others` and a lack of memory go through as they are.
     """
     as_they_are: tuple[type[Exception], ...] = (NpugxCacheError, OSError, *others)
     try:
@@ -98,16 +99,16 @@ def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
 
 
 def candidate(blobs: Mapping[str, bytes]) -> Checker:
-    """The conditions of a stored entry; its code is not read before they hold.
+    """The conditions of a stored entry, ready to be checked; raises `CorruptEntry`.
 
-    Raises `CorruptEntry`.
+    The caller reads the entry's code only after the conditions hold.
     """
     with _blaming_the_entry("conditions"):
         return Checker(placed_here(conditions_of(blobs)))
 
 
 def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
-    """The check for later calls of an entry whose conditions have held of this call."""
+    """The check for later calls of an entry; its conditions have held for the call in `scope`."""
     if guards == "inputs_unsafe":
         from npugx_cache.conditions.arguments_only import ArgumentsOnly
 
@@ -116,17 +117,17 @@ def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
 
 
 def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
-    """Why conditions refuse a call of a function with this code; never empty.
+    """The reasons why conditions refuse a call of a function with this code; at least one.
 
-    Live texts are in the words only where they stand in code: reasons go to logs. Raises
-    `CorruptEntry` if no reason can be told.
+    A reason shows a live text only if the text stands in the code, because reasons go to logs.
+    Raises `CorruptEntry` if no reason can be found.
     """
     known = partial(source_facts.texts, checker.conditions, code)
     with _blaming_the_entry("conditions"):
         found = tuple(checker.failures(scope, known=known))
         if not found and not checker.holds(scope):
-            raise CorruptEntry("conditions: they refuse a call for no reason that can be told")
-        return found or ("the call has changed while it was looked at",)
+            raise CorruptEntry("conditions: they refuse a call, but no reason can be found")
+        return found or ("the arguments changed while they were checked",)
 
 
 @_blaming_the_entry("bindings", NotPortable)
@@ -140,12 +141,12 @@ def bind(
     captures: capture.Captures | None,
     device: Accelerator | None,
 ) -> Specialisation:
-    """Make an entry callable in the place of `function`, for the calls of which `conditions` hold.
+    """Make an entry callable in the place of `function`, for calls for which `conditions` hold.
 
-    `device` is the candidate's: what the entry calls the current device is that one from now on.
-    `captures` are the captured graphs of the function; None: its programs are called directly.
-    Raises `CorruptEntry` for bytes that do not decode and `NotPortable` when something the entry
-    refers to (an operator, a class) does not exist in this process.
+    `device` is the device that the entry's "current device" means from now on. `captures` are the
+    captured graphs of the function; if None, programs are called directly. Raises `CorruptEntry`
+    for bytes that do not decode, and `NotPortable` if something that the entry refers to (an
+    operator, a class) does not exist in this process.
     """
     rename = devices.at(device.index if device else None)
     bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
@@ -173,7 +174,7 @@ def _with_library(
     program: Callable[..., Any],
     constants: Mapping[str, torch.Tensor],
 ) -> Callable[..., Any]:
-    """The library of an entry, with its program for the calls that the library can't serve."""
+    """The library of an entry as a callable. `program` runs the calls that the library can't."""
     from npugx_cache.backend.inductor import load
 
     finish = runtime.bind(
@@ -202,7 +203,7 @@ def _constants(bindings: Bindings, blobs: Mapping[str, bytes]) -> dict[str, torc
     try:
         stored = load(blobs[CONSTANTS])
         return {c.name: runtime.live_constant(c, stored[c.name]) for c in bindings.constants}
-    except runtime.OutOfMemoryError:  # of the device: the entry is as good as ever
+    except runtime.OutOfMemoryError:  # the device has no memory left; the entry is not to blame
         raise
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise CorruptEntry(f"constants: {error!r}") from error

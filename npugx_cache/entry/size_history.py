@@ -2,9 +2,9 @@
 
 With `dynamic=None` torch makes a size symbolic when it meets a second value. A restarted worker has
 met no value yet, so each further size would give one more static entry. Therefore an entry keeps
-what Dynamo knew of sizes before and after its trace. A new trace begins with what is stored in the
-entries that refuse the call for nothing but sizes. Which sizes are symbolic never decides whether a
-graph may run.
+what Dynamo knew of sizes before and after its trace. If entries refuse a call only because of
+sizes, the new trace begins with what those entries keep. A wrong choice of symbolic sizes costs
+time only, because guards decide whether a graph may run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ _MAX_ENTRIES = 32
 
 
 class Known(NamedTuple):
-    """Rows of `trace.observe.size_memory` to begin a trace with; `alone`: forget all else."""
+    """The rows of `trace.observe.size_memory` that a trace begins with.
+
+    `alone`: the trace first forgets what this process knows of sizes.
+    """
 
     rows: list[Any]
     alone: bool = False
 
 
 def seen(opened: store.Store | None, key: str, scope: Scope) -> Known:
-    """What the entries know that refuse a call for its sizes alone."""
+    """What is known of sizes in all entries that refuse a call only because of its sizes."""
     rows: list[Any] = []
     manifests = opened.candidates(key).manifests[:_MAX_ENTRIES] if opened is not None else ()
     for manifest in manifests:
@@ -44,7 +47,7 @@ def seen(opened: store.Store | None, key: str, scope: Scope) -> Known:
 
 
 def before(opened: store.Store | None, key: str, entry: str | None) -> Known:
-    """What was known when an entry was traced: tracing it again gives the same sizes."""
+    """What was known of sizes before an entry was traced: tracing again gives the same sizes."""
     for manifest in opened.candidates(key).manifests if opened is not None else ():
         if manifest.entry == entry and opened is not None:
             blobs = opened.read(manifest, [SIZES] if _has_sizes(manifest) else [])
@@ -66,21 +69,18 @@ def _after(opened: store.Store | None, manifest: store.Manifest, scope: Scope) -
     try:
         checker = Checker(conditions_of(blobs))
         return sizes_of(blobs)[1] if only_sizes_differ(checker, scope) else []
-    except (CorruptEntry, NotPortable):  # the lookup before this one has dealt with the entry
+    except (CorruptEntry, NotPortable):  # `lookup` has already reported the entry
         return []
-    except Exception:  # noqa: BLE001 - a check raises anything on a value of another kind
+    except Exception:  # noqa: BLE001 - on a value of another kind, a check may raise anything
         return []
-
-
-# Tells whether a guard tree refuses a call for nothing but the sizes of tensors and ints.
-#
-# Such an entry hands on what it knows of sizes, so that the next trace makes the size symbolic.
 
 
 def only_sizes_differ(checker: Checker, scope: Scope) -> bool:
-    """Whether every condition holds, but for conditions on sizes.
+    """Whether a call fits in everything but the sizes of tensors and the values of ints.
 
-    The shape of a parameter does not count as a size: that is another model.
+    Asks only guards on single values, on objects that must be the same, and on torch's global
+    state. The shape of a parameter does not count as a size, because another shape means another
+    model.
     """
     tree = checker.conditions
     try:

@@ -1,7 +1,7 @@
 """Turns live Python values and objects into plain, canonical data, and back. Does not import torch.
 
-`values` encodes objects that have a value, and names those that have none: functions, classes,
-modules, operators. Such a name is something that another process can find again, never an address.
+`values` encodes objects by their value, and functions, classes, modules and operators by a name
+(an identity) by which another process finds the same object again; a name never holds an address.
 """
 
 from npugx_cache.portable.digest import digest

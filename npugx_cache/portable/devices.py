@@ -20,10 +20,10 @@ _CURRENT = ":current"
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The device that must be current, of the kind that an entry uses.
+    """The accelerator that an entry uses.
 
-    `index` is None in a stored entry that means whatever device is current; otherwise `why` tells
-    what ties it to its indices.
+    `index` is None in a stored entry that may run on any current device of this kind. Otherwise the
+    device of this index must be current, and `why` says what ties the entry to the index.
     """
 
     kind: str
@@ -40,7 +40,7 @@ def name_of(kind: str, index: int) -> str:
 
 
 def to_current(kind: str, index: int) -> Rename:
-    """Calls the device of this index the current one."""
+    """A function that renames the device with this index to "the current device"."""
     return partial(_to_current, kind, index)
 
 
@@ -49,7 +49,7 @@ def _to_current(kind: str, index: int, name: str) -> str:
 
 
 def at(index: int | None) -> Rename:
-    """Calls the current device by this index."""
+    """A function that renames "the current device" to the device with this index (None: 0)."""
     return partial(_at, index or 0)
 
 
@@ -58,12 +58,12 @@ def _at(index: int, name: str) -> str:
 
 
 def is_device(data: Plain) -> bool:
-    """Whether encoded data is a device, and not merely holds one."""
+    """Whether encoded data is a device itself; a list that contains a device is not."""
     return isinstance(data, list) and data[:1] == ["device"] and len(data) == 2
 
 
 def names_in(data: Plain) -> set[str]:
-    """The devices in encoded data, however deep."""
+    """The names of all devices in encoded data, at any depth."""
     if is_device(data):
         return {str(data[1])}
     found: set[str] = set()
@@ -73,7 +73,7 @@ def names_in(data: Plain) -> set[str]:
 
 
 def renamed(data: Plain, rename: Rename) -> Plain:
-    """Encoded data with other names for its devices."""
+    """Encoded data in which each name of a device is replaced by `rename` of the name."""
     if is_device(data):
         return ["device", rename(str(data[1]))]
     if isinstance(data, list):

@@ -1,4 +1,4 @@
-"""One name for a sequence of texts."""
+"""Hashes a sequence of texts to one name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def digest(parts: Iterable[str]) -> str:
-    """sha256 of a sequence of texts; each is preceded by its length, so they can't run together."""
+    """SHA-256 of texts, as hex digits. The length of each text is hashed before the text.
+
+    Otherwise ("ab", "c") and ("a", "bc") would have the same digest.
+    """
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode()

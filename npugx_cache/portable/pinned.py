@@ -1,6 +1,6 @@
-"""Modules whose version is already part of the cache key: torch, torch_npu, Python's own, ours.
+"""Tells which modules are version-pinned, so that no source facts are recorded for their code.
 
-We record no source facts for their code.
+The versions of torch, torch_npu, the standard library and this package are in the cache key.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ _COVERED = frozenset({"torch", "torch_npu", "npugx_cache"}) | sys.stdlib_module_
 
 
 _COMPILERS = ("torch._dynamo", "torch_npu.dynamo", "npugraph_ex")
-"""Compilers. torch_npu also loads its own one under the last name, once somebody compiles with it.
-"""
+"""The compilers. torch_npu loads its own as `npugraph_ex`, too, when somebody compiles with it."""
 
 
 def is_covered_module(name: str) -> bool:
@@ -22,7 +21,7 @@ def is_covered_module(name: str) -> bool:
 
 
 def is_compiler(name: str) -> bool:
-    """Whether the module belongs to a compiler. A restored function does not load such a module."""
+    """Whether a module belongs to a compiler. A restored function does not load such a module."""
     named = any(name == each or name.startswith(f"{each}.") for each in _COMPILERS)
     return named and is_covered_module(name)
 

@@ -1,9 +1,10 @@
-"""Stores texts that are only compared as their length and SHA-256, so that no password is stored.
+"""Seals texts: replaces them by their length and SHA-256, so that no password is stored.
 
 An argument, a global or an environment variable may hold a password or a token, and whoever may
 read a store can read what its guards compare with. Two kinds of texts stay as they are, so that
-people can read conditions and reasons: a text in the traced code is no secret of the caller, and a
-text of at most three characters could be found from its digest by trying all of them.
+people can read conditions and reasons: texts in the traced code, because they are no secret of the
+caller, and texts of at most three characters, because anybody could find them from the digest by
+trying all texts.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _UNITS = {"text": "characters", "octets": "bytes"}
 _SEQUENCES = frozenset({"list", "tuple", "set", "frozenset"})
 _GUESSED = 3
 _SHOWN_DIGITS = 12
-_REMEMBERED = 256  # characters: no prompt of a megabyte is kept alive for its digest
+_REMEMBERED = 256  # characters; a memory of longer texts could keep megabytes of prompts alive
 
 
 def seal(data: Plain, known: Container[object] = frozenset()) -> Plain:
     """Encoded data with length and digest in the place of each text that is not `known`.
 
-    What names an object (`["id", ...]`) stays: another process finds the object by it.
+    The identity of an object (`["id", ...]`) stays, because another process must find the object.
     """
     tag = _TAGS.get(type(data))
     if tag is not None:
@@ -47,7 +48,7 @@ def seal(data: Plain, known: Container[object] = frozenset()) -> Plain:
 
 
 def same(live: Plain, stored: Plain) -> bool:
-    """Whether encoded data is what was stored, sealed or not."""
+    """Whether encoded live data equals stored data, in which texts may be sealed."""
     if live == stored:
         return True
     if type(stored) is not list:
@@ -63,7 +64,7 @@ def same(live: Plain, stored: Plain) -> bool:
 
 
 def is_sealed(data: Plain) -> bool:
-    # Nothing else looks so: an encoded value that is a list begins with a text, not with a number.
+    # Nothing else has this form, because an encoded value that is a list begins with a text.
     match data:
         case ["text" | "octets", [int(), str()]]:
             return True
@@ -71,26 +72,26 @@ def is_sealed(data: Plain) -> bool:
 
 
 def sealed_words(data: Plain) -> str:
-    """A sealed text for people."""
+    """A sealed text in words, for people."""
     kind, (length, digest) = data
     return f"a text of {length} {_UNITS[kind]} (sha256 {digest[:_SHOWN_DIGITS]})"
 
 
 def sealed_expression(data: Plain) -> str:
-    """A sealed text as Python might have it."""
+    """A sealed text in the form of a Python call."""
     kind, (length, digest) = data
     return f"{kind}(length={length}, sha256='{digest[:_SHOWN_DIGITS]}')"
 
 
 def with_sealed(data: Plain, made: Callable[[Plain], Any]) -> Any:
-    """Encoded data with something else in the place of each sealed text."""
+    """Encoded data in which each sealed text is replaced by what `made` returns for the text."""
     if is_sealed(data):
         return made(data)
     return [with_sealed(item, made) for item in data] if type(data) is list else data
 
 
 def texts_in(codes: Iterable[types.CodeType]) -> frozenset[str | bytes]:
-    """The constants of code objects and of those inside them, and the names that they use."""
+    """The texts in code objects, and in the code objects inside them: constants and names."""
     found: set[str | bytes] = set()
     for code in codes:
         found |= _texts_of(code)

@@ -1,7 +1,7 @@
-"""Values as plain data.
+"""Encodes values as plain data, and names objects so that another process finds them again.
 
-Two values are equal for the cache exactly when their encodings are equal. The encoding keeps apart
-what `==` does not: `1`, `True` and `1.0`; `0.0` and `-0.0`; a list and a tuple; dicts in another
+Two values are equal for the cache exactly if their encodings are equal. The encoding distinguishes
+what `==` does not: `1`, `True` and `1.0`; `0.0` and `-0.0`; dicts with the same items in another
 order.
 """
 
@@ -30,18 +30,18 @@ MAX_DEPTH = 24
 
 
 class NotPortable(Exception):
-    """A value has no form that another process could recognise; the text says which and why."""
+    """A value has no form that another process could recognise; the text names the reason."""
 
 
 def encode(value: object, depth: int = 0) -> Plain:
-    """Encode a value, or an object by its identity; raises `NotPortable`."""
+    """The encoding of a value, or of an object by its identity; raises `NotPortable`."""
     kind = type(value)
     if value is None or kind is str or kind is bytes:
         return value
     if kind is int:
         return value if -_INT64 <= value < _INT64 else ["int", str(value)]  # type: ignore[operator]
     if depth > MAX_DEPTH:
-        raise NotPortable("nested too deeply, or it contains itself")
+        raise NotPortable("a value is nested too deeply, or contains itself")
     scalar = _SCALARS.get(kind)
     if scalar is not None:
         return scalar(value)
@@ -82,16 +82,16 @@ _CONTAINERS: dict[type, Any] = {
     tuple: lambda v, d: ["tuple", [encode(x, d) for x in v]],
     dict: lambda v, d: ["dict", [[encode(k, d), encode(x, d)] for k, x in v.items()]],
     slice: lambda v, d: ["slice", encode(v.start, d), encode(v.stop, d), encode(v.step, d)],
-    # Sets iterate in an order that depends on PYTHONHASHSEED.
+    # Sorted, because the order in which a set is walked depends on PYTHONHASHSEED.
     set: lambda v, d: ["set", sorted((encode(x, d) for x in v), key=repr)],
     frozenset: lambda v, d: ["frozenset", sorted((encode(x, d) for x in v), key=repr)],
 }
 
 
 def ordered_keys(mapping: Any) -> list[Any]:
-    """The keys as Python walks them, past overrides in subclasses of dict.
+    """The keys in the order in which Python walks them; overrides in subclasses are not called.
 
-    `dict.keys` of an OrderedDict does not know of `move_to_end`.
+    For an OrderedDict we use its own `keys`, because `dict.keys` ignores `move_to_end`.
     """
     if type(mapping) is dict:
         return list(mapping)
@@ -103,13 +103,13 @@ def ordered_keys(mapping: Any) -> list[Any]:
 def encoded_keys(mapping: Any, kind: type[list[Any] | set[Any]]) -> Plain:
     """The keys of a mapping as an encoded list or set."""
     keys = ordered_keys(mapping)
-    if {*map(type, keys)} <= {str}:  # encoded, a str is itself; sorted as `encode` sorts a set
+    if {*map(type, keys)} <= {str}:  # fast path: a str is its own encoding; sorted as in `encode`
         return [kind.__name__, keys if kind is list else sorted(keys, key=repr)]
     return encode(kind(keys))
 
 
 def decode(data: Plain) -> Any:
-    """Rebuild a value. Only what `encode` can write is accepted; raises `NotPortable` otherwise."""
+    """The value of an encoding; raises `NotPortable` for an encoding that `encode` can't write."""
     if not isinstance(data, list):
         return data
     if data and data[0] == "id":
@@ -155,7 +155,7 @@ def _torch() -> Any:
 
 
 def describe(data: Plain) -> str:
-    """A short text for people, from encoded data alone."""
+    """Encoded data as a short text for people."""
     if not isinstance(data, list):
         return repr(data)
     if is_sealed(data):
@@ -184,6 +184,8 @@ _DESCRIBED: dict[str, Callable[..., str]] = {
 
 
 class _Verbatim(str):
+    """A text that `describe` shows without quotes."""
+
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -191,18 +193,21 @@ class _Verbatim(str):
 
 
 def expression(data: Plain) -> str:
-    """The same as Python might have it, for the text of an entry."""
+    """As `describe`, but with sealed texts as Python calls, for the readable text of an entry."""
     return describe(with_sealed(data, lambda text: _Verbatim(sealed_expression(text))))
 
 
-# Finds code by module and qualified name, also behind descriptors and decorators.
+# --- finds code by module and qualified name, also behind descriptors and decorators
 
 
 _MAX_CHAIN = 16
 
 
 def unwrap(member: object) -> object:
-    """The plain function behind a descriptor, partial or `functools.wraps` decoration."""
+    """The plain function behind a descriptor, a partial or a decorator with `functools.wraps`.
+
+    Returns the innermost object if there is no function behind it.
+    """
     for _ in range(MAX_DEPTH):
         if isinstance(member, types.FunctionType):
             return member
@@ -217,11 +222,15 @@ def unwrap(member: object) -> object:
 
 
 def look_up(module: str, name: str) -> object:
+    """The object with a qualified name in a loaded module, as its class holds it.
+
+    Raises `NotPortable`.
+    """
     found: Any = sys.modules.get(module)
     if found is None:
         raise NotPortable(f"module {module} is not imported in this process")
     for part in name.split("."):
-        # Not getattr: a property or a staticmethod must be found as it stands in its class.
+        # getattr would call a property and unwrap a staticmethod, whose code we want to find.
         owners = getattr(found, "__mro__", (found,))
         for owner in owners:
             if part in vars(owner):
@@ -233,7 +242,10 @@ def look_up(module: str, name: str) -> object:
 
 
 def function_chain(found: object) -> list[types.FunctionType]:
-    """The function behind an object and the functions that its decorators wrap."""
+    """The function behind an object, and the functions that its decorators wrap.
+
+    These are found in `__wrapped__` and in closures; at most 16 functions are returned.
+    """
     chain: list[types.FunctionType] = []
     waiting = [found]
     while waiting and len(chain) < _MAX_CHAIN:
@@ -253,13 +265,16 @@ def contents(cell: types.CellType) -> object:
         return None
 
 
-# Names functions, classes and modules so that any process finds them again by the name.
+# --- names functions, classes and modules so that any process finds them again
 
 
 def identity(value: object, depth: int = 0) -> Plain:
-    """What names an object in any process; raises `NotPortable` for one that has no name."""
+    """The identity of an object: a name that means the same object in any process.
+
+    Raises `NotPortable` for an object that has no such name.
+    """
     if depth > MAX_DEPTH:
-        raise NotPortable("nested too deeply, or it contains itself")
+        raise NotPortable("a value is nested too deeply, or contains itself")
     for kinds, name in _IDENTITIES:
         if isinstance(value, kinds):
             return name(value, depth)
@@ -301,7 +316,7 @@ def _builtin_module(value: Any) -> str:
 
 
 def _operator_identity(value: object) -> Plain | None:
-    if "torch" not in sys.modules:  # nothing can be a torch object; keep the CLI free of torch
+    if "torch" not in sys.modules:  # then no value is an operator, and the CLI must not load torch
         return None
     from npugx_cache.private import runtime
 
@@ -337,12 +352,12 @@ def _type_name(kind: type) -> str:
 def _class_identity(cls: type) -> Plain:
     if _is_named(cls):
         return ["class", cls.__module__, cls.__qualname__]
-    # Two classes made by one function share their qualname; their bodies tell them apart.
+    # Two classes made by one function share their qualname, but differ in their bodies.
     return ["class", cls.__module__, cls.__qualname__, class_body_hash(cls)]
 
 
 def _is_named(cls: type) -> bool:
-    """Whether its name leads to a class, which the facts about code are found by."""
+    """Whether module and qualified name lead to the class; source facts find classes that way."""
     if "<locals>" in cls.__qualname__:
         return False
     try:
@@ -352,7 +367,7 @@ def _is_named(cls: type) -> bool:
 
 
 def class_body_hash(cls: type) -> str:
-    """Hash of a class's own functions, plain values and bases."""
+    """A hash of what a class itself defines (functions and plain values) and of its bases."""
     digest = hashlib.sha256()
     for base in cls.__bases__:
         digest.update(repr(identity(base)).encode())
@@ -381,14 +396,15 @@ def _function_identity(function: types.FunctionType, depth: int) -> Plain:
 
 
 def _captured(values: Any, depth: int) -> list[Plain]:
-    """Encode what a function carries along; a value without a portable form counts by its type.
+    """Encode the defaults or the closure of a function.
 
-    Texts are sealed: what a function captured, the traced code need not even have read.
+    A value without a portable form counts by its type only. Texts are sealed, because a captured
+    text may be a secret that the traced code did not even read.
     """
     encoded: list[Plain] = []
     for value in values:
         try:
-            # 8: identities of functions nest at most thrice
+            # + 8: so that functions that capture functions are followed at most three deep
             encoded.append(seal(encode(value, depth + 8)))
         except NotPortable:
             encoded.append(["type", _type_name(type(value))])
@@ -398,8 +414,8 @@ def _captured(values: Any, depth: int) -> list[Plain]:
 _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
     (types.ModuleType, lambda v, _: ["module", v.__name__]),
     (enum.Enum, lambda v, d: ["enum", identity(type(v)), v.name, seal(encode(v._value_, d + 1))]),
-    (types.GenericAlias, lambda v, _: ["typing", repr(v)]),  # list[int] passes for a type too
-    (types.UnionType, lambda v, _: ["typing", repr(v)]),
+    (types.GenericAlias, lambda v, _: ["typing", repr(v)]),  # such as list[int]
+    (types.UnionType, lambda v, _: ["typing", repr(v)]),  # such as int | None
     (type, lambda v, _: _class_identity(v)),
     (types.FunctionType, _function_identity),
     (types.CodeType, lambda v, _: ["code", code_hash(v)]),
@@ -410,9 +426,9 @@ _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
 
 
 def resolve(data: Plain) -> Any:
-    """Find the object of an identity among loaded modules; raises `NotPortable`.
+    """The object that an identity names, in modules that are loaded; raises `NotPortable`.
 
-    Never imports: a module that the caller has not loaded is a miss, not a side effect.
+    Never imports a module, because an import would run code that the user did not ask for.
     """
     kind = data[0]
     if kind == "module":
@@ -442,7 +458,7 @@ _ABSENT = object()
 
 
 def resolve_op(namespace: str, name: str, overload: str) -> Any:
-    """`torch.ops.<namespace>.<name>.<overload>`; raises `NotPortable` when it is not registered."""
+    """`torch.ops.<namespace>.<name>.<overload>`; raises `NotPortable` if it is not registered."""
     torch = sys.modules["torch"]
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
@@ -470,11 +486,11 @@ _code_hashes: dict[types.CodeType, str] = {}
 
 
 def code_hash(code: types.CodeType) -> str:
-    """Hash of what a code object does: no file name, line number, or address enters it."""
+    """A hash of what a code object does; its file, lines, own name and addresses don't count."""
     known = _code_hashes.get(code)
-    # Code objects compare equal by value but not by qualname; the hash leaves names out as well.
+    # Equal code objects may differ in qualname, which is no problem as the hash ignores it.
     if known is None:
-        # One repr for all: a restart hashes a hundred functions before its first call.
+        # One repr of all parts is fast; a restart hashes a hundred functions before its first call.
         text = repr(_code_parts(code)).encode()
         known = _code_hashes[code] = hashlib.sha256(text).hexdigest()[:32]
     return known
@@ -499,13 +515,14 @@ def _code_parts(code: types.CodeType) -> tuple[object, ...]:
 
 
 _FIRST_LINE = "__firstlineno__"
-"""A name in every class, since Python 3.13: the number of the line that the class begins in."""
+"""A name in every class since Python 3.13: the number of the line in which the class begins."""
 
 
 def _body_of_class(code: types.CodeType) -> Iterator[object]:
-    """Instructions with the constants that they use, without the line that the class begins in.
+    """The instructions with the constants that they use, but without the class's first line.
 
-    That line is among the constants, and is one constant with a number of the class that equals it.
+    We can't just drop that line from the constants, because an equal number in the body of the
+    class is the same constant.
     """
     import dis
 
@@ -529,5 +546,5 @@ def _constant(value: object) -> Plain:
         return ["code", code_hash(value)]
     try:
         return encode(value)
-    except NotPortable:  # a live object that a code generator put there
+    except NotPortable:  # a live object that a code generator put among the constants
         return ["type", _type_name(type(value))]

@@ -1,4 +1,5 @@
-"""Every private torch name the package uses, with the versions it was checked on.
+"""Private names of torch and torch_npu that are used outside a trace. Holds no policy.
 
-`runtime` may be imported on the hit path; `tracing` only by `npugx_cache.trace`.
+A restored call may import all modules but `inductor_compile` and `patterns`, which load Inductor.
+Private names that only a trace needs are in `npugx_cache.trace`.
 """

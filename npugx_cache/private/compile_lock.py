@@ -1,9 +1,8 @@
-"""Dynamo's own lock: one trace at a time in a process, ours or the user's.
+"""Takes Dynamo's own lock, so that only one thread of a process traces at a time.
 
 While Dynamo and FX trace, they keep state for the whole process, such as the frame that is traced
-and patched methods of `nn.Module`. So a trace of ours and a `torch.compile` of the user's would
-break each other. Importing this module loads no compiler; entering `tracing_alone` does. Checked on
-torch 2.13.
+and patched methods of `nn.Module`. So one of our traces and a `torch.compile` of the user would
+break each other. Importing this module loads no compiler; entering `tracing_alone` does.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _lost = False
 
 @contextlib.contextmanager
 def tracing_alone() -> Iterator[None]:
-    """Hold Dynamo's lock; the same thread may enter again. Ask `obstacle` before."""
+    """Hold Dynamo's lock; the same thread may enter again. Call `obstacle` before."""
     from torch._dynamo.convert_frame import compile_lock
 
     with compile_lock:
@@ -38,16 +37,16 @@ def obstacle() -> str | None:
     if _lost:
         return (
             "this process was forked while another thread compiled, so the compiler's state is "
-            "not known here; what the store has is still used. To change that, fork before"
+            "unknown here; stored entries are still used. To compile here, fork before that"
         )
     return None
 
 
 class Disturbance:
-    """Whether another thread traced while this was open: then a trace may not say what code does.
+    """Tells whether another thread traced at the same time, because our trace may then be wrong.
 
-    `torch.export` and `make_fx` take no lock, and patch `nn.Module` for the whole process. They are
-    looked for at the beginning and whenever it is asked, and what begins meanwhile is noted.
+    `torch.export` and `make_fx` take no lock, and patch `nn.Module` for the whole process. We look
+    for them at the beginning and in `reason`, and note each trace of FX that begins in between.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,7 @@ def _after_fork() -> None:
     dynamo: Any = sys.modules.get(_DYNAMO)
     lock = getattr(dynamo, "compile_lock", None)
     if lock is not None and not lock.acquire(blocking=False):
-        _lost = True  # its holder is a thread that this process does not have
+        _lost = True  # the thread that holds the lock does not exist in this process
     elif lock is not None:
         lock.release()
 

@@ -1,4 +1,4 @@
-"""Reads and sets the determinism of torch and torch_npu. Checked on torch 2.13.
+"""Reads and sets the switches for deterministic operators of torch and torch_npu.
 
 We don't call `torch.use_deterministic_algorithms`, because it loads Inductor, and a restored call
 must not load Inductor.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Told(NamedTuple):
-    """What `torch.use_deterministic_algorithms` was given."""
+    """The arguments of the last `torch.use_deterministic_algorithms`."""
 
     enabled: bool
     warn_only: bool
@@ -41,7 +41,7 @@ def tell(what: Told) -> None:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Tell torch afterwards what it was told before."""
+    """Restore torch's switch afterwards."""
     before = told()
     try:
         yield
@@ -50,15 +50,16 @@ def kept() -> Iterator[None]:
 
 
 def level() -> int:
-    """How strictly operators of an NPU give the same bits at each run: 0 (not at all) to 3."""
+    """How far the operators of an NPU must give the same bits at each run: 0 (not at all) to 3."""
     asked: int = sys.modules["torch_npu"].npu._get_deterministic_level()
     return asked
 
 
 def set_level(wanted: int) -> None:
-    """Set it, for the whole process, and tell torch; raises what torch_npu does, changing nothing.
+    """Set the level and torch's switch for the whole process.
 
-    For a level above 0 torch is told as it was if it was told something, or else everything.
+    A level above 0 turns torch's switch on (a switch that is on keeps `warn_only`), and 0 turns it
+    off. If torch_npu raises, the error goes through and torch's switch is as before.
     """
     before = told()
     if before.enabled != (wanted > 0):

@@ -1,12 +1,13 @@
-"""The shortest way to an operator: torch's own C functions. Checked on torch 2.11 and 2.13.
+"""Fast path for calls of operators: torch's own C functions in the place of `OpOverload`.
 
 `OpOverload.__call__` is a Python function around a call that finds a kernel through a stack of
-boxed values. The functions behind `torch.mul` and `Tensor.view` parse their arguments in generated
-C++ and call the same kernel: half the cost of a small operator. They are taken from `torch._C`,
-where nobody patches them, and only for operators of which they take the very arguments.
+boxed values. The C functions behind `torch.mul` and `Tensor.view` parse their arguments in
+generated C++ and call the same kernel, which halves the cost of a small operator. We take them from
+`torch._C`, where nobody monkey-patches them, and only for operators with exactly the same arguments
+(`tests/backend/test_direct.py` compares them).
 
-Factory functions have none: under `torch.device(...)` as a context, `torch.arange` means another
-device than the traced `aten.arange` does.
+Factory functions are left out, because `torch.arange` obeys `with torch.device(...)`, while the
+traced `aten.arange` does not.
 """
 
 from __future__ import annotations
@@ -89,11 +90,14 @@ DIRECT: dict[str, Callable[..., Any]] = {
     for operator in operators
     if hasattr(place, operator.partition(".")[0])
 }
-"""C functions by aten's `name.overload`: the same operator for the same arguments, in any form."""
+"""The C functions by aten's `name.overload`. Arguments may be given by position or by name."""
 
 
 def call_of(target: Any) -> Callable[..., Any]:
-    """What to call for an operator; the operator itself where there is nothing shorter."""
+    """What to call for a target of a node: the C function, or else the overload's own `_op`.
+
+    Anything but an `OpOverload` is returned as it is.
+    """
     if type(target) is not _ops.OpOverload:
         return target  # type: ignore[no-any-return]
     namespace, _, name = target._schema.name.partition("::")

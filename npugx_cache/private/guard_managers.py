@@ -1,9 +1,10 @@
-"""torch's C++ guard managers, built without importing Dynamo (P3). Checked on torch 2.11 and 2.13.
+"""Builds torch's C++ guard managers without importing Dynamo (P3).
 
 While C++ makes a manager, it imports two Python modules: `torch._dynamo.guards` for an enum, once
-per process, and `torch._dynamo.config` for settings, for every manager. A process that restores has
-loaded neither. So during a build, stand-ins have their names in `sys.modules`. A real import that
-comes later gets the enum that C++ already holds; otherwise torch.compile would break.
+per process, and `torch._dynamo.config` for settings, for every manager. A process that only
+restores has loaded neither. So during a build, stand-ins take their places in `sys.modules`. If
+Dynamo is really imported later, it gets the enum that C++ already holds, because `torch.compile`
+would break with two enums.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 
 RootGuardManager: Any = _c_guards.RootGuardManager
 forbid_aliasing: Any = _c_guards.install_no_tensor_aliasing_guard
-"""(managers, names, reasons, None): the values of the managers are different objects."""
+"""Called as (managers, names, reasons, None): the values of the managers are different objects."""
 require_aliasing: Any = _c_guards.install_object_aliasing_guard
-"""(manager, manager, reasons, None): the values of the two managers are one object."""
+"""Called as (manager, manager, reasons, None): the values of both managers are one object."""
 
 
 class NotNow(Exception):
-    """Managers can't be built at the moment; the Python check goes on."""
+    """No managers can be built at the moment, so conditions are checked in Python."""
 
 
 class _ManagerType(enum.Enum):
-    """What `torch._dynamo.guards.GuardManagerType` is; becomes it if we build first."""
+    """A copy of `torch._dynamo.guards.GuardManagerType`, and its replacement if we build first."""
 
     GUARD_MANAGER = 1
     DICT_GUARD_MANAGER = 2
@@ -51,10 +52,10 @@ _import_began = False
 
 
 class _Settings(types.ModuleType):
-    """Dynamo's settings as a build wants them."""
+    """The settings of Dynamo that C++ reads during a build, with our values."""
 
-    # With the first two, torch skips tensors and whole modules whose dicts did not change; a
-    # parameter that was changed in place (`p.data = ...`) is then not seen.
+    # If one of the first two were on, torch would skip tensors and whole modules whose dicts did
+    # not change, and would miss a parameter that was changed in place (`p.data = ...`).
     skip_tensor_guards_with_matching_dict_tags = False
     use_recursive_dict_tags_for_guards = False
     max_saved_pointers_for_recursive_dict_tags_check = 0
@@ -64,8 +65,8 @@ class _SettingsBesideDynamo(_Settings):
     """Stand-in for `torch._dynamo.config` where the real module is loaded.
 
     If another thread imports `torch._dynamo.config` during a build, it gets this object: attributes
-    that we don't override come from the real module. `_Settings` has no `__getattr__`, because C++
-    imports the module for every manager and each import looks for names that are not there.
+    that we don't override come from the real module. `_Settings` has no `__getattr__`, which would
+    cost time: C++ imports the module for every manager, and an import looks for missing names.
     """
 
     def __init__(self, real: types.ModuleType) -> None:
@@ -78,9 +79,9 @@ class _SettingsBesideDynamo(_Settings):
 
 @contextlib.contextmanager
 def building() -> Iterator[object]:
-    """While it is open managers can be made; gives the enum value they are made with.
+    """Let managers be made inside; yields the kind (an enum value) that C++ wants for each of them.
 
-    Raises `NotNow` while another thread imports Dynamo, or where torch is not plain files.
+    Raises `NotNow` while another thread imports Dynamo, or if torch is not imported from files.
     """
     with _building:
         real = sys.modules.get(_GUARDS)
@@ -114,14 +115,14 @@ def _watch_imports() -> None:
 
 
 class _Finder:
-    """Keeps a real import of Dynamo apart from a build, and gives it our enum."""
+    """Makes a real import of Dynamo wait for builds in other threads, and gives Dynamo our enum."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
         if name == _PACKAGE:
             global _import_began  # noqa: PLW0603 - a fact about the process
-            with _building:  # a build in another thread has stand-ins in sys.modules
+            with _building:  # the import must not find a build's stand-ins in sys.modules
                 _import_began = True
         if name != _GUARDS:
             return None
@@ -138,13 +139,13 @@ class _GuardsLoader(SourceFileLoader):
 
 
 def class_dict(cls: type) -> dict[str, Any]:
-    """The dict behind `vars(cls)`, to be looked at only: guards compare its version."""
+    """The dict behind `vars(cls)`, of which guards compare the version. Never write to it."""
     [space] = (each for each in gc.get_referents(vars(cls)) if type(each) is dict)
     return space
 
 
 def forbid_dimension_marks(manager: Any, tensor: torch.Tensor, source: str, kind: object) -> None:
-    """Refuse tensors that carry a mark of `mark_dynamic` and its kin."""
+    """Guard that a tensor carries no mark of `mark_dynamic` or the like."""
     if hasattr(manager, "add_dimension_marking_guard"):  # since torch 2.12
         manager.add_dimension_marking_guard({}, list(DIMENSION_MARKS), {}, [source], None)
         return

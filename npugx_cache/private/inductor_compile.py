@@ -1,6 +1,6 @@
-"""Private torch names for compiling a graph with Inductor ahead of time. Checked on torch 2.13.
+"""Compiles a graph with Inductor ahead of time, by private names of torch.
 
-Importing this module loads the compiler; a restore must not.
+Importing this module loads the compiler, so a restore must not import it.
 """
 
 from __future__ import annotations
@@ -31,42 +31,45 @@ if TYPE_CHECKING:
 
 _OURS: dict[str, object] = {
     "cpp_wrapper": True,
-    # Parameters are arguments: they must not become part of the library.
+    # Parameters are arguments, so they must not become part of the library.
     "freezing": False,
     "aot_inductor.package": False,
     "aot_inductor.use_runtime_constant_folding": False,
-    # Half of a library would be about lines of a file that is gone.
+    # Half of a library would be line numbers of a file that is deleted.
     "aot_inductor.enable_line_tables": False,
-    # Sizes are checked by guards, and 0 and 1 are sizes like others.
+    # The guards check sizes; the library must not refuse the sizes 0 and 1.
     "aot_inductor.check_lowerbound": False,
 }
-"""Settings that the way of storing needs; those that a version lacks are left out."""
+"""Inductor's settings without which a library can't be stored. A torch may lack some of them."""
 
 
 class NotCompiled(Exception):
-    """Why Inductor can't make a library of a graph."""
+    """Inductor can't make a library of the graph; the text says why."""
 
 
 class SettingError(ValueError):
-    """A setting that does not exist, or a value of another type than its default."""
+    """A setting does not exist, or its value has another type than the default."""
 
 
 def fake_mode_of(values: Sequence[Any]) -> Any:
-    """The fake mode that traced values belong to; None without tensors."""
+    """The fake mode that is active, or that traced values belong to; None if there is none."""
     return detect_fake_mode(list(values))
 
 
 def fake_constant(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """A constant of a graph as its fake mode sees it."""
+    """The fake tensor for a constant of a graph."""
     fake: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
     return fake
 
 
 def fake_of_size(mode: Any, size: Any) -> torch.Tensor:
-    """A tensor that holds a number as its size; `NotCompiled` where the number can be negative."""
+    """An empty fake tensor that carries a number as its size, because a library takes only tensors.
+
+    Raises `NotCompiled` if the number is negative.
+    """
     if not isinstance(size, (int, torch.SymInt)):
-        raise NotCompiled(f"an argument is a {type(size).__name__}")
-    if not bool(size >= 0):  # with a symbol this becomes a guard
+        raise NotCompiled(f"an argument is neither a tensor nor an int: {type(size).__name__}")
+    if not bool(size >= 0):  # for a symbolic number, this question becomes a guard
         raise NotCompiled("a whole number among the arguments is negative")
     with mode:
         return torch.empty_strided((size,), (0,))
@@ -78,10 +81,11 @@ def compile_library(
     mode: Any,
     settings: Mapping[str, Any],
 ) -> bytes:
-    """A shared library that does what a function of tensors does, writing to its inputs included.
+    """The bytes of a shared library that does what a function of tensors does.
 
-    `inputs` are fake tensors of `mode`. What the function returns must lie in memory of its own.
-    Sizes that Inductor looks at become guards. Raises `NotCompiled` and `SettingError`.
+    The library also writes to the inputs that the function writes to. `inputs` are fake tensors of
+    `mode`. The results of the function must not share memory with anything else. Sizes that
+    Inductor looks at become guards. Raises `NotCompiled` and `SettingError`.
     """
     check_settings(settings)
     with _settings(settings), tempfile.TemporaryDirectory(prefix="npugx_cache_") as folder:
@@ -93,13 +97,13 @@ def compile_library(
             raise
         except Exception as error:
             let_through(error)
-            # Inductor raises whatever it meets: all of it means that this graph is not for it.
+            # Inductor raises errors of any kind; each means that it can't compile this graph.
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotCompiled(f"Inductor can't compile it: {first[:300]}") from error
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises `SettingError` for a setting that does not exist, or a value of a wrong type."""
+    """Raise `SettingError` for a setting that does not exist, or a value of a wrong type."""
     known: Any = vars(inductor_config)["_config"]
     for name, value in settings.items():
         if name not in known:
@@ -115,7 +119,7 @@ def _settings(settings: Mapping[str, Any]) -> Iterator[None]:
     known: Any = vars(inductor_config)["_config"]
     ours = {name: value for name, value in _OURS.items() if name in known}
     if "aot_inductor.metadata" in known:
-        ours["aot_inductor.metadata"] = {}  # Inductor writes to the very dict that is set
+        ours["aot_inductor.metadata"] = {}  # Inductor writes to this dict: give it one of its own
     with inductor_config.patch({**settings, **ours}):
         yield
 
@@ -123,7 +127,10 @@ def _settings(settings: Mapping[str, Any]) -> Iterator[None]:
 def _functional(
     function: Callable[..., Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], mode: Any
 ) -> fx.GraphModule:
-    """As Inductor wants a graph: computed without writing, then copied into what is written to."""
+    """The graph in the form that Inductor takes.
+
+    The graph computes without writing, and copies results into the written inputs at the end.
+    """
     with torch.no_grad(), mode, enable_python_dispatcher(), preserve_node_meta():
         graph = make_fx(
             torch.func.functionalize(function, remove="mutations"),
@@ -138,7 +145,7 @@ def _functional(
 
 
 def _compiled(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], mode: Any, folder: str) -> str:
-    """The path of the library."""
+    """Compile the graph; return the path of the library."""
     (outputs,) = next(iter(graph.graph.find_nodes(op="output"))).args
     inner = functools.partial(compile_fx.compile_fx_inner, cpp_wrapper=True)
     with contextlib.ExitStack() as stack:
@@ -163,12 +170,12 @@ def _compiled(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], mode: Any, 
             is_inference=True,
         )
     if not isinstance(made.filename, str):
-        raise NotCompiled("Inductor made more than one file of it")
+        raise NotCompiled("Inductor made more than one file of the graph")
     return made.filename
 
 
 def _self_contained(library: bytes) -> bytes:
-    # Such a call needs a description of the operator in a file beside the library.
+    # A call through the proxy executor needs a file beside the library, and we store one file.
     if b"aoti_torch_proxy_executor_call" in library:
-        raise NotCompiled("Inductor has no C function for one of its operators")
+        raise NotCompiled("Inductor has no C function for an operator of the graph")
     return library

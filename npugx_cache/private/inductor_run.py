@@ -1,6 +1,6 @@
-"""Private torch names for running Inductor's libraries, and for its settings by name.
+"""Runs libraries that Inductor made ahead of time, and names Inductor's settings.
 
-The hit path may use this: nothing here imports Inductor. Checked on torch 2.13.
+Nothing here imports Inductor, so a restored call may use this module.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _MODULE = "torch._inductor.config"
-_WITHOUT_EFFECT = frozenset({"aot_inductor.metadata"})  # Inductor itself writes to it
+_WITHOUT_EFFECT = frozenset({"aot_inductor.metadata"})  # written by Inductor itself
 
 
 def open_library(path: str) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """Load a library that Inductor made ahead of time; this runs code of it. Raises RuntimeError.
+    """Load a library, which runs some of its code, and return its function.
 
-    What it returns is safe to call from several threads and keeps the library loaded.
+    The function may be called from several threads, and keeps the library loaded. Raises
+    RuntimeError.
     """
     extension: Any = getattr(torch._C, "_aoti", None)
     runner = getattr(extension, "AOTIModelContainerRunnerCpu", None)
@@ -41,7 +42,8 @@ def open_library(path: str) -> Callable[[Sequence[torch.Tensor]], list[torch.Ten
 def setting_names() -> frozenset[str]:
     """The names that Inductor's settings may have, as "name" and "section.name".
 
-    Read from the compiled module without running it; some are not settings but what it imports.
+    We read the names from the code of `torch._inductor.config` without running that code, so some
+    of them are no settings, but names that the module imports.
     """
     folder = str(Path(str(torch.__file__)).parent / "_inductor")
     spec = importlib.machinery.PathFinder.find_spec(_MODULE, [folder])
@@ -64,6 +66,6 @@ def _is_class_body(constant: object) -> TypeGuard[types.CodeType]:
 
 
 def changed_inductor_settings() -> tuple[tuple[str, str], ...]:
-    """Inductor's settings that somebody has changed; nothing while Inductor is not loaded."""
+    """Inductor's settings that differ from their defaults, if its settings are loaded at all."""
     module: Any = sys.modules.get(_MODULE)
     return () if module is None else changed_settings(module, _WITHOUT_EFFECT)

@@ -1,4 +1,4 @@
-"""torch's pattern matcher. Checked on torch 2.11 and 2.13. Importing this loads Inductor."""
+"""Compiles and applies patterns by torch's pattern matcher. Importing this loads Inductor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Kept(NamedTuple):
-    """The patterns are kept as well, so that what `matcher` was made of is known by identity."""
+    """`matcher` was made of `patterns`, which stay alive because `_kept` finds them by `id`."""
 
     patterns: tuple[Any, ...]
     matcher: torchs.PatternMatcherPass
@@ -31,11 +31,12 @@ _kept: dict[tuple[object, ...], _Kept] = {}
 def compiled(
     patterns: tuple[Any, ...], allowed: Callable[[Any], bool]
 ) -> torchs.PatternMatcherPass:
-    """One pass of several patterns, each with the arguments of torch's `register_replacement`.
+    """One pass made of several patterns, which hold arguments of torch's `register_replacement`.
 
-    They are traced once and kept, apart from the graph that is being compiled: AOTAutograd calls a
-    compiler under its own fake mode, under which the example inputs of a pattern can't be used.
-    `allowed` decides about each match before the pattern's own check.
+    The patterns are traced once and kept. They are traced outside the modes of the graph that is
+    being compiled, because AOTAutograd calls a compiler under its own fake mode, in which the
+    example inputs of a pattern can't be used. `allowed` decides about each match before the
+    pattern's own check.
     """
     with _disable_current_modes(), tracing(None), torch.no_grad():
         # Autocast and the default dtype change what a pattern is traced to.
@@ -51,7 +52,7 @@ def _traced(patterns: Iterable[Any], allowed: Callable[[Any], bool]) -> torchs.P
         arguments = pattern.arguments()
         check = arguments.pop("extra_check") or (lambda _: True)
         trace = arguments.pop("trace_fn") or torchs.fwd_only
-        # Example inputs may be fake, of a mode of their own.
+        # Example inputs may be fake tensors of their own fake mode.
         with detect_fake_mode(list(arguments["example_inputs"])) or contextlib.nullcontext():
             torchs.register_replacement(
                 trace_fn=trace,
@@ -67,6 +68,6 @@ def _both(first: Callable[[Any], bool], second: Callable[[Any], bool]) -> Callab
 
 
 def apply(matcher: torchs.PatternMatcherPass, graph: fx.Graph) -> int:
-    for node in graph.nodes:  # left by an earlier pass, and wrong by now
+    for node in graph.nodes:  # an earlier pass left these numbers, which are outdated now
         node.meta.pop("mutation_region_id", None)
     return int(matcher.apply(graph))

@@ -1,4 +1,4 @@
-"""Process groups, by name and by what a trace can ask of them. Checked on torch 2.11 and 2.13."""
+"""Finds process groups of torch.distributed by name, and reads what a trace can ask of a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def find(name: str) -> Any:
-    """The process group of a name, None where there is no such group."""
+    """The process group with this name, or None."""
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -24,11 +24,12 @@ def is_group(value: object) -> bool:
 
 
 def facts_of(group: Any) -> tuple[str, str, str, list[int]]:
-    """Name, description, backends and ranks of a process group: all that a trace can ask it for.
+    """Name, description, backends and ranks of a process group: all that a trace can ask of it.
 
-    But for the rank of this process in it, which follows from its ranks and the rank among all.
+    The rank of this process in the group is left out, because it follows from the group's ranks and
+    the global rank.
     """
     known: Any = torch.distributed.distributed_c10d._world
-    # A group that was not made by `new_group` is in none of these tables.
+    # These tables have no row for a group that was not made by `new_group`.
     ranks = [*known.pg_group_ranks.get(group, range(group.size()))]
     return group.group_name, group.group_desc, known.pg_backend_config.get(group, ""), ranks

@@ -1,4 +1,4 @@
-"""Private torch names that the hit path may use. Checked on torch 2.11 and 2.13.
+"""Private torch names for which no more specific module exists; the hit path may use all of them.
 
 Nothing here imports `torch._dynamo`, `torch._inductor`, `torch._functorch.aot_autograd` or `sympy`
 (P3); `torch._C._dynamo` is the C++ extension and is loaded by `import torch` itself.
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TESTED_TORCH = ((2, 13),)
 """The minor versions of torch that the cache works with; on others nothing is cached.
 
-Each has a table of the functions of Dynamo's that were checked for it (`hooks_2_13.txt`).
+For each there is a table of the functions of Dynamo that were checked for it, such as
+`trace/observe/hooks_2_13.txt`.
 """
 
 TESTED_PYTHON = ((3, 11), (3, 13))
@@ -36,7 +37,7 @@ TESTED_PYTHON = ((3, 11), (3, 13))
 OLDEST_TORCH = (2, 11)
 """The oldest version of torch that the backend runs on, without the cache."""
 
-# What functions of `torch.backends` return, without a Python function in between: at every call.
+# Functions of `torch.backends`, without the Python function around each: they run at every call.
 float32_matmul_precision = torch._C._get_float32_matmul_precision
 flash_sdp_enabled = torch._C._get_flash_sdp_enabled
 mem_efficient_sdp_enabled = torch._C._get_mem_efficient_sdp_enabled
@@ -46,18 +47,19 @@ mkldnn_enabled = torch._C._get_mkldnn_enabled
 cudnn_enabled = torch._C._get_cudnn_enabled
 
 dispatch_keys = torch._C._dispatch_keys
-"""The dispatch key set of a tensor; `.raw_repr()` is an int that is stable within a torch build."""
+"""The dispatch key set of a tensor. Its `.raw_repr()` is the same int in all processes with the
+same build of torch."""
 
 disable_autocast = torch._C._DisableAutocast
-"""Context manager: operators run as written, autocast does not cast their inputs again."""
+"""Context manager under which autocast does not cast the inputs of operators."""
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
 def is_traced_here() -> bool:
-    """Whether a compiler runs Python code on this very thread, on fakes or to learn a constant.
+    """Whether a compiler runs Python code on this thread, on fake tensors or to learn a constant.
 
-    `torch.compiler.is_compiling()` can't tell: its flag is one for all threads of a process.
+    `torch.compiler.is_compiling()` can't tell, because its flag counts for all threads.
     """
     return bool(torch._C._len_torch_dispatch_stack()) or TracingContext.try_get() is not None
 
@@ -65,8 +67,8 @@ def is_traced_here() -> bool:
 def exports_elsewhere() -> bool:
     """Whether another thread is inside `torch.export`, which turns switches off for the process.
 
-    It turns off oneDNN and cuDNN, and sets them back to what they were. Walks the stacks of all
-    threads: ask only when a switch is found changed.
+    An export turns oneDNN and cuDNN off and later sets them back. This function walks the stacks of
+    all threads, so it is too slow for every call.
     """
     here = threading.get_ident()
     stacks = [frame for thread, frame in sys._current_frames().items() if thread != here]
@@ -86,7 +88,8 @@ _EXPORT = frozenset(
     str(Path(str(torch.__file__)).parent / "export" / name)
     for name in ("_trace.py", "exported_program.py")
 )
-"""The files whose functions turn the switches off; a program that was exported runs others."""
+"""The files whose functions turn the switches off. A call of an exported program runs none of
+them."""
 
 
 def torch_version() -> tuple[int, int]:
@@ -98,7 +101,7 @@ BFLOAT16_ON_CPU, FLOAT16_ON_CPU = "onednn_runs_bfloat16", "onednn_runs_float16"
 
 
 def _onednn(name: str) -> bool:
-    asked = getattr(torch.ops.mkldnn, name, None)  # builds without oneDNN have none
+    asked = getattr(torch.ops.mkldnn, name, None)  # a build without oneDNN has no such operator
     return asked is not None and bool(asked())
 
 
@@ -106,12 +109,12 @@ ONEDNN_RUNS = {
     BFLOAT16_ON_CPU: functools.partial(_onednn, "_is_mkldnn_bf16_supported"),
     FLOAT16_ON_CPU: functools.partial(_onednn, "_is_mkldnn_fp16_supported"),
 }
-"""Whether it can on this CPU; one that can't may have the same name of its capability. By the
-question as an entry records it."""
+"""Tell whether oneDNN can run a type on this CPU, by the name of the question in an entry. The
+factor `cpu` of the key does not tell, because CPUs with the same widest vectors differ in this."""
 
 
 def accelerator() -> str | None:
-    """The kind of the accelerator that there is, such as "npu"."""
+    """The kind of this process's accelerator, such as "npu"; None if there is none."""
     if not torch.accelerator.is_available():
         return None
     found = torch.accelerator.current_accelerator()
@@ -119,7 +122,7 @@ def accelerator() -> str | None:
 
 
 def current_index(kind: str) -> int | None:
-    """The index of the current device of a kind in this thread; None where there is none."""
+    """The index of this thread's current device; None if `kind` is not the accelerator's."""
     return torch.accelerator.current_device_index() if accelerator() == kind else None
 
 
@@ -141,15 +144,15 @@ def schema_text(operator: Any) -> str:
 
 
 def argument_defaults(operator: Any) -> dict[str, object]:
-    """The arguments of an operator in order, with their defaults (None where there is none)."""
+    """The names of an operator's arguments, in order, with the defaults (None: no default)."""
     return {argument.name: argument.default_value for argument in operator._schema.arguments}
 
 
 def depends_on_data(value: object) -> bool:
-    """Whether the layout of a traced tensor holds a symbol that only a run can tell (unbacked).
+    """Whether a traced tensor has a size, stride or offset that depends on data ("unbacked").
 
-    A number read from data is no such case: nothing in a trace may depend on it, and a graph that
-    does with it what the traced code does is right for any value.
+    A list or tuple counts if one of its items does. A plain number that was read from data does not
+    count: no trace may depend on its value, so the graph is right for any value.
     """
     if isinstance(value, (list, tuple)):
         return any(map(depends_on_data, value))
@@ -166,7 +169,7 @@ def depends_on_data(value: object) -> bool:
 def global_state() -> dict[str, object]:
     """Thread and process state that changes what a trace would contain, as plain JSON-like data.
 
-    `num_threads` is reported apart from the rest: it changes a trace only when the traced code asks
+    Callers treat `num_threads` apart from the rest: it changes a trace only if the traced code asks
     for it, and a fleet has hosts with different numbers of cores.
     """
     return {
@@ -188,7 +191,10 @@ def global_state() -> dict[str, object]:
 
 
 class SameState:
-    """Whether `global_state` is what it was when this was made, without taking it apart."""
+    """Tells whether `global_state` is still as it was when this object was made.
+
+    Cheap enough for every call, because torch's record of its state is not parsed.
+    """
 
     def __init__(self) -> None:
         self._guard = _c_guards.GlobalStateGuard()
@@ -217,10 +223,10 @@ def _rest_of_state() -> tuple[object, ...]:
 
 
 def _global_hooks() -> int:
-    """How many hooks for all modules there are, without those of a compiler.
+    """The number of hooks that are registered for all modules, without the hooks of AOTAutograd.
 
-    AOTAutograd registers one for the time of each trace. Hooks are the process's, so every other
-    thread would find its graphs refused while one of them compiles.
+    AOTAutograd registers a hook during each trace. All threads share the hooks, so if that hook
+    counted, the graphs of every other thread would be refused while one thread compiles.
     """
     if not any(_GLOBAL_HOOKS):
         return 0
@@ -234,10 +240,10 @@ _NOT_SET, _AS_WRITTEN = 0, 1
 
 @functools.lru_cache(maxsize=64)
 def _parsed(text: str) -> dict[str, object]:
-    """Take torch's record of its state apart; a default counts the same, set or not.
+    """Parse torch's record of its state, with one value for a default, whether it was set or not.
 
-    Since torch 2.15 the precision of matrix products on a GPU has a value of its own for "not set
-    by anybody", and `set_float32_matmul_precision("highest")` makes another value of that.
+    Since torch 2.15 the precision of matrix products on a GPU has one value for "never set" and
+    another one after `set_float32_matmul_precision("highest")`, though both mean the same.
     """
     state: dict[str, object] = json.loads(text)
     if state.get("cuda_matmul_precision") == _NOT_SET:
@@ -259,12 +265,12 @@ DIMENSION_MARKS = (
     "_dynamo_strict_unbacked_indices",
     "_dynamo_static_indices",
 )
-"""Attributes that `mark_dynamic` and its kin leave on a tensor."""
+"""Attributes that `mark_dynamic` and similar functions leave on a tensor."""
 
 
 _SETTINGS_WITHOUT_EFFECT = frozenset(
     {
-        # Set around a trace by our own capture, or by people to log more or to retry longer.
+        # We set some around a trace; users set others to log more or to recompile more often.
         "record_runtime_overhead",
         "verbose",
         "recompile_limit",
@@ -281,7 +287,7 @@ _SETTINGS_WITHOUT_EFFECT = frozenset(
 def dynamo_settings() -> tuple[tuple[str, str], ...]:
     """Dynamo's settings that differ from their defaults; nothing while Dynamo is not loaded.
 
-    Settings made by environment variables are left to whoever reads the environment.
+    `config.compiler_environment` lists settings that come from environment variables.
     """
     module: Any = sys.modules.get("torch._dynamo.config")
     changed = () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
@@ -294,7 +300,7 @@ ONE_RANK = "compile_on_one_rank"
 
 
 def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    """Settings of a module of torch's that differ from their defaults."""
+    """The settings in one of torch's config modules that differ from their defaults, as texts."""
     return tuple(
         (name, repr(functools.reduce(getattr, name.split("."), module)))
         for name, entry in sorted(module._config.items())
@@ -303,11 +309,11 @@ def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, s
 
 
 def _is_changed(module: Any, name: str, entry: Any) -> bool:
-    # A setting that was patched and put back counts as set by the user, with its old value.
+    # torch treats a setting that was patched and put back as set by the user to its old value.
     override = entry.user_override
     if isinstance(override, contextvars.ContextVar):  # since torch 2.12
         override = override.get()
-    if type(override) is object or entry.alias is not None:  # not set at all: nearly every one
+    if type(override) is object or entry.alias is not None:  # never set, as nearly all settings
         return False
     return not module._is_default(name) and bool(override != entry.default)
 
@@ -317,13 +323,16 @@ copy_each = torch._foreach_copy_
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:
-    """Tell autograd of writes that no operator made; inference tensors have no such count."""
+    """Raise the version counters of tensors that were written to by other code than an operator.
+
+    Inference tensors have no version counter.
+    """
     counting = [tensor for tensor in tensors if not tensor.is_inference()]
     torch.autograd.graph.increment_version(counting)
 
 
 class StorageReference:
-    """A weak reference to the memory of a tensor: whatever tensors share it, it dies once."""
+    """A weak reference to the memory of a tensor; it expires with the last tensor on the memory."""
 
     __slots__ = ("_reference",)
 
@@ -336,7 +345,10 @@ class StorageReference:
 
 
 def unowned(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the same memory that does not keep it: valid while somebody else does."""
+    """A tensor over the same memory that does not keep the memory alive.
+
+    The tensor must not be used after the owner has freed the memory.
+    """
     memory = tensor.untyped_storage()
     storage = torch._C._construct_storage_from_data_pointer(
         memory.data_ptr(), memory.device, memory.nbytes()

@@ -1,4 +1,4 @@
-"""What the schema of a registered operator says. Checked on torch 2.11 and 2.13."""
+"""Reads the schemas of registered operators, and finds variants of an operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from torch import _ops
 
 
 class Argument(NamedTuple):
-    """An argument or a result. `aliased`: it shares memory with what has the same annotation."""
+    """An argument or a result of an operator.
+
+    `aliased`: the schema has an alias annotation for it, such as `Tensor(a)`; it may share memory
+    with whatever has the same annotation. `written`: the annotation says that it is written to.
+    """
 
     name: str
     type: str
@@ -26,7 +30,11 @@ class Argument(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """`name` is "namespace::name". composite: made of other operators, and not held to its word."""
+    """What a schema says. `name` is "namespace::name".
+
+    `composite`: the operator calls other operators, so it may alias or write what the schema does
+    not name.
+    """
 
     name: str
     overload: str
@@ -44,7 +52,7 @@ def is_operator(target: object) -> bool:
 
 
 def schema_of(target: Any) -> Schema | None:
-    """None for what is not a registered operator."""
+    """The schema of a node's target; None if the target is not an overload of an operator."""
     return _schema(target) if is_operator(target) else None
 
 
@@ -62,12 +70,15 @@ def _schema(operator: Any) -> Schema:
 
 
 def acts(target: Any) -> bool:
-    """Whether an operator gives nothing and writes nothing, so that it is called for an effect."""
+    """Whether an operator returns nothing and writes nothing, so that only its effect matters."""
     return is_operator(target) and not (target._schema.returns or target._schema.is_mutable)
 
 
 def is_custom(operator: Any) -> bool:
-    """Whether it is neither torch's nor ours: only its code says what else it does."""
+    """Whether an operator is outside the namespaces that we know.
+
+    Such an operator may have effects that only its code shows.
+    """
     return operator._schema.name.partition("::")[0] not in _KNOWN
 
 
@@ -75,7 +86,10 @@ _KNOWN = frozenset({"aten", "prims", "streams", "npugx_cache"})
 
 
 def is_pure(target: Any) -> bool:
-    """Whether a node that calls it may change places with its neighbours."""
+    """Whether a node that calls the target may change places with its neighbours.
+
+    So the target neither writes, nor draws random numbers, nor has another effect.
+    """
     if is_operator(target):
         seeded = torch.Tag.nondeterministic_seeded in target.tags
         return not (target._schema.is_mutable or seeded or acts(target))
@@ -83,7 +97,7 @@ def is_pure(target: Any) -> bool:
 
 
 def gives_new_memory(target: Any) -> bool:
-    """Whether no result of a pure operator is a view of an argument."""
+    """Whether the schema of an operator declares no result to be a view of an argument."""
     schema = schema_of(target)
     return schema is not None and not any(each.aliased for each in schema.returns)
 
@@ -105,7 +119,7 @@ def _argument(argument: Any) -> Argument:
 
 
 def sibling(operator: Any, name: str, overload: str) -> Any:
-    """Another operator of the same namespace, or None where it is not registered."""
+    """Another operator of the same namespace, or None if that operator is not registered."""
     namespace = operator._schema.name.partition("::")[0]
     packet = getattr(getattr(torch.ops, namespace), name, None)
     return getattr(packet, overload or "default", None)
@@ -118,7 +132,7 @@ def is_auto_functionalized(target: object) -> bool:
 
 
 def given(node: Any, name: str) -> Any:
-    """What a call passes for an argument of its operator, by position or name; None for nothing."""
+    """What a node passes for an argument, by position or by name; None if it passes nothing."""
     if name in node.kwargs:
         return node.kwargs[name]
     names = [argument.name for argument in _schema(node.target).arguments]
@@ -130,8 +144,8 @@ def given(node: Any, name: str) -> Any:
 def in_place_variant(operator: Any) -> Any:
     """`add.Tensor` -> `add_.Tensor`: the operator that writes its result over its first argument.
 
-    None where there is none that takes the same arguments. Only torch's own namespace and the NPU's
-    keep to this naming; a user's `foo` and `foo_` may be two different things.
+    None if no such operator takes the same arguments. We look only in the namespaces of torch and
+    of the NPU, because a user's `foo` and `foo_` may be unrelated.
     """
     schema = schema_of(operator)
     if schema is None or schema.namespace not in ("aten", "npu") or _is_excluded(operator):
@@ -160,10 +174,10 @@ def _names_and_types(arguments: tuple[Argument, ...]) -> list[tuple[str, str, bo
 
 @functools.cache
 def mutating_variant(operator: Any) -> Any:
-    """`foo_functional` -> `foo`, where that returns as much and writes the rest into arguments.
+    """`foo_functional` -> `foo`: the operator that writes to arguments instead of copies of them.
 
-    The copies that the functional form returns come after the results, in the order of the
-    arguments that they are copies of. None where there is no such operator.
+    The functional form returns the results of `foo`, and then a new copy of each argument that
+    `foo` writes to, in the order of the arguments. None if there is no such pair of operators.
     """
     schema = schema_of(operator)
     if schema is None or schema.namespace not in ("aten", "npu"):
@@ -184,7 +198,10 @@ def mutating_variant(operator: Any) -> Any:
 
 @functools.cache
 def out_variant(operator: Any) -> Any:
-    """`mm.default` -> `mm.out`: the operator that writes its one result to a tensor it is given."""
+    """`mm.default` -> `mm.out`: the operator that writes its one result to the argument `out`.
+
+    None if there is no such operator.
+    """
     schema = schema_of(operator)
     if schema is None or _is_excluded(operator) or len(schema.returns) != 1:
         return None

@@ -1,8 +1,8 @@
-"""How Dynamo's graphs speak of streams. Checked on torch 2.13; loads the compiler.
+"""Reads and rewrites what Dynamo's graphs say about streams.
 
-Dynamo numbers the streams and events that a function touches, and notes on each node the stream
-that the node was issued to. Number 0 is the stream that is current at the call. The graph has no
-other trace of a block on a stream, so whoever runs the graph must switch streams.
+Dynamo numbers the streams and events that a function touches, and notes on each node the number of
+the stream that the node was issued to. Number 0 is the stream that is current at the call. Nothing
+else in the graph tells that a node stood in a block on a stream, so we must insert the switches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENTRY = 0
 
 @contextlib.contextmanager
 def current_kept() -> Iterator[None]:
-    """Put the current stream back afterwards, whatever a step of a graph has made of it."""
+    """Make the stream that is current now current again afterwards, also after an exception."""
     if not torch.accelerator.is_available():
         yield
         return
@@ -34,10 +34,10 @@ def current_kept() -> Iterator[None]:
 
 
 def make_switches_explicit(graph: fx.Graph) -> None:
-    """Insert a `streams::fork` wherever a node belongs to another stream than the one before it.
+    """Insert a `streams::fork` wherever a node belongs to another stream than the node before it.
 
-    Then the order of the graph alone says what is issued where, for passes and for programs. A
-    device without streams has nothing to switch.
+    Afterwards the order of the nodes alone tells passes and programs which stream a node is issued
+    to. Without an accelerator there is nothing to switch.
     """
     if not torch.accelerator.is_available():
         return
@@ -52,7 +52,7 @@ def make_switches_explicit(graph: fx.Graph) -> None:
 
 
 def _is_of_no_stream(node: fx.Node) -> bool:
-    """Inputs; and operators on streams, which say themselves which of them they mean."""
+    """Whether a node needs no switch: it is no call, or an operator that names its stream."""
     return node.op != "call_function" or getattr(node.target, "namespace", "") == "streams"
 
 
@@ -68,10 +68,10 @@ def _switch(node: fx.Node, current: int, label: int) -> None:
 
 
 def unpaired_switch(graph: fx.Graph) -> Any:
-    """A call of Dynamo's graph that changes the stream other than for a block, or None.
+    """A call in Dynamo's graph that sets the stream without being part of a block, or None.
 
-    torch_npu's blocks are three such calls, `current_stream`, `set_stream` and `set_stream` back;
-    annotations say the same.
+    A block of torch_npu leaves three calls: `current_stream`, `set_stream`, and `set_stream` back.
+    They may stay, because the notes on the nodes say the same.
     """
     for node in graph.nodes:
         if not sets_stream(node):
@@ -94,13 +94,13 @@ _OF_STREAMS = frozenset(
         "acceleratormaybeexchangedevice",
     }
 )
-"""Names of functions, without underscores, that each kind of device has for itself."""
+"""Names of functions, in lower case and without underscores. Each kind of device has its own."""
 
 
 def is_known(target: Any) -> bool:
-    """Whether a function in Dynamo's graph is of streams, events or the current device.
+    """Whether a function in Dynamo's graph is about streams, events or the current device.
 
-    What the trace makes of those is looked at in the whole graph.
+    Such calls are accepted one by one, because `trace/streams.py` judges the graph as a whole.
     """
     if isinstance(target, type) and issubclass(target, (torch.Stream, torch.Event)):
         return True
@@ -108,23 +108,24 @@ def is_known(target: Any) -> bool:
 
 
 def waits_for_device(target: object) -> bool:
-    """Whether it is the `synchronize` of the accelerator, where Dynamo does not know it."""
+    """Whether a function is the accelerator's `synchronize`, such as `torch.npu.synchronize`."""
     kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     module = getattr(torch, kind.type, None) if kind is not None else None
     return target is not None and target is getattr(module, "synchronize", None)
 
 
 def wait_operator(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[str, int]]:
-    """Dynamo's operator in the place of such a call, and its arguments.
+    """The operator of Dynamo that stands for a call of `synchronize`, and its arguments.
 
-    `torch.npu.synchronize()` computes nothing, so lowering would lose it, and tracing would run it.
+    A graph needs the operator, because a trace would run `torch.npu.synchronize()` at once, and
+    lowering would drop the call, which computes nothing.
     """
     device = _device(next(iter([*args, *kwargs.values()]), None))
     return torch.ops.streams.synchronize_device, (device.type, device.index)
 
 
 def make_waits_operators(graph_module: fx.GraphModule) -> None:
-    """The same in a graph that a trace of the user's has made."""
+    """Replace each call of `synchronize` by the operator, in a graph that the user has traced."""
     nodes = graph_module.graph.nodes
     found = [n for n in nodes if n.op == "call_function" and waits_for_device(n.target)]
     for node in found:
@@ -137,7 +138,7 @@ def make_waits_operators(graph_module: fx.GraphModule) -> None:
 
 
 def _device(given: Any) -> torch.device:
-    """What a `synchronize` was given, with the index that it means."""
+    """The device that an argument of `synchronize` means, with its index."""
     kind = torch.accelerator.current_accelerator()
     assert kind is not None
     device = kind if given is None else torch.device(given)
@@ -146,9 +147,9 @@ def _device(given: Any) -> torch.device:
 
 
 def wait_for_another(graph: fx.Graph) -> Any:
-    """A wait for device 0 where another one is current, or None.
+    """A wait for device 0 although another device is current, or None.
 
-    Dynamo takes device 0 for the current one where the code names none.
+    Dynamo writes device 0 into the graph if the code names no device, which is then wrong.
     """
     if _current_index() in (None, 0):
         return None
@@ -157,7 +158,7 @@ def wait_for_another(graph: fx.Graph) -> Any:
 
 
 def call_without_streams(graph: fx.Graph) -> Any:
-    """A call of Dynamo's graph on streams or events where no device has any, or None."""
+    """A call on streams or events in Dynamo's graph although there is no accelerator, or None."""
     if torch.accelerator.is_available():
         return None
     found = (node for node in graph.nodes if str(node.target).startswith("streams."))
@@ -165,9 +166,9 @@ def call_without_streams(graph: fx.Graph) -> Any:
 
 
 def other_device(graph: fx.Graph) -> Any:
-    """A call of Dynamo's graph that makes another device current than the caller's, or None.
+    """A call in Dynamo's graph that makes another device current than the caller's, or None.
 
-    Dynamo knows of no such thing: what is traced after it is on the wrong device.
+    Dynamo does not model such a change, so it traces the code after the call for the wrong device.
     """
     for node in graph.nodes:
         stream = node.meta.get("example_value")

@@ -1,7 +1,8 @@
-"""The scopes of torch_npu's own compiler in a graph of Dynamo's. Checked on torch_npu 2.13.
+"""Replaces the scopes of torch_npu's own compiler in a graph of Dynamo by ours.
 
-In a trace, each scope leaves two calls that do nothing by themselves: one at its beginning, with
-its settings as texts and perhaps a stream, and one at its end.
+A scope is a block in which a setting holds, such as a limit of cores. In a trace, each scope leaves
+two calls that do nothing by themselves: one at its beginning, with its settings as texts and
+perhaps a stream, and one at its end.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 _CORES = ["_op_aicore_num", "_op_vectorcore_num"]
 _LEVEL = ["_op_deterministic_level"]
 _MARKER = "_is_core_limit_scope_marker"
-"""Attribute of the function that begins a scope of a given stream."""
+"""An attribute of the function that begins a scope for a given stream."""
 
 
 class _Beginning(NamedTuple):
-    """What begins a scope of ours, and what ends it. stream: the node of a stream, if given one."""
+    """The beginning of one of our scopes: the names of the operators that begin and end it.
+
+    `stream` is the node of the stream that the scope was given, or None.
+    """
 
     begin: str
     settings: tuple[int, ...]
@@ -37,12 +41,15 @@ def begins(node: fx.Node) -> bool:
 
 
 def is_marker(target: object) -> bool:
-    """Whether it is the function of torch_npu's that begins a scope of a given stream."""
+    """Whether a function is the one of torch_npu that begins a scope for a given stream."""
     return hasattr(target, _MARKER)
 
 
 def replace(graph_module: fx.GraphModule, operator: Callable[[str], Any]) -> None:
-    """Make scopes of ours of them, unless one has no counterpart. `operator` gives ours by name."""
+    """Replace all scopes by ours, or none of them if one has no counterpart.
+
+    `operator` returns our operator of a name.
+    """
     graph = graph_module.graph
     found = {node: _beginning(node) for node in graph.nodes if begins(node)}
     if not found or None in found.values():
@@ -71,7 +78,7 @@ def _beginning(node: fx.Node) -> _Beginning | None:
 
 
 def _has_label(stream: Any) -> bool:
-    """Whether it is none, or one that Dynamo has numbered."""
+    """Whether no stream was given, or one that Dynamo has numbered."""
     return stream is None or _name(stream) == "get_external_object_by_index"
 
 
@@ -84,7 +91,11 @@ def _numbers(texts: Any) -> tuple[int, ...]:
 
 
 def _begin(node: fx.Node, operator: Any, beginning: _Beginning) -> None:
-    """Cores are limited on the current stream: with a stream, as in a block on it."""
+    """Insert the calls that begin a scope.
+
+    Our operator limits the cores of the current stream. So for a scope of a given stream, the
+    operator stands in a block on that stream.
+    """
     stream, meta = beginning.stream, node.meta
     if stream is None:
         _insert(node, operator, beginning.settings, meta)

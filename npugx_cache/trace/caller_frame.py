@@ -1,6 +1,6 @@
-"""Turns the bytecode that Dynamo wrote into a Frame.
+"""Turns the bytecode that Dynamo wrote into a `Frame` that any process can bind.
 
-Everything in the bytecode that belongs to this process gets a name that any process understands.
+Names and live objects in the bytecode that only this process has are replaced by portable ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _GLOBAL_INSTRUCTIONS = _READING | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 def portable_frame(
     code: types.CodeType, graph_name: str | None, roots: Roots, imports: dict[str, str]
 ) -> frame.Frame:
-    """The portable frame; raises `NotPortable` if it needs something that only this process has."""
+    """The portable frame; raises `NotPortable` if it needs something that only this process has.
+
+    `graph_name` is the global name of the graph, or None without a graph. `imports` are the names
+    that Dynamo made up for modules, each with its module.
+    """
     names: dict[str, Plain] = {}
     plain_globals = []
     used = {
@@ -50,7 +54,7 @@ def portable_frame(
         else:
             names[name] = _named(code, name, step, arg)
     stripped, constants = _without_live_constants(code, ())
-    # The names hold counters and addresses; equal frames must have equal bytes.
+    # Dynamo's names contain counters and addresses, but equal frames must have equal bytes.
     placeholders = {name: f"__npugx_{i}" for i, name in enumerate(names)}
     return frame.Frame(
         code=marshal.dumps(_renamed(stripped, placeholders)),
@@ -61,7 +65,11 @@ def portable_frame(
 
 
 def refuse_positions(code: types.CodeType) -> None:
-    """Refuse a frame that reads a dict by positions, because a dict is walked in another order."""
+    """Raise `NotPortable` for a frame that reads keys of a dict by position.
+
+    Call this if `move_to_end` has changed an OrderedDict. Dynamo counts the positions as in a plain
+    dict, which ignores that change.
+    """
     if "dict_keys_getitem" in code.co_names:
         what = "an OrderedDict that move_to_end changed is read by position"
         place = location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
@@ -81,7 +89,10 @@ def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
 
 
 def _attributes_of(code: types.CodeType, name: str) -> Iterator[str]:
-    """What is read from a global, or from a local it is put into; "?" for any other use of it."""
+    """The attributes that are read from a global, or from a local variable that keeps the global.
+
+    "?" stands for any other use of the global.
+    """
     for block in _blocks(code):
         instructions = list(dis.get_instructions(block))
         for position, this in enumerate(instructions):
@@ -91,7 +102,7 @@ def _attributes_of(code: types.CodeType, name: str) -> Iterator[str]:
 
 
 def _uses(instructions: list[dis.Instruction], position: int) -> Iterator[str]:
-    """What becomes of the value that is on top of the stack at a position."""
+    """The attributes that are read from the value on top of the stack at a position, or "?"."""
     this = instructions[position]
     if this.opname in ("LOAD_ATTR", "LOAD_METHOD"):
         yield this.argval
@@ -110,7 +121,7 @@ def _uses(instructions: list[dis.Instruction], position: int) -> Iterator[str]:
 
 
 def _locals_of(instruction: dis.Instruction) -> tuple[str, ...]:
-    """The local names of an instruction; those of Python 3.13 may have two."""
+    """The local names of an instruction. In Python 3.13 an instruction may have two."""
     if "_FAST" not in instruction.opname:
         return ()
     named = instruction.argval
@@ -123,7 +134,7 @@ def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
 
 
 def _blocks(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and those within it."""
+    """A code object, and all code objects inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

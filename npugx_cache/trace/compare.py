@@ -1,7 +1,8 @@
-"""Compares two traces of one call: they may differ in the order of independent operators.
+"""Tells whether two traces of one call mean the same. Independent operators may change places.
 
-We compare the lowered graphs, the caller frames, the guards, and the code that was traced. Anything
-that is not known to be the same counts as different.
+A set that the two traces walk in opposite orders needs no condition on its order if they do. We
+compare the lowered graphs, the caller frames, the guards, and the code that was traced. What we
+can't compare counts as different.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ def either(
     other: DynamoTrace | NotTraced,
     lower: Callable[[DynamoTrace], torch.fx.GraphModule | None],
 ) -> tuple[DynamoTrace, torch.fx.GraphModule | None]:
-    """One of two traces, with its lowered graph; `other` walks the set of `walk` the other way.
+    """The one of two traces of a call that we go on with, and its lowered graph.
 
-    If they are the same, the order of the set is no condition, and the one that walks it sorted is
-    taken: equal calls make equal entries. `graph` is that of `one`, `lower` gives that of `other`.
+    `other` walks the set of `walk` in the opposite order. If both traces mean the same, the order
+    of the set is no condition, and we take the trace that walks the set in sorted order, so that
+    equal calls make equal entries. Otherwise we take `one`. `graph` is the lowered graph of `one`;
+    `lower` makes that of `other`.
     """
     if isinstance(other, NotTraced):
         return one, graph
@@ -83,10 +86,11 @@ def _whole(trace: DynamoTrace, graph: torch.fx.GraphModule | None) -> tuple[Any,
 
 
 def _canonical(graph: torch.fx.GraphModule, arguments: list[Any]) -> str:
-    """A text that tells what the graph does, whatever the order of its independent nodes.
+    """A digest of what the graph does, the same for each order of its independent nodes.
 
-    Between two writes nodes may change places, writes never do. Two nodes that compute the same
-    thing are one here, unless their memory can be told apart: those are numbered.
+    Nodes may change places between two writes, but writes keep their order. Two nodes that compute
+    the same thing have one name, unless a caller could tell their memory apart (`_shown`): such
+    nodes are numbered. `arguments` tell where each input comes from.
     """
     shown = _shown(graph)
     names: dict[Node, str] = {}
@@ -109,7 +113,7 @@ def _canonical(graph: torch.fx.GraphModule, arguments: list[Any]) -> str:
 
 
 def _shown(graph: torch.fx.GraphModule) -> set[Node]:
-    """Nodes whose memory is written to or returned, or that of a view of them is."""
+    """Nodes whose memory is written to or returned, directly or through a view."""
     shown: set[Node] = set()
     for node in reversed(graph.graph.nodes):
         fixed = node.op == "call_function" and is_pure(node.target)
@@ -119,7 +123,7 @@ def _shown(graph: torch.fx.GraphModule) -> set[Node]:
 
 
 def _named(arguments: Any, names: dict[Node, str]) -> str:
-    """Arguments with names for nodes; types are told apart, and so are 0.0 and -0.0."""
+    """Arguments as a text, with names for nodes. `1` and `True` differ, and so do 0.0 and -0.0."""
     leaves, structure = pytree.tree_flatten(arguments)
     texts = [
         names[leaf] if isinstance(leaf, Node) else f"{type(leaf).__name__} {leaf!r}"
@@ -146,10 +150,11 @@ def _digest(*parts: object) -> str:
 
 
 def _frame(code: types.CodeType, inputs: int) -> tuple[list[Any], list[Any]]:
-    """What each input of the graph is read from, and what is called around the call of the graph.
+    """Where each input of the graph is read from, and what else the frame does.
 
-    Values that were kept while inputs were read are put in where they are used, those of calls by
-    their position among the calls: with an accelerator, Dynamo asks for the current stream first.
+    A local variable that keeps a value is replaced by where the value comes from. The result of a
+    call is named by the position of the call, because with an accelerator Dynamo first calls for
+    the current stream. Raises ValueError for bytecode that we can't compare.
     """
     instructions = list(dis.get_instructions(code))
     stack: list[Any] = []
@@ -214,7 +219,7 @@ def _plain_frame(code: types.CodeType) -> list[Any]:
 
 
 def _name(this: dis.Instruction) -> Any:
-    """The argument; constants are told apart by their type as well."""
+    """The argument of an instruction. A constant has its type with it; counters are cut off."""
     if this.opname == "LOAD_CONST":
         return type(this.argval).__name__, repr(this.argval)
     if this.opname == "LOAD_GLOBAL":

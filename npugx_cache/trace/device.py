@@ -1,8 +1,8 @@
 """Decides whether an entry runs on any current device, or only on the device index of its trace.
 
 An entry runs on any current device if everything that the trace touched was on the current device,
-and nothing that was traced names an index or looks at one. If we can't tell, we assume that the
-entry is tied to the index. The worst case is a needless recompile on other devices.
+and if no traced code names an index or looks at one. If we can't tell, we assume that the entry is
+tied to the index. The worst case is a needless recompile on other devices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _INDEXED = re.compile(r"[a-z][a-z0-9_]*:\d+")
 _ASKS = frozenset({"current_device", "current_device_index", "get_device_properties"})
 _METHODS = frozenset({"to", "cuda", "npu", "xpu", "pin_memory"})
-"""Methods of a tensor that take the index of a device."""
+"""Methods of a tensor that may be given the index of a device as a number."""
 
 
 def accelerator_of(
@@ -50,10 +50,10 @@ def accelerator_of(
     shaping: Iterable[types.CodeType],
     owners: Owners,
 ) -> Accelerator | None:
-    """The accelerator that a trace is about, with its index if the trace is tied to the index.
+    """The accelerator that a trace used, and what ties the trace to the accelerator's index, if so.
 
     None for a trace that touches no accelerator. `shaping` is user code that ran during the trace
-    and was not traced by Dynamo.
+    and was not traced by Dynamo. `owners` are the functions of code objects, by `id`.
     """
     kind = runtime.accelerator()
     if kind is None:
@@ -82,7 +82,7 @@ def accelerator_of(
 
 
 def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
-    """The conditions as they are stored."""
+    """The conditions in their stored form, in which a device without a tie is "the current one"."""
     if device is None or device.index is None or device.why:
         return tree.placed(device, str)
     rename = devices.to_current(device.kind, device.index)
@@ -114,7 +114,7 @@ def _devices_in(tree: Conditions, frame: Frame) -> set[str]:
     return {*named, *(fact.device for fact in tree.tensors), *([default] if default else [])}
 
 
-# --- what ties it to an index
+# --- what ties a trace to an index
 
 
 def _unguarded(read: Iterable[Observation], builder: TreeBuilder) -> Iterator[str]:
@@ -156,14 +156,14 @@ def _in_graph(graph: fx.GraphModule | None) -> Iterator[str]:
 
 
 def _is_number(arg: object) -> bool:
-    """Whether an argument is a number: a constant, an input, or one that the graph computes."""
+    """Whether an argument is a number: an int, or a node whose value is no tensor."""
     if not isinstance(arg, fx.Node):
         return type(arg) is int
     return not isinstance(arg.meta.get("example_value"), torch.Tensor)
 
 
 def _takes_index(node: fx.Node) -> bool:
-    """Whether a number in its place among the arguments may be a device."""
+    """Whether a call may take one of its arguments for the index of a device."""
     if "device" in getattr(node.target, "__name__", ""):
         return True
     if runtime.operator_name(node.target) is None:
@@ -172,7 +172,7 @@ def _takes_index(node: fx.Node) -> bool:
 
 
 def _has_device(target: Any) -> bool:
-    """Whether an operator, with any of its overloads, has a device among its arguments."""
+    """Whether any overload of an operator has an argument for a device; if unknown, it has one."""
     names = target.overloads() if hasattr(target, "overloads") else ()
     found = [schemas.schema_of(getattr(target, name)) for name in names]
     found = found or [schemas.schema_of(target)]
@@ -187,12 +187,12 @@ def _in_streams(graph: fx.GraphModule | None) -> Iterator[str]:
             return
 
 
-# Decides whether user code that shapes a graph untraced may depend on the index of a device.
+# --- may user code that shapes a graph without being traced depend on the index of a device?
 #
-# Such code is a fake implementation, a decomposition or a pass. If it computes something from an
-# index, only the resulting graph shows that. So we accept only code that has no way to an index: it
-# uses nothing but sizes, dtypes and factories, and passes on the device of its arguments. Any other
-# code ties the entry to the index.
+# Such code is a fake implementation, a decomposition or a pass. We can't watch what it computes
+# from an index. So we accept only code that can't get at an index: code that uses nothing but
+# sizes, dtypes and factories, and passes on the device of its arguments. Any other code ties the
+# entry to the index.
 
 
 _GLOBALS = frozenset({"torch", "len", "list", "max", "min", "range", "tuple"})
@@ -214,7 +214,7 @@ _OPENS = frozenset(
     {
         *("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"),
         *("IMPORT_NAME", "IMPORT_FROM", "BEFORE_WITH", "LOAD_SPECIAL"),
-        "CALL_FUNCTION_EX",  # arguments whose names don't show
+        "CALL_FUNCTION_EX",  # the bytecode does not show the names of the arguments
     }
 )
 _TEXTS = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "BUILD_STRING"})
@@ -227,7 +227,7 @@ _PUSHES = {
 
 
 def may_name_index(code: types.CodeType, owners: Owners) -> bool:
-    """Whether code may name the index of a device or look at one: in doubt, it may."""
+    """Whether code may name the index of a device or look at one; True if we can't tell."""
     instructions = list(dis.get_instructions(code))
     if any(i.opname in _OPENS | _TEXTS for i in instructions) or _has_default_device(code, owners):
         return True
@@ -255,7 +255,10 @@ def _is_harmless(instruction: dis.Instruction) -> bool:
 
 
 def _is_handed_on(code: types.CodeType, instructions: list[dis.Instruction], position: int) -> bool:
-    """Whether a variable's device becomes the argument `device`, as Python 3.11 to 3.14 do it."""
+    """Whether `x.device` is passed as the argument `device`, in bytecode of Python 3.11 to 3.14.
+
+    `position` is that of the instruction that reads `device`; the one before must load `x`.
+    """
     if not instructions[position - 1].opname.startswith("LOAD_FAST"):
         return False
     above = 0
@@ -279,7 +282,10 @@ def _keywords(code: types.CodeType) -> Iterator[tuple[object, ...]]:
 
 
 def _has_default_device(code: types.CodeType, owners: Owners) -> bool:
-    """Whether an argument may be something of the user's that has a device."""
+    """Whether a default argument may be a tensor or another object of the user that has a device.
+
+    True if the functions of the code are not known.
+    """
     if "device" not in code.co_names:
         return False
     functions = owners.get(id(code), [])

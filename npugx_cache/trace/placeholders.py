@@ -1,4 +1,4 @@
-"""Names the inputs of a graph, and says where their values come from."""
+"""Describes the inputs of a graph for people: a short name, and where the value comes from."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 def origins_of(
     placeholders: Iterable[tuple[str, tracing.Source | None]], builder: TreeBuilder
 ) -> Iterator[tuple[str, int | None]]:
-    """The placeholders of a graph, and the nodes of the guard tree that their values come from.
+    """The names of a graph's placeholders, each with the node of the guard tree for its value.
 
-    Call this before the tree is built, because it may add nodes: a size that was symbolic until a
-    condition fixed it is an input that no guard names.
+    Call this before the tree is built, because this may add nodes: no guard names an input that
+    is a size which was symbolic until a condition fixed it.
     """
     for name, origin in placeholders:
         try:
             yield name, builder.node(origin) if origin is not None else None
-        except NotPortable:  # only the description is lost: what was guarded is in the tree
+        except NotPortable:  # only the description is lost, because guards have their nodes already
             yield name, None
 
 
 def described(
     origins: Iterable[tuple[str, int | None]], words: Wording
 ) -> Iterator[tuple[str, str]]:
-    """Short names for the graph's placeholders, and where each of them comes from."""
+    """Short names for the graph's placeholders, each with words for where its value comes from."""
     for name, node in origins:
         short = name.removeprefix("l_").removeprefix("L_").strip("_")
         for mangled in ("_modules_", "_parameters_", "_buffers_"):

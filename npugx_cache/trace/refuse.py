@@ -1,4 +1,4 @@
-"""Turns an error of Dynamo's into a reason for the person who can change the function."""
+"""Turns an error of Dynamo into a reason for the person who can change the function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _CHANGES = (
     ("skipped", "do this outside the cached function, or in a torch.library operator"),
     ("context manager", "enter it outside the cached function"),
 )
-"""What to do instead, by a word of Dynamo's name for the construct. Its own hints come next."""
+"""What to do instead, by a word in Dynamo's name for the construct. If none fits, the first of
+Dynamo's own hints is taken."""
 
 _DEFAULT = "do this outside the cached function"
 _NOT_HERE = re.compile(
@@ -28,21 +29,21 @@ _NOT_HERE = re.compile(
     r"|torch\.cond|torch\._dynamo\.|avoid calling",
     re.IGNORECASE,
 )
-"""Hints of Dynamo's that say nothing, or that don't hold for a cached function."""
+"""Hints of Dynamo that help nobody, or that are wrong for a cached function."""
 
 _EXAMPLE = re.compile(r"\s*\(e\.g\.([^()]|\([^()]*\))*\)")
 
 
 class NotEager(Exception):
-    """What was traced is not what eager would do."""
+    """The traced graph would not do what eager does."""
 
 
 class NotHere(NotEager):
-    """The same, but only on a machine like this one."""
+    """The traced graph would not do what eager does on this machine; on others it may."""
 
 
 def of_failure(error: BaseException) -> str:
-    """The construct, where it stands, Dynamo's explanation, and what to do instead."""
+    """The reason for a trace that failed: what failed, where, why, and what to do instead."""
     text = str(error).strip()
     if missing := reason_for(text):
         return missing
@@ -58,7 +59,7 @@ def of_failure(error: BaseException) -> str:
 
 
 def of_violation(error: BaseException) -> str:
-    """A size that the caller marked as dynamic, and the code that fixes or bounds it."""
+    """The reason if the code fixes or bounds a size that the caller has marked as dynamic."""
     text = str(error)
     items = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
     why = items[0].removeprefix("- ").partition(". If you're")[0] if items else text
@@ -81,9 +82,7 @@ def _all_after(label: str, lines: list[str]) -> list[str]:
     return [_EXAMPLE.sub("", text)[:_MAX_LENGTH] for text in found]
 
 
-# Explains a trace that failed because a custom operator has no fake implementation.
-#
-# Names the operator, and shows the function that has to be written.
+# --- explains a trace that failed because a custom operator has no fake implementation
 
 
 _NAMES = (
@@ -94,7 +93,10 @@ _NAMES = (
 
 
 def reason_for(text: str) -> str | None:
-    """Why a trace failed, if its text says that an operator has no fake implementation."""
+    """The reason if the text of an error says that an operator has no fake implementation.
+
+    The reason shows the function that the user has to write. None for any other text.
+    """
     for pattern in _NAMES:
         if found := pattern.search(text):
             namespace, name, *overload = found.groups()
@@ -128,7 +130,7 @@ def _parameters(schema: schemas.Schema) -> Iterator[str]:
 
 
 def _result(schema: schemas.Schema) -> str:
-    """A template for the result: tensors like the first tensor argument. The author corrects it."""
+    """A first guess at the results, like the first tensor argument. The user corrects it."""
     tensors = (each.name for each in schema.arguments if each.type == "Tensor")
     like = next(tensors, None)
     one = f"torch.empty_like({like})" if like else "torch.empty(...)"

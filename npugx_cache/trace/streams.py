@@ -1,4 +1,4 @@
-"""Finds uses of streams, events and scopes that a graph of Dynamo's does not express.
+"""Finds uses of streams, events and scopes that Dynamo's graph does not express.
 
 A function with such a use is refused.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
-    """Why the graph, run as it is, would not issue what eager issues; None if it would."""
+    """Why the graph would not issue the same work in the same order as eager, or None."""
     for name, stack in opaque.folded_queries(graph_module):
         what, change = f"{name} is answered while tracing", "ask outside the cached function"
         return location.reason(what, location.of_text(stack), change)
@@ -29,11 +29,12 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
         return location.reason(what, location.of_text(switch.stack_trace), change)
     call = streams.call_without_streams(graph_module.graph)
     if call is not None:
-        what, change = f"{call.target} is called without an accelerator", "leave it out there"
+        what = f"{call.target} is called without an accelerator"
+        change = "call it only if torch.accelerator.is_available()"
         return location.reason(what, location.of_text(call.stack_trace), change)
     wait = streams.wait_for_another(graph_module.graph)
     if wait is not None:
-        what = "with this torch a wait for the current device is one for device 0"
+        what = "this torch traces a wait for the current device as a wait for device 0"
         change = "call torch.accelerator.current_stream().synchronize()"
         return location.reason(what, location.of_text(wait.stack_trace), change)
     elsewhere = streams.other_device(graph_module.graph)
@@ -47,9 +48,9 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
 
 
 def left_as_found(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """A callable that runs the graph. It restores streams and scopes if a call in the graph raises.
+    """A callable that runs the graph, and restores streams and scopes if a call in it raises.
 
-    Only Dynamo's own graph needs this. A restored program does the same by itself.
+    Only Dynamo's own graph needs this, because a restored program does the same by itself.
     """
     if not any(streams.sets_stream(n) or _is_ours(n) for n in graph_module.graph.nodes):
         return graph_module

@@ -1,9 +1,9 @@
-"""Devices among the constants of a trace: where each comes from, and what is made of it.
+"""Watches the devices among the constants of a trace: where each comes from, and who reads it.
 
-Dynamo folds `x.device` into a constant, index included. A graph that only hands such a device on
-means "the device of x"; one that was made with a look at the index, or with an index that the code
-names, means that index. So each place where Dynamo makes such a constant or looks into one is known
-here to be harmless, or is noted.
+Dynamo folds `x.device` into a constant, index included. If the trace only passes the constant on,
+the graph means "the device of x" and works on any device of the kind. If the traced code looks at
+the index, or names an index itself, the graph means this index. So we note each place where Dynamo
+makes or reads such a constant, unless we know the place to be harmless.
 
 Importing this module loads the compiler.
 """
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Accelerator:
-    """The kind of device that is looked for, such as "npu"."""
+    """The kind of the accelerator, such as "npu"; "" where there is none."""
 
     kind: str = ""
 
 
 def begin(recorder: Recorder, unseen: str | None) -> None:
-    """Note what a trace does with devices of the accelerator; nothing where there is none.
+    """Begin to note what a trace does with devices of the accelerator, if there is one.
 
-    `unseen`: why this torch does not tell all of it, if it does not.
+    `unseen`: why the hooks can't see everything in this torch, or None.
     """
     kind = runtime.accelerator() or ""
     recorder.state(_Accelerator).kind = kind
@@ -49,7 +49,7 @@ def begin(recorder: Recorder, unseen: str | None) -> None:
     if unseen:
         recorder.note(Question.INDEX, None, unseen)
     if torch.accelerator.device_count() > 1:
-        # Of factories on "the" device it remembers the results, and not which device was current.
+        # The cache keeps results of factories without an index, whichever device was current.
         FakeTensorMode.cache_clear()
 
 
@@ -62,7 +62,7 @@ def _watching(value: object) -> Recorder | None:
 
 
 _HANDED_ON = "proxy_args_kwargs"
-"""Makes arguments of a call in the graph."""
+"""The function of Dynamo that turns constants into arguments of a call in the graph."""
 _FRAMES = 12
 
 _PASSING_BY = frozenset(
@@ -79,7 +79,8 @@ _PASSING_BY = frozenset(
         "<lambda>",
     }
 )
-"""Names of functions that say nothing: whoever called them decides."""
+"""Functions that only pass a value on, so that we look at their caller. Known by name; hooks of
+ours are known by their code (`observation.passes_on`)."""
 
 _READS_EQUALITY = frozenset(
     {
@@ -89,17 +90,18 @@ _READS_EQUALITY = frozenset(
         "iter_contains",
         "is_constant_match",
         "is_constant_none",
-        "hash_impl",  # of a key; the order of a set is a condition of its own
+        "hash_impl",  # the order of a set depends on hashes, but is a condition of its own
         "python_type",
         "__repr__",
         "_of_device",
     }
 )
-"""Two devices are equal or not whatever their index is called, and each has but one type."""
+"""Functions that compare devices or ask for their type: the answer is the same whatever index the
+current device has."""
 
 
 def _callers() -> Iterator[types.FrameType]:
-    """The frames above the property below, without those that pass a value on."""
+    """The frames that called `_get` or `_set`, without functions that only pass a value on."""
     frame: types.FrameType | None = sys._getframe(3)
     left = _FRAMES
     while frame is not None and left:
@@ -111,24 +113,29 @@ def _callers() -> Iterator[types.FrameType]:
 
 
 def _reads_harmlessly(frames: list[types.FrameType], *, as_proxy: bool) -> bool:
+    """Whether these callers use a device without its index.
+
+    `as_proxy`: the method `as_proxy` reads the device, to put it into the graph.
+    """
     if as_proxy:
         return any(frame.f_code.co_name == _HANDED_ON for frame in frames)
     name, variables = frames[0].f_code.co_name, frames[0].f_locals
     if name == "const_getattr":
         return bool(variables.get("name") == "type")
     code = frames[0].f_code
-    written = name == "__call__" and code.co_filename == codegen.__file__  # into the caller frame
+    # This one writes the device into the caller frame.
+    written = name == "__call__" and code.co_filename == codegen.__file__
     return written or name in _READS_EQUALITY or _makes_device(frames[0])
 
 
 def _makes_device(frame: types.FrameType) -> bool:
-    """Whether it is the frame that folds `torch.device(...)`."""
+    """Whether a frame is the one in which Dynamo evaluates `torch.device(...)`."""
     called = getattr(frame.f_locals.get("self"), "__dict__", {}).get("value")
     return frame.f_code.co_name == "call_function" and called is torch.device
 
 
 def _of_device(frame: types.FrameType) -> bool:
-    """Whether that call is given a device and nothing else."""
+    """Whether the call in the frame is `torch.device(d)` with a device `d`."""
     args, kwargs = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
     given = [*args, *kwargs.values()]
     if len(given) != 1 or not given[0].is_python_constant():
@@ -178,6 +185,7 @@ def _set(self: Any, value: Any) -> None:
 
 
 def noting_value(_: Any) -> property:
+    """A hook: makes `ConstantVariable.value` a property that notes each device."""
     return property(_get, _set)
 
 
@@ -207,7 +215,7 @@ def noting_index_by_name(call_method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:
-    """Every frame hands the current stream to its graph: of the device that is current then."""
+    """A hook: makes the caller frame ask for the current stream of whatever device is current."""
 
     def reconstruct_current(self: Any, into: Any) -> None:
         any_device = type(self)(torch.device(self.device.type))

@@ -1,9 +1,10 @@
-"""The code of Dynamo's functions that hooks stand for, as hashes, and those that were checked.
+"""Tells whether the functions of Dynamo that hooks replace are still those that we have checked.
 
-One file for each minor version of torch, such as `hooks_2_13.txt`, made by
-`python -m npugx_cache.trace.observe.hook_table --write` when somebody has looked at all of them.
-A hash is of the syntax tree without docstrings, so it is the same in every version of Python, and
-comments don't count. A source file that is known as a whole is not parsed.
+The hashes of the checked functions are in one table for each minor version of torch, such as
+`hooks_2_13.txt`. `python -m npugx_cache.trace.observe.hook_table --write` writes the table, after
+somebody has read the functions. We hash the syntax tree without docstrings, so a hash is the same
+in every version of Python, and comments don't count. Parsing is slow, so a table also has the
+hashes of whole files: the functions in an unchanged file need not be parsed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _IN_TORCH = "/torch/"
 _NO_CODE = "-"
-"""Stands for the hash of what is no function: a dict, of which only the name counts."""
+"""Stands in a table for a target without code, such as a dict: only its name is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A table: by target the name and hash of a function and the classes that override it.
+    """A table of what was checked.
 
-    `files` are hashes of source files by name.
-    `derived` are the targets that a row found by looking for derived classes.
+    `targets`: by target, the name and hash of the function, and the classes that override it.
+    `files`: the hashes of source files, by name. `derived`: the targets that were found because
+    their class is derived from the class in a row of `hook_table`.
     """
 
     targets: Mapping[str, str]
@@ -41,13 +43,13 @@ class Checked:
 
 
 def tables() -> dict[tuple[int, int], Path]:
-    """The tables that there are, by the version of torch."""
+    """The files of all tables, by the version of torch."""
     found = (path.stem.split("_")[1:] for path in _HERE.glob("hooks_*_*.txt"))
     return {(int(a), int(b)): _HERE / f"hooks_{a}_{b}.txt" for a, b in sorted(found)}
 
 
 def checked_for(version: tuple[int, int]) -> Checked | None:
-    """What was checked for a version of torch; None if nobody has."""
+    """The table for a version of torch; None if there is none."""
     path = tables().get(version)
     return None if path is None else read(path)
 
@@ -63,7 +65,7 @@ def read(path: Path) -> Checked:
 
 
 def written(values: Mapping[str, tuple[Any, list[str]]], derived: Iterable[str]) -> str:
-    """The text of a table for these targets: what they name, and the classes that override it."""
+    """The text of a table. `values`: by target, what it names, and the classes that override it."""
     codes = (code for value, _ in values.values() for code in _codes_of(value))
     files = {file for file in map(_file_of, codes) if file}
     kept = frozenset(derived)
@@ -78,9 +80,10 @@ def written(values: Mapping[str, tuple[Any, list[str]]], derived: Iterable[str])
 
 
 def is_same(value: Any, overridden: list[str], known: str, checked: Checked) -> bool:
-    """Whether the code that a target names is what was checked, or has no source to be read.
+    """Whether the code that a target names is the code that was checked.
 
-    `overridden` are the classes in which other code stands in its place, `known` is a row.
+    Also True if the name is right and the code has no source file. `overridden` are the classes
+    that override the function; `known` is the row of the target in the table.
     """
     codes = list(_codes_of(value))
     if not codes or known == _NO_CODE:
@@ -106,12 +109,12 @@ def _name_of(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The function behind a cache of its results; of a wrapper in Python, the wrapper counts."""
+    """The function behind `functools.cache`. A wrapper written in Python is returned as it is."""
     return value if hasattr(value, "__code__") else getattr(value, "__wrapped__", value)
 
 
 def _codes_of(value: Any) -> Iterator[types.CodeType]:
-    """The code of a function, or of the methods that a class of torch's defines itself."""
+    """The code of a function, or of the methods that a class of torch itself defines."""
     if isinstance(value, type):
         for _, member in sorted(vars(value).items()):
             codes = _codes_of(getattr(member, "__func__", member))
@@ -142,7 +145,7 @@ def _hash_of(codes: list[types.CodeType]) -> str:
 
 
 def _shape(node: Any) -> object:
-    """A syntax tree as tuples, without what versions of Python write in different ways."""
+    """A syntax tree as tuples, without docstrings and without what differs between Pythons."""
     if isinstance(node, list):
         return [_shape(each) for each in node]
     if not isinstance(node, ast.AST):

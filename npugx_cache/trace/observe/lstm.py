@@ -1,9 +1,8 @@
-"""What becomes of an LSTM in a trace, where that is not what eager runs.
+"""Finds LSTMs that a trace turns into other operators than eager would run on this CPU.
 
-The trace chooses without asking the CPU: an operator of oneDNN's for each layer of float32 and
-bfloat16, and for float16 many small ones. Eager asks: a CPU that can't run bfloat16 raises in the
-operator, and one that can run float16 rounds otherwise. Seen on torch 2.13. Importing this
-module imports nothing of the compiler.
+A trace does not ask the CPU: it takes one operator of oneDNN for each layer of float32 or bfloat16,
+and many small operators for float16. Eager asks the CPU. If the CPU can't run bfloat16, the traced
+operator raises; if the CPU can run float16, eager rounds differently.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _QUESTIONS = {
 
 
 def _calls(called: torch.fx.GraphModule | None) -> Iterator[torch.fx.Node]:
-    """The calls of LSTMs in Dynamo's graph; not of an operator of the user's with that name."""
+    """The calls of `torch._VF.lstm` in Dynamo's graph, but not of a user's operator `lstm`."""
     nodes = called.graph.nodes if called is not None else ()
     return (node for node in nodes if node.target is _LSTM)
 
@@ -38,12 +37,12 @@ def _asked_of_the_cpu(called: torch.fx.GraphModule | None) -> Iterator[tuple[str
 
 
 def questions(called: torch.fx.GraphModule | None) -> set[str]:
-    """What a process must answer as this one does."""
+    """The questions that another process must answer in the same way to run this graph."""
     return {question for question, _ in _asked_of_the_cpu(called)}
 
 
 def otherwise(called: torch.fx.GraphModule) -> torch.fx.Node | None:
-    """A call of an LSTM that eager runs otherwise on this CPU."""
+    """The first call of an LSTM that eager runs by other operators on this CPU, or None."""
     for question, call in _asked_of_the_cpu(called) if runtime.mkldnn_enabled() else ():
         is_traced_as_one = question == runtime.BFLOAT16_ON_CPU
         if runtime.ONEDNN_RUNS[question]() != is_traced_as_one:

@@ -1,8 +1,9 @@
-"""How the sets of one trace came about, and in which order they were walked.
+"""Records how the sets of one trace came about, and in which order they were walked.
 
-Dynamo models a set as a dict. Where the set was there before, the dict has its order; where traced
-code makes one, elements stand as they were added, which is not how Python walks it. So a set that
-is walked is put in the order that it has in eager, and noted. Checked on torch 2.13.
+Dynamo models a set as a dict. For a set from outside the trace, the dict has the order of the set.
+For a set that traced code makes, the dict has the elements as they were added, which is not the
+order in which Python walks a set. So when the trace walks a set, we put its elements in the order
+that eager has, and note the walk, because the order becomes a condition.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _SEQUENCES = (list, tuple, range, str, types.GeneratorType)
 
 
 class Leaf(NamedTuple):
-    """A set that was there before: the value of a source, or a constant of code."""
+    """A set that existed before the trace.
+
+    Either `source` leads to the set, or the set is the constant with the index `place` in `code`.
+    """
 
     value: Any
     source: Any = None
@@ -45,10 +49,11 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A walk over two or more elements. `made` is None where Python's own order isn't known.
+    """A walk over a set of two or more elements.
 
-    As in `guards.orders`, but for the nodes: they are places among `leaves`. Walks over sets that
-    came about in the same way have one `key` and are equal.
+    `made` tells how the set came about, as in `conditions/set_order`, but with positions in
+    `leaves` instead of nodes. If Python's order is not known, `made` is None and `order` is empty.
+    Walks over sets that came about in the same way have one `key`, and are equal.
     """
 
     key: str
@@ -64,9 +69,10 @@ class Walk:
 
 @dataclass(kw_only=True)
 class _State:
-    """How one of Dynamo's sets came about: `made`, or filled in this `turn` with one after another.
+    """How the set of one of Dynamo's variables came about.
 
-    Elements that `turn` lacks were added after it.
+    If `turn` is None, `made` tells how, or is None if nobody knows. Otherwise the set was filled
+    one by one: first the keys in `turn`, then the keys that only `variable.items` has.
     """
 
     variable: Any
@@ -76,12 +82,15 @@ class _State:
 
 @dataclass
 class Sets:
-    """How the sets of one trace came about. Hooks alone look at it, while the trace runs."""
+    """The sets that existed before one trace (`leaves`), and how each set came about.
+
+    Only hooks use this, while the trace runs. A walk over a set is an observation of its own.
+    """
 
     leaves: list[Leaf] = field(default_factory=list)
     paused: bool = False
     flipped: str | None = None
-    """The key of the walk over a set of two that is walked the other way round."""
+    """The key of a walk that this trace makes in the opposite order, on purpose."""
     _states: dict[int, _State] = field(default_factory=dict)
 
     def made(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
@@ -96,7 +105,7 @@ class Sets:
             self._states[id(clone)] = replace(state, variable=clone)
 
     def how(self, variable: Any) -> Plain | None:
-        """How the set was made, or None."""
+        """How a set came about, in the form of `Walk.made`; None if nobody knows."""
         state = self._states.get(id(variable))
         if state is None or state.turn is None:
             return state and state.made
@@ -105,7 +114,7 @@ class Sets:
         turn = self._turn(state)
         try:
             elements = [encode(key.vt.as_python_constant()) for key in turn]
-        except Exception:  # noqa: BLE001 - no constant, or none with a portable form
+        except Exception:  # noqa: BLE001 - an element is no constant, or has no portable form
             return None
         return ["filled", variable.python_type().__name__, elements]
 
@@ -115,7 +124,10 @@ class Sets:
         return [*turn, *(key for key in state.variable.items if key not in turn)]
 
     def walked(self, variable: Any) -> Plain | None:
-        """Note a walk, and put the elements in Python's order. How the set was made, if known."""
+        """Note a walk, and put the elements in Python's order.
+
+        Returns how the set came about, or None if that is not known or if nothing was noted.
+        """
         if self.paused or not is_plain(variable) or len(variable.items) < 2:
             return None
         with self.pause():
@@ -154,7 +166,7 @@ class Sets:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """What is walked inside does not depend on the order."""
+        """Note no walks inside, because the code there does not depend on the order."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -185,7 +197,7 @@ class Sets:
         return result
 
     def popped(self, variable: Any, tx: Any) -> Any:
-        """`set.pop`, which takes the first element."""
+        """Trace `set.pop`, which removes the first element in the order of Python."""
         self.walked(variable)
         key = next(iter(variable.items))
         variable.should_reconstruct_all = True
@@ -234,10 +246,10 @@ def _call(name: str, *operands: Plain | None) -> Plain | None:
 
 
 def is_plain(variable: Any) -> bool:
-    """Whether it stands for a set or a frozenset, not for something that has an order.
+    """Whether a variable stands for a set or a frozenset, and not for a kind of set with an order.
 
-    Since torch 2.15 the sets of user code are derived from them; before it only those are that have
-    an order.
+    Subclasses count, because since torch 2.15 the variables for set classes of users are derived
+    from these.
     """
     kinds = [kind.__name__ for kind in type(variable).__mro__]
     return not _SETS.isdisjoint(kinds) and _IN_ORDER.isdisjoint(kinds)
@@ -248,7 +260,10 @@ _IN_ORDER = frozenset({"OrderedSetVariable", "DictKeySetVariable"})
 
 
 def _is_sequence(arg: Any) -> bool:
-    """Whether its elements go into a set one by one, which makes no room for them beforehand."""
+    """Whether a set adds the elements of this argument one by one.
+
+    From a set or a dict it makes room for all elements first, which may give another order.
+    """
     try:
         return issubclass(arg.realize().python_type(), _SEQUENCES)
     except Exception:  # noqa: BLE001 - some variables have no type

@@ -1,9 +1,8 @@
-"""What Dynamo remembers of sizes, as data: which of them changed between the traces of a function.
+"""Reads and sets what Dynamo remembers of the sizes that earlier traces of a function met.
 
-torch.compile makes a size symbolic when a trace meets another value than the trace before. That
-memory dies with the process; entries of the store keep it, and a restarted worker goes on with it.
-Nothing depends on it but which sizes are symbolic: a trace guards what it assumed in any case.
-Checked on torch 2.11 and 2.13.
+Dynamo makes a size symbolic when a trace meets another value than an earlier trace did. This memory
+ends with the process. So entries store it, and a restarted worker goes on with it. Only the choice
+of symbolic sizes depends on it, because each trace guards what it assumes.
 """
 
 from __future__ import annotations
@@ -18,22 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Row = list[Any]
-"""[source, scalar, sizes, strides]; each value is an int, None (not known), "?" (it changed) or
-["stride", dim] for the stride that follows from the next dimension."""
+"""[source, scalar, sizes, strides] of one argument. A value is an int, None (not known), "?" (it
+changed) or, for a stride, ["stride", dim], which stands for stride[dim] * size[dim]. Sizes and
+strides are lists of values, or None or "?" as a whole."""
 
 
 _MAX_INT = 1 << 63
 
 
 _ours: dict[Any, dict[str, Any]] = {}
-"""What Dynamo knows from traces of ours, by function as Dynamo knows it."""
+"""What Dynamo remembers from our traces, by Dynamo's id of a function."""
 
 
 @contextlib.contextmanager
 def of_our_traces(function: types.FunctionType) -> Iterator[None]:
-    """Inside, Dynamo knows of a function what our traces have told it, and nothing else.
+    """Let Dynamo use inside only what it remembers from our own traces of a function.
 
-    A torch.compile of the same function by the user does not come to know it.
+    So a `torch.compile` of the same function by the user and our traces do not affect each other.
     """
     memory, key = _memory(function), _code_id(function)
     theirs = dict(memory)
@@ -51,7 +51,7 @@ def _exchange(memory: Any, wanted: dict[str, Any]) -> None:
 
 
 def recorded(function: types.FunctionType) -> list[Row]:
-    """What is known of the arguments of a function, parameters of modules left out."""
+    """What Dynamo remembers of the arguments of a function, without the parameters of modules."""
     known = _memory(function).items()
     return [
         [name, _plain(entry.scalar), _plain(entry.size), _plain(entry.stride)]
@@ -65,7 +65,7 @@ def recorded(function: types.FunctionType) -> list[Row]:
 
 
 def recall(function: types.FunctionType, rows: Iterable[Row]) -> None:
-    """Merge what another process knew into what this one knows."""
+    """Merge the rows of another process into what Dynamo remembers here."""
     memory = _memory(function)
     for name, scalar, size, stride in rows:
         memory[name] |= pgo.FrameStateSizeEntry(
@@ -85,7 +85,7 @@ def _code_id(function: types.FunctionType) -> Any:
     make: Any = pgo.CodeId.make
     try:
         return make(function.__code__, function.__closure__)
-    except TypeError:  # before torch 2.13 the free variables play no part
+    except TypeError:  # before torch 2.13 the id takes no closure
         return make(function.__code__)
 
 
