@@ -28,11 +28,7 @@ PHASES = {
     "source facts": (
         f"{TRACE}:facts_of",
         f"{TRACE}:owners_of",
-        f"{TRACE}:add_environment",
-        f"{TRACE}:add_hidden_names",
-        f"{TRACE}:attribute_lookups",
-        "npugx_cache.conditions.source_facts:lookup_facts",
-        "npugx_cache.conditions.source_facts:tensor_method_facts",
+        f"{TRACE}:add_observed",
         "npugx_cache.compile:_operator_facts",
     ),
     "encode": ("npugx_cache.compile:_artifact", "npugx_cache.entry.artifact:Artifact.to_blobs"),

@@ -1,4 +1,4 @@
-"""fn + inputs -> traced function: Dynamo once, then aten operators. The only door to the compiler.
+"""Traces one call: Dynamo once, then aten operators. This is the only door to the compiler.
 
 Dynamo's graph is lowered with make_fx on fake tensors, under the modes AOTAutograd uses, but not
 functionalised: the graph mutates its inputs and returns views of them where eager does, in eager's
@@ -9,7 +9,7 @@ stored with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ import torch
 
 from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY, NotCompiled
-from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import sealed
@@ -26,33 +25,33 @@ from npugx_cache.trace import compare, dynamo, refuse, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
+from npugx_cache.trace.conditions.observed import add_observed, order_to_flip
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, written_by_users
 from npugx_cache.trace.conditions.surroundings import (
-    add_answers,
-    add_environment,
-    add_hidden_names,
-    add_orders,
-    attribute_lookups,
+    answers_to,
+    builtins_used,
+    environment_of,
+    lookups_of,
     refuse_names,
-    to_flip,
 )
 from npugx_cache.trace.device import accelerator_of, placed
 from npugx_cache.trace.observe import lstm
+from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.process_local import LocalOnly, Untraceable, local_only
 from npugx_cache.trace.refusal import conditions_of
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.engines import PassReport
-    from npugx_cache.conditions import Check, Conditions
+    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.frame import Frame
     from npugx_cache.entry.size_history import Known
     from npugx_cache.trace.conditions.source_facts import Owners
-    from npugx_cache.trace.dynamo import Capture
+    from npugx_cache.trace.dynamo import DynamoTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ class Traced:
     static: tuple[int, ...]
     conditions: Conditions
     frame: Frame
-    sizes: tuple[list[Any], list[Any]] = field(default=([], []))
+    sizes: tuple[list[Any], list[Any]]
     """What Dynamo knew of sizes before and after (`trace.observe.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
@@ -96,138 +95,112 @@ def trace(
     the user code behind decompositions and passes. Call it under `torch.no_grad()`.
     """
     before = frozenset(function.__globals__)
-    capture = partial(dynamo.capture, function, args, kwargs, dynamic=dynamic, known=known)
+    run = partial(dynamo.run, function, args, kwargs, dynamic=dynamic, known=known)
     depends_on = partial(
         conditions_of, function=function, scope=scope, state=state, names_before=before
     )
-    captured = capture()
-    if isinstance(captured, dynamo.NotCaptured):
-        conditions = depends_on(captured.met) if captured.lasting else None
-        return Untraceable(reason=captured.reason, lasting=captured.lasting, conditions=conditions)
-    roots = Roots(function.__globals__, before)
+    first = run()
+    if isinstance(first, dynamo.NotTraced):
+        conditions = depends_on(first.met) if first.lasting else None
+        return Untraceable(reason=first.reason, lasting=first.lasting, conditions=conditions)
+    found, roots = first, Roots(function.__globals__, before)
+
+    def local(reason: str) -> LocalOnly | Untraceable:
+        outcome = local_only(found, scope, roots, reason)
+        return replace(outcome, conditions=depends_on(tracing.met_by(found.output)))
+
     lower = partial(_lowered, decompositions=decompositions)
     try:
-        graph = lower(captured.output)
-        if (key := to_flip(captured.walks)) is not None:
-            again = capture(flipped=key)
-            captured, graph = compare.either(key, captured, graph, again, lower)
+        graph = lower(found)
+        if (walk := order_to_flip(found.observed)) is not None:
+            again = run(flipped=walk.argument.key)
+            found, graph = compare.either(walk, found, graph, again, lower)
             roots = Roots(function.__globals__, before)
-        traced = _portable(captured, graph, function, scope, roots, state, optimise, shaping)
-        local = partial(_local_only, captured, function, scope, roots, depends_on)
-        return replace(traced, sizes=captured.sizes, local_only=local)
+        return _portable(found, graph, scope, roots, state, optimise, shaping, local)
     except NotCompiled as error:  # says something about this machine
-        return local_only(captured, function, scope, roots, str(error))
+        return local_only(found, scope, roots, str(error))
     except NotPortable as error:
-        return _local_only(captured, function, scope, roots, depends_on, str(error))
+        return local(str(error))
     except refuse.NotHere as error:
         return Untraceable(reason=str(error))
     except refuse.NotEager as error:
-        met = tracing.met_by(captured.output)
-        return Untraceable(reason=str(error), conditions=depends_on(met))
+        reason = str(error)
     except tracing.ConstraintViolationError as error:
         reason = refuse.of_violation(error)
-        return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(captured.output)))
-
-
-def _local_only(
-    capture: Capture,
-    function: types.FunctionType,
-    scope: Scope,
-    roots: Roots,
-    depends_on: Callable[[tracing.Met | None], Conditions | None],
-    reason: str,
-) -> LocalOnly | Untraceable:
-    outcome = local_only(capture, function, scope, roots, reason)
-    return replace(outcome, conditions=depends_on(tracing.met_by(capture.output)))
+    return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(found.output)))
 
 
 def _portable(
-    capture: Capture,
+    trace: DynamoTrace,
     graph: torch.fx.GraphModule | None,
-    function: types.FunctionType,
     scope: Scope,
     roots: Roots,
     state: Mapping[str, Any],
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
     shaping: tuple[types.CodeType, ...],
+    local: Callable[[str], LocalOnly | Untraceable],
 ) -> Traced:
-    output = capture.output
-    captured = output.graph_capture_output
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
-    builder = TreeBuilder(scope, lambda name: roots.of(name, captured.import_sources))
+    builder = TreeBuilder(scope, lambda name: roots.of(name, trace.imports))
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
-    code = [*captured.traced_code, *written_by_users(run)]
+    code = [*trace.code, *written_by_users(run)]
     owners = owners_of(code)
-    refuse_names(captured.traced_code, owners)
-    _add_conditions(builder, output, function, owners)
-    add_orders(builder, capture.walks, owners)
-    origins = list(origins_of(output, builder))
-    tree = builder.build(state, _threads(captured.traced_code, graph))
+    refuse_names(trace.code, owners)
+    _add_guards(builder, trace)
+    origins = list(origins_of(trace.placeholders, builder))
+    facts = add_observed(builder, _told(builder, trace, owners), owners)
+    tree = builder.build(state, _threads(trace.code, graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
-    backend_id = output.backend_input.backend_id if output.backend_input else None
-    if capture.asked.moved_dicts:
-        refuse_positions(captured.bytecode)
-    frame = portable_frame(captured.bytecode, backend_id, roots, captured.import_sources)
+    if Observation(Question.KEY_ORDER, None, True) in trace.observed:
+        refuse_positions(trace.bytecode)
+    frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     untraced = [*written_by_users(run), *shaping]
-    tree = placed(tree, accelerator_of(capture, graph, builder, tree, frame, untraced, owners))
-    facts = (*facts_of(code, function.__code__, owners), *_asked(capture, builder))
+    tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
+    facts = (*facts_of(code, trace.function.__code__, owners), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,
         passes=passes,
         inputs=tuple(described(origins, Wording(conditions))),
-        static=tracing.static_inputs(output),
+        static=trace.static,
         conditions=conditions,
         frame=frame,
-        local_only=lambda reason: local_only(capture, function, scope, roots, reason),
+        sizes=trace.sizes,
+        local_only=local,
     )
 
 
-def _asked(capture: Capture, builder: TreeBuilder) -> tuple[Check, ...]:
-    """Facts about what the traced code asked of classes, objects and tensors."""
-    looked_up = attribute_lookups(builder, capture.output.graph_capture_output.traced_code)
-    return (
-        *source_facts.lookup_facts([*looked_up, *capture.asked.attributes]),
-        *source_facts.class_facts_of(
-            capture.asked.subclasses, builder.enums(), capture.asked.classes
-        ),
-        *source_facts.tensor_method_facts(tracing.tensor_methods(capture.output)),
-    )
-
-
-def _add_conditions(
-    builder: TreeBuilder,
-    output: tracing.CaptureOutput,
-    function: types.FunctionType,
-    owners: Owners,
-) -> None:
-    """Add torch's guards, and conditions on what torch has no guards for."""
-    captured = output.graph_capture_output
-    conditions, variables = tracing.shape_conditions(output)
-    _, guards = tracing.guards_of(output, function.__code__)
-    sizes = captured.output_graph.input_source_to_sizes_strides
-    add_guards(builder, guards, sizes, captured.output_graph.guard_on_key_order)
+def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
+    conditions, variables = tracing.shape_conditions(trace.output)
+    _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
+    add_guards(builder, *guards)
     add_shape_conditions(builder, conditions, variables)
-    add_environment(builder, captured.traced_code)
-    called = output.backend_input.graph_module if output.backend_input else None
-    add_answers(builder, captured.traced_code, lstm.questions(called))
-    add_hidden_names(builder, captured.traced_code, owners)
+
+
+def _told(builder: TreeBuilder, trace: DynamoTrace, owners: Owners) -> Iterator[Observation]:
+    """All that Dynamo read without a guard: seen by the hooks, or told by the code and the tree."""
+    yield from environment_of(trace.code)
+    yield from answers_to(builder, trace.code, lstm.questions(trace.graph))
+    yield from builtins_used(trace.code, owners)
+    yield from trace.observed
+    yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
+    yield from lookups_of(builder, trace.code)  # of the whole tree, so this comes last
 
 
 def _lowered(
-    output: tracing.CaptureOutput, decompositions: dict[Any, Any] | None
+    trace: DynamoTrace, decompositions: dict[Any, Any] | None
 ) -> torch.fx.GraphModule | None:
-    if output.backend_input is None:
+    if trace.graph is None:
         return None
     try:
-        graph = tracing.lowered(output, decompositions)
+        graph = tracing.lowered(trace.output, decompositions)
     except tracing.NotKept as error:
         change = "do this outside the cached function"
         where = location.of_text(error.stack)
         raise refuse.NotEager(location.reason(error.what, where, change)) from None
-    called = tracing.custom_operators(output)
+    called = tracing.custom_operators(trace.graph)
     if inlined := called.keys() - tracing.operators_in(graph).keys():
         what = f"the Python body of operator {min(inlined)} was traced through"
         change = "register its kernel for CompositeExplicitAutograd or for a device"
@@ -239,7 +212,7 @@ def _lowered(
         what = f"{target} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise refuse.NotEager(location.reason(what, location.of_text(stack), change))
-    if call := lstm.otherwise(output.backend_input.graph_module):
+    if call := lstm.otherwise(trace.graph):
         what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
         raise refuse.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
     return graph

@@ -19,11 +19,13 @@ from torch.utils import _pytree as pytree
 
 from npugx_cache.private.schemas import gives_new_memory, is_pure
 from npugx_cache.trace import tracing
-from npugx_cache.trace.dynamo import Capture, NotCaptured
+from npugx_cache.trace.dynamo import DynamoTrace, NotTraced
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Observation
 
 
 _COUNTED = re.compile(r"(_c)\d+$|(__compiled_fn_)\w+")
@@ -34,54 +36,49 @@ _WITHOUT_EFFECT = frozenset({"RESUME", "COPY_FREE_VARS", "MAKE_CELL", "PUSH_NULL
 
 
 def either(
-    key: str,
-    one: Capture,
+    walk: Observation,
+    one: DynamoTrace,
     graph: torch.fx.GraphModule | None,
-    other: Capture | NotCaptured,
-    lower: Callable[[tracing.CaptureOutput], torch.fx.GraphModule | None],
-) -> tuple[Capture, torch.fx.GraphModule | None]:
+    other: DynamoTrace | NotTraced,
+    lower: Callable[[DynamoTrace], torch.fx.GraphModule | None],
+) -> tuple[DynamoTrace, torch.fx.GraphModule | None]:
     """The one of two traces of a call that we go on with, and its lowered graph.
 
-    `other` walks the set with this key among `Walks.noted` in the opposite order. If both traces
-    mean the same, we note that, and take the trace that walks the set in sorted order, so that
+    `other` walks the set of `walk` in the opposite order. If both traces mean the same, the order
+    of the set is no condition, and we take the trace that walks the set in sorted order, so that
     equal calls make equal entries. Otherwise we take `one`. `graph` is the lowered graph of `one`;
     `lower` makes that of `other`.
     """
-    if isinstance(other, NotCaptured) or one.walks.called or other.walks.called:
+    if isinstance(other, NotTraced):
         return one, graph
     try:
-        flipped = lower(other.output)
+        flipped = lower(other)
         same = _conditions(one) == _conditions(other)
-        same = same and _whole(one.output, graph) == _whole(other.output, flipped)
+        same = same and _whole(one, graph) == _whole(other, flipped)
     except Exception:  # noqa: BLE001 - what can't be compared is not the same
         same = False
     if not same:
         return one, graph
-    one.walks.indifferent = other.walks.indifferent = key
-    order = one.walks.noted[key].order
-    if order == sorted(order, key=repr):
-        return one, graph
-    return replace(other, sizes=one.sizes), flipped
+    order = walk.argument.order
+    if order != sorted(order, key=repr):
+        one, graph = replace(other, sizes=one.sizes), flipped
+    return replace(one, observed=tuple(o for o in one.observed if o != walk)), graph
 
 
-def _conditions(capture: Capture) -> tuple[Any, ...]:
-    output = capture.output
-    captured = output.graph_capture_output
+def _conditions(trace: DynamoTrace) -> tuple[Any, ...]:
     return (
-        capture.walks.noted.keys(),
-        tracing.raw_conditions(output),
-        {id(code) for code in captured.traced_code},
-        captured.import_sources,
-        tracing.tensor_methods(output),
-        capture.asked,
+        set(trace.observed),
+        tracing.raw_conditions(trace.output),
+        {id(code) for code in trace.code},
+        trace.imports,
+        trace.methods,
     )
 
 
-def _whole(output: tracing.CaptureOutput, graph: torch.fx.GraphModule | None) -> tuple[Any, ...]:
-    code = output.graph_capture_output.bytecode
+def _whole(trace: DynamoTrace, graph: torch.fx.GraphModule | None) -> tuple[Any, ...]:
     if graph is None:
-        return None, _plain_frame(code)
-    arguments, frame = _frame(code, sum(n.op == "placeholder" for n in graph.graph.nodes))
+        return None, _plain_frame(trace.bytecode)
+    arguments, frame = _frame(trace.bytecode, sum(n.op == "placeholder" for n in graph.graph.nodes))
     return _canonical(graph, arguments), frame
 
 

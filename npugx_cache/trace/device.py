@@ -22,6 +22,7 @@ from npugx_cache.portable import devices
 from npugx_cache.portable.devices import Accelerator
 from npugx_cache.private import runtime, schemas
 from npugx_cache.trace.conditions.source_facts import is_covered
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     import types
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from npugx_cache.entry.frame import Frame
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
-    from npugx_cache.trace.dynamo import Capture
-    from npugx_cache.trace.observe.device_values import DeviceUses
+    from npugx_cache.trace.dynamo import DynamoTrace
+    from npugx_cache.trace.observe.observation import Observation
 
 _INDEXED = re.compile(r"[a-z][a-z0-9_]*:\d+")
 _ASKS = frozenset({"current_device", "current_device_index", "get_device_properties"})
@@ -41,7 +42,7 @@ _METHODS = frozenset({"to", "cuda", "npu", "xpu", "pin_memory"})
 
 
 def accelerator_of(
-    capture: Capture,
+    trace: DynamoTrace,
     graph: fx.GraphModule | None,
     builder: TreeBuilder,
     tree: Conditions,
@@ -54,18 +55,22 @@ def accelerator_of(
     None for a trace that touches no accelerator. `shaping` is user code that ran during the trace
     and was not traced by Dynamo. `owners` are the functions of code objects, by `id`.
     """
-    uses, handed = capture.devices, capture.output.backend_input
-    touched = {*_devices_of(graph), *_devices_in(tree, frame)} if uses.kind else set()
-    touched = {name for name in touched if name.partition(":")[0] == uses.kind}
-    index = runtime.current_index(uses.kind) if touched or uses.met else None
+    kind = runtime.accelerator()
+    if kind is None:
+        return None
+    read = [each for each in trace.observed if each.question is Question.DEVICE]
+    touched = {*_devices_of(graph), *_devices_in(tree, frame)}
+    touched = {name for name in touched if name.partition(":")[0] == kind}
+    index = runtime.current_index(kind) if touched or read else None
     if index is None:
         return None
-    others = touched - {uses.kind, devices.name_of(uses.kind, index)}
-    reasons = [*(f"it uses {name}" for name in sorted(others)), *uses.fixed]
+    others = touched - {kind, devices.name_of(kind, index)}
+    looks = [each.argument for each in trace.observed if each.question is Question.INDEX]
+    reasons = [*(f"it uses {name}" for name in sorted(others)), *looks]
     reasons += [
-        *_unguarded(uses, builder),
-        *_in_conditions(tree, uses.kind),
-        *_in_graph(handed.graph_module if handed else None),
+        *_unguarded(read, builder),
+        *_in_conditions(tree, kind),
+        *_in_graph(trace.graph),
         *_in_streams(graph),
         *(
             f"{code.co_qualname} may name the index of a device"
@@ -73,7 +78,7 @@ def accelerator_of(
             if not is_covered(code, owners.get(id(code), [])) and may_name_index(code, owners)
         ),
     ]
-    return Accelerator(uses.kind, index, reasons[0] if reasons else "")
+    return Accelerator(kind, index, reasons[0] if reasons else "")
 
 
 def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
@@ -112,10 +117,11 @@ def _devices_in(tree: Conditions, frame: Frame) -> set[str]:
 # --- what ties a trace to an index
 
 
-def _unguarded(uses: DeviceUses, builder: TreeBuilder) -> Iterator[str]:
+def _unguarded(read: Iterable[Observation], builder: TreeBuilder) -> Iterator[str]:
     """A reason if a device was read from a place that has no guard of its own."""
     guarded = {c.node for c in builder.checks.values() if c.kind is Kind.EQUALS}
-    if any(builder.node(source) not in guarded for source in uses.sources):
+    sources = [each.owner for each in read if each.owner is not None]
+    if any(builder.node(source) not in guarded for source in sources):
         yield "it reads a device that has no guard"
 
 

@@ -1,6 +1,7 @@
-"""Runs Dynamo on one call.
+"""Runs Dynamo on one call, and hands out one flat record of the trace.
 
-Returns the graph, and everything that Dynamo read during the trace without installing a guard.
+The record holds the graph, and everything that Dynamo read during the trace without installing a
+guard. Nobody else looks into what Dynamo returns.
 """
 
 from __future__ import annotations
@@ -11,30 +12,34 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache.backend import operators
+from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.private import runtime, vendor_scopes
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.observe import (
     device_values,
     hook_table,
-    objects,
+    observation,
     opaque,
-    set_walks,
     size_memory,
     unkept_calls,
 )
+from npugx_cache.trace.observe.observation import Question, refusal
+from npugx_cache.trace.observe.set_history import Sets
 from npugx_cache.trace.streams import lost_order
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterator
 
+    from torch import fx
+
     from npugx_cache.entry.size_history import Known
-    from npugx_cache.trace.observe.set_history import Walks
+    from npugx_cache.trace.observe.observation import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotCaptured:
+class NotTraced:
     """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
 
     `lasting` is False where the next try may end otherwise.
@@ -46,21 +51,36 @@ class NotCaptured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
-    """`sizes` is what Dynamo knew of sizes before and after (`trace.observe.size_memory`).
+class DynamoTrace:
+    """One call of `function` as Dynamo traced it.
 
-    `asked` is what the traced code asked of classes and objects, and got a constant for; `devices`
-    what it made of devices.
+    `graph` is None for a function without tensor operations. `bytecode` is the caller frame, which
+    calls the graph by its name among the globals, `graph_name`. `code` is all the code that Dynamo
+    went through, and `imports` the modules that it put into the globals, by the names it gave them.
+    `placeholders` are the names of the inputs of the graph, and the sources of their values;
+    `static` are the positions of those that are parameters, or that Dynamo takes not to move.
+    `methods` are the names of the tensor methods that the graph calls.
+    `observed` is what the hooks saw Dynamo read without a guard, and `sizes` what Dynamo knew of
+    sizes before and after (`observe.size_memory`).
     """
 
-    output: tracing.CaptureOutput
-    walks: Walks
-    asked: objects.Asked
-    devices: device_values.DeviceUses
+    function: types.FunctionType
+    graph: fx.GraphModule | None
+    graph_name: str | None
+    bytecode: types.CodeType
+    code: list[types.CodeType]
+    imports: dict[str, str]
+    placeholders: list[tuple[str, tracing.Source | None]]
+    static: tuple[int, ...]
+    methods: set[str]
+    observed: tuple[Observation, ...]
     sizes: tuple[list[Any], list[Any]]
+    output: tracing.CaptureOutput
+    """What Dynamo returned. Only the functions of `tracing` look into it, for what can be asked
+    only later, when the graph has been lowered."""
 
 
-def capture(
+def run(
     function: types.FunctionType,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -68,52 +88,71 @@ def capture(
     dynamic: bool | None,
     known: Known,
     flipped: str | None = None,
-) -> Capture | NotCaptured:
-    """Trace one call. `flipped`: as in `set_history.Walks`. Raises what is the user's to catch."""
+) -> DynamoTrace | NotTraced:
+    """Trace one call. `flipped`: as in `set_history.Sets`. Raises what is the user's to catch."""
     with size_memory.of_our_traces(function):
-        return _capture(function, args, kwargs, dynamic, known, flipped)
+        return _run(function, args, kwargs, dynamic, known, flipped)
 
 
-def _capture(
+def _run(
     function: types.FunctionType,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     dynamic: bool | None,
     known: Known,
     flipped: str | None,
-) -> Capture | NotCaptured:
+) -> DynamoTrace | NotTraced:
     if reason := hook_table.ON_DYNAMO.obstacle():
-        return NotCaptured(reason=reason)
+        return NotTraced(reason=reason)
     sizes = _begin_with(function, known) if dynamic is None else []
-    asked = objects.Asked()
+    recorder = observation.Recorder()
+    recorder.state(Sets).flipped = flipped
     try:
         with (
             hook_table.ON_DYNAMO.in_place(),
             _device_hooks() as unseen,
-            objects.guarded(asked),
-            set_walks.noted_walks(flipped) as walks,
-            device_values.noted(unseen) as devices,
+            observation.recording(recorder),
         ):
+            device_values.begin(recorder, unseen)
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         let_through(error)
-        if reason := _unwatched(asked):
-            return NotCaptured(reason=reason)
-        lost = _refused(asked) if unkept_calls.ended(error) else None
+        observed = recorder.observed()
+        if reason := refusal(observed, Question.UNWATCHED):
+            return NotTraced(reason=reason)
+        lost = refusal(observed, Question.UNCHECKABLE) if unkept_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
-        return NotCaptured(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)
-    if output.backend_input is not None:
-        vendor_scopes.replace(output.backend_input.graph_module, operators.scope_operator)
-    if reason := _unwatched(asked):  # says something about this process
-        return NotCaptured(reason=reason)
-    if reason := _opaque(output, asked):
-        return NotCaptured(reason=reason, met=tracing.met_by(output))
-    after = size_memory.recorded(function) if dynamic is None else []
-    return Capture(output=output, walks=walks, asked=asked, devices=devices, sizes=(sizes, after))
+        return NotTraced(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)
+    handed, captured = output.backend_input, output.graph_capture_output
+    graph = handed.graph_module if handed is not None else None
+    if graph is not None:
+        vendor_scopes.replace(graph, operators.scope_operator)
+    observed = recorder.observed()
+    if reason := refusal(observed, Question.UNWATCHED):  # says something about this process
+        return NotTraced(reason=reason)
+    if reason := refusal(observed, Question.UNCHECKABLE) or _opaque(graph):
+        return NotTraced(reason=reason, met=tracing.met_by(output))
+    nodes = list(graph.graph.nodes) if graph is not None else []
+    inputs = [node.name for node in nodes if node.op == "placeholder"]
+    origins = captured.output_graph.export_metadata.graph_input_idx_to_local_source
+    return DynamoTrace(
+        function=function,
+        graph=graph,
+        graph_name=handed.backend_id if handed is not None else None,
+        bytecode=captured.bytecode,
+        code=list(captured.traced_code),
+        imports=captured.import_sources,
+        placeholders=[(name, origins.get(index)) for index, name in enumerate(inputs)],
+        static=static_inputs(graph) if graph is not None else (),
+        methods={str(node.target) for node in nodes if node.op == "call_method"},
+        observed=observed,
+        sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
+        output=output,
+    )
 
 
 def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
-    """What Dynamo then knows of sizes."""
+    """Tell Dynamo what is known of sizes. Returns all that Dynamo then knows."""
     if known.alone:
         size_memory.forget(function)
     size_memory.recall(function, known.rows)
@@ -122,7 +161,7 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
 
 @contextlib.contextmanager
 def _device_hooks() -> Iterator[str | None]:
-    """Why not all that becomes of a device can be seen here, if so."""
+    """Put the hooks on devices in place, if there is a device; says what they can't see."""
     if runtime.accelerator() is None:
         yield None
         return
@@ -130,31 +169,15 @@ def _device_hooks() -> Iterator[str | None]:
         yield hook_table.ON_DEVICES.missing()
 
 
-def _unwatched(asked: objects.Asked) -> str | None:
-    for reason, frames in asked.unwatched:
-        place = location.of_frames(frames)
-        return location.reason(reason, place, "use a torch that this release was made for")
-    return None
-
-
-def _refused(asked: objects.Asked) -> str | None:
-    for fault, frames in asked.unguardable:
-        place = location.of_frames(frames)
-        return location.reason(fault, place, "do this outside the cached function")
-    return None
-
-
-def _opaque(output: tracing.CaptureOutput, asked: objects.Asked) -> str | None:
-    """Why what was traced may be wrong at the next call: Dynamo did not look into a function."""
-    if reason := _refused(asked):
+def _opaque(graph: fx.GraphModule | None) -> str | None:
+    """Why a graph may do something else than eager: Dynamo did not look into a call in it."""
+    if graph is None:
+        return None
+    # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.
+    if reason := lost_order(graph):
         return reason
-    if output.backend_input is not None:
-        graph_module = output.backend_input.graph_module
-        # Before what names an operator: the vendor's scopes are functions marked allow_in_graph.
-        if reason := lost_order(graph_module):
-            return reason
-        change = "let it be traced, or make it a torch.library operator"
-        for name, stack in opaque.opaque_calls(graph_module):
-            what = f"{name} is not looked into: what it reads has no guards"
-            return location.reason(what, location.of_text(stack), change)
+    change = "let it be traced, or make it a torch.library operator"
+    for name, stack in opaque.opaque_calls(graph):
+        what = f"{name} is not looked into: what it reads has no guards"
+        return location.reason(what, location.of_text(stack), change)
     return None

@@ -11,22 +11,21 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.code_watch import SealedNames, Watch, looked_up, special_names
+from npugx_cache.conditions.code_watch import SealedNames, Watch
 from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace.conditions.observed import may_differ_here, rows_here
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
 from npugx_cache.trace.streams import left_as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from npugx_cache.conditions import Conditions
-    from npugx_cache.conditions.code_watch import Row
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.trace.conditions.builder import Roots
-    from npugx_cache.trace.dynamo import Capture
-    from npugx_cache.trace.observe.objects import Asked
+    from npugx_cache.trace.dynamo import DynamoTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,43 +63,37 @@ class Untraceable:
 
 
 def local_only(
-    capture: Capture,
-    function: types.FunctionType,
-    scope: Scope,
-    roots: Roots,
-    reason: str,
+    trace: DynamoTrace, scope: Scope, roots: Roots, reason: str
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
-    if capture.walks.may_differ_here() or capture.asked.ordered_dicts:
-        return Untraceable(reason=reason)  # torch's guards don't look at the order
+    if may_differ_here(trace.observed):
+        return Untraceable(reason=reason)
     try:
-        manager, _ = tracing.guards_of(capture.output, function.__code__)
-        unchanged = _watched(capture, function)
+        check = tracing.guards_of(trace.output, trace.function.__code__).check
+        unchanged = _watched(trace)
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
     except NotPortable as error:
         return Untraceable(reason=f"{reason}; and {error}")
-    check = manager.guard_manager.check
     if not check(scope.frame_locals):
         return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
     return LocalOnly(
         reason=reason,
         guards=lambda frame_locals: bool(check(frame_locals)),
         unchanged=unchanged,
-        run=_runnable(capture, function, roots),
+        run=_runnable(trace, roots),
     )
 
 
-def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> Callable[..., Any]:
-    output = capture.output
+def _runnable(trace: DynamoTrace, roots: Roots) -> Callable[..., Any]:
+    function = trace.function
     frame_globals = function.__globals__
     for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
         frame_globals.setdefault(name, value)
-    if output.backend_input is not None:
-        graph = left_as_found(output.backend_input.graph_module)
-        frame_globals[output.backend_input.backend_id] = graph
+    if trace.graph is not None and trace.graph_name is not None:
+        frame_globals[trace.graph_name] = left_as_found(trace.graph)
     run = types.FunctionType(
-        output.graph_capture_output.bytecode,
+        trace.bytecode,
         frame_globals,
         function.__name__,
         function.__defaults__,
@@ -110,18 +103,9 @@ def _runnable(capture: Capture, function: types.FunctionType, roots: Roots) -> C
     return run
 
 
-def _watched(capture: Capture, function: types.FunctionType) -> Callable[[], bool]:
+def _watched(trace: DynamoTrace) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
-    code = capture.output.graph_capture_output.traced_code
-    facts = facts_of(code, function.__code__, owners_of(code))
+    facts = facts_of(trace.code, trace.function.__code__, owners_of(trace.code))
     functions = Watch((KINDS[fact.kind].watch, fact.arg) for fact in facts)
-    names = SealedNames(_rows(capture.asked))
+    names = SealedNames(rows_here(trace.observed))
     return lambda: functions.unchanged() and names.unchanged()
-
-
-def _rows(asked: Asked) -> Iterator[Row]:
-    for cls, name in asked.attributes:
-        yield from looked_up(cls, name)
-    for cls in asked.classes:
-        for base in cls.__mro__:
-            yield from special_names(base)

@@ -16,8 +16,9 @@ from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards
+from npugx_cache.trace.conditions.observed import add_observed
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
-from npugx_cache.trace.conditions.surroundings import add_answers, add_environment
+from npugx_cache.trace.conditions.surroundings import answers_to, environment_of
 from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ def conditions_of(
         kind, source, _ = tracing.guard_row(guard)
         if kind not in _ABOUT_TENSORS and not _is_of_a_walked_table(source):
             with contextlib.suppress(NotPortable, NotEager):
-                add_guards(builder, [guard], {}, ())
+                add_guards(builder, [guard])
     with contextlib.suppress(NotPortable):
-        add_environment(builder, met.codes)
-        add_answers(builder, met.codes, ())
+        add_observed(builder, environment_of(met.codes), {})
+        add_observed(builder, answers_to(builder, met.codes, ()), {})
     tree = builder.build(state, None)
     if Checker(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
@@ -61,7 +62,7 @@ def conditions_of(
 
 
 def _is_of_a_walked_table(source: Any) -> bool:
-    """Whether a value is the n-th of a dict that the call was not given.
+    """Whether a source leads through the n-th key of a dict that is no argument of the call.
 
     Libraries keep tables of what they have met so far: the trace itself, or the eager run after it,
     fills them, and the next process begins without.
@@ -75,7 +76,7 @@ def _is_of_a_walked_table(source: Any) -> bool:
 
 
 def _place_of(guard: Any) -> tuple[str, str, str]:
-    """An order that is the same in every process: Dynamo keeps guards in a set."""
+    """Puts guards in the same order in every process, because Dynamo keeps them in a set."""
     kind, source, parameters = tracing.guard_row(guard)
     return tracing.source_name(source), kind, repr(sorted(parameters))
 

@@ -1,6 +1,8 @@
-"""Private torch names that a trace needs: Dynamo, its guards. Checked on torch 2.11 and 2.13.
+"""Runs Dynamo, and reads what Dynamo returns: with private torch names that only a trace needs.
 
-Importing this module loads the compiler; only `npugx_cache.trace` may do so.
+`trace.dynamo` makes one flat record of it. Only these two modules look into Dynamo's output; the
+hooks of `trace.observe` see the trace from inside. Importing this module loads the compiler; only
+`npugx_cache.trace` may do so. Checked on torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
@@ -15,44 +17,34 @@ import torch._dynamo.config as dynamo_config
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
-from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from npugx_cache.backend import lowering
 from npugx_cache.backend.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
 from npugx_cache.private.runtime import operator_name
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
     "CODE_RUN",
     "RESHAPED",
     "CaptureOutput",
     "ConstraintViolationError",
-    "Guard",
     "NotKept",
     "Source",
-    "TorchDynamoException",
-    "capture",
-    "dict_key_at",
-    "graph_inputs",
-    "guards_of",
-    "lowered",
-    "shape_conditions",
     "sources",
 ]
 
 dict_key_at: Any = dict_keys_getitem
-"""The n-th key as Dynamo counts: without a look at what `move_to_end` did."""
+"""Gives the n-th key as Dynamo counts, which ignores what `move_to_end` did."""
 
 
 @contextlib.contextmanager
 def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
-    """The meaning that torch.compile gives to its argument `dynamic`."""
+    """Give `dynamic` the meaning that it has for torch.compile."""
     changes: dict[str, object] = {
         # With it on, the caller frame would call into Dynamo for profiling on every run (P3).
         "record_runtime_overhead": False,
@@ -103,37 +95,11 @@ def met_until(error: BaseException) -> Met | None:
     return Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
 
 
-def graph_inputs(output: CaptureOutput) -> list[tuple[str, Source | None]]:
-    """The placeholders of Dynamo's graph: their names and where their values come from."""
-    if output.backend_input is None:
-        return []
-    metadata = output.graph_capture_output.output_graph.export_metadata
-    origins = metadata.graph_input_idx_to_local_source
-    nodes = [n for n in output.backend_input.graph_module.graph.nodes if n.op == "placeholder"]
-    return [(node.name, origins.get(index)) for index, node in enumerate(nodes)]
-
-
-def static_inputs(output: CaptureOutput) -> tuple[int, ...]:
-    """Positions of the placeholders that are parameters, or that Dynamo takes not to move."""
-    if output.backend_input is None:
-        return ()
-    return lowering.static_inputs(output.backend_input.graph_module)
-
-
-def tensor_methods(output: CaptureOutput) -> set[str]:
-    """Names of the tensor methods that Dynamo's graph calls."""
-    if output.backend_input is None:
-        return set()
-    nodes = output.backend_input.graph_module.graph.nodes
-    return {str(node.target) for node in nodes if node.op == "call_method"}
-
-
-def custom_operators(output: CaptureOutput) -> dict[str, str | None]:
+def custom_operators(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
     """Operators in Dynamo's graph that are not torch's own, and the stack of a call of each."""
-    assert output.backend_input is not None
     return {
         name: stack
-        for name, stack in operators_in(output.backend_input.graph_module).items()
+        for name, stack in operators_in(graph_module).items()
         if name.partition("::")[0] not in TORCHS_NAMESPACES
     }
 
@@ -176,8 +142,22 @@ class _Collected(dynamo_guards.CheckFunctionManager):
         return b""
 
 
-def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]]:
-    """Build torch's guards for a capture; AssertionError if they refuse the very frame traced.
+class Guards(NamedTuple):
+    """Torch's guards of one trace.
+
+    `check` takes the locals of a frame and runs the guards. `sizes` maps the source of a tensor to
+    its size and stride, which may be symbolic; `key_ordered` are the sources of dicts whose order
+    of keys the trace relied on.
+    """
+
+    check: Callable[[Mapping[str, Any]], bool]
+    rows: list[Guard]
+    sizes: Any
+    key_ordered: Any
+
+
+def guards_of(output: CaptureOutput, code: Any) -> Guards:
+    """Build torch's guards for a trace; AssertionError if they refuse the very frame traced.
 
     Must run after lowering, which may add guards on symbolic sizes. Under a default device torch's
     guards can't be checked outside of its own frame evaluation; ours are, by the caller.
@@ -186,7 +166,8 @@ def guards_of(output: CaptureOutput, code: Any) -> tuple[_Collected, list[Guard]
     graph.skip_guards_check = bool(torch._C._len_torch_function_stack())
     with get_metrics_context(), dynamo_timed("npugx_cache.conditions"), torch.no_grad():
         manager = _Collected(code, graph, save_guards=True)
-    return manager, manager.ordered
+    check, sizes = manager.guard_manager.check, graph.input_source_to_sizes_strides
+    return Guards(check, manager.ordered, sizes, graph.guard_on_key_order)
 
 
 class GuardRow(NamedTuple):
@@ -210,14 +191,14 @@ def guard_row(guard: Guard) -> GuardRow:
 
 
 def is_on_mode_stack(source: Any) -> bool:
-    """Whether a source is a torch-function mode that is active, or something of one."""
+    """Whether a source leads through the stack of active torch-function modes."""
     while hasattr(source, "base"):
         source = source.base
     return isinstance(source, sources.TorchFunctionModeStackSource)
 
 
 def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
-    """All that Dynamo demands before it builds guards of it, to compare two traces of one call."""
+    """All that Dynamo will build guards of, in a form that two traces of one call can share."""
     graph: Any = output.graph_capture_output.output_graph
     rows = (guard_row(guard) for guard in graph.guards)
     return (
@@ -229,9 +210,9 @@ def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
 
 
 def _uncounted(text: str) -> str:
-    """Without what numbers the traces of one process, and where objects are that only hold others.
+    """The text without the counters of one process, and without the addresses of objects.
 
-    Sources of one call lead to the same objects, so their addresses say nothing more.
+    The sources of one call lead to the same objects, so the addresses say nothing more.
     """
     return re.sub(r" at 0x[0-9a-f]+|(?<=_c)\d+\b|(?<=__builtins_dict___)\d+", "", text)
 

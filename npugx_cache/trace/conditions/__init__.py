@@ -1,1 +1,1 @@
-"""From torch's guards and what else a trace depended on to the conditions of an entry."""
+"""Turns torch's guards, and what else a trace depended on, into the conditions of an entry."""

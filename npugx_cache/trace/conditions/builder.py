@@ -151,7 +151,7 @@ class TreeBuilder:
         yield from (value for value in self._values if type(value) is types.FunctionType)
 
     def classes(self) -> set[type]:
-        """Classes of the user's among the values of the tree, and those that values are of."""
+        """Classes of user code that are values of the tree, or have objects among the values."""
         met = {value if isinstance(value, type) else type(value) for value in self._values}
         return {cls for cls in met if not is_covered_module(cls.__module__)}
 
@@ -159,12 +159,12 @@ class TreeBuilder:
         return {type(self.value(c.node)) for c in self.checks.values() if c.kind is Kind.TYPE}
 
     def enums(self) -> set[type]:
-        """Enumerations that are guarded by their name: what `E["A"]` is has no guard."""
+        """Enumerations that are guarded by their name only: nothing guards what `E["A"]` is."""
         values = [self.value(c.node) for c in self.checks.values() if c.kind is Kind.IDENTITY]
         return {each for each in values if isinstance(each, enum.EnumType)}
 
     def attribute_lookups(self) -> Iterator[tuple[type, str]]:
-        """Names that were looked up on objects and may be found in, or hidden by, a class."""
+        """Names that the trace looked up on objects, and that a class may hold or hide."""
         for check in self.checks.values():
             if check.kind is Kind.ABSENT_ATTR:
                 yield type(self.value(check.node)), check.arg

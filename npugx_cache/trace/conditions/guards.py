@@ -1,4 +1,4 @@
-"""Dynamo's guards as conditions. A guard kind without a portable form refuses the trace."""
+"""Turns Dynamo's guards into conditions. A guard kind without a portable form refuses the trace."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ STATE_KINDS = frozenset(
 """Guards on global torch state: all of it is compared at every check, whether guarded or not."""
 
 
-def add_guards(builder: TreeBuilder, guards: list[Any], sizes: Any, key_ordered: Any) -> None:
-    """Add torch's guards; raises `NotPortable` at the first that has no portable form.
+def add_guards(
+    builder: TreeBuilder, rows: list[Any], sizes: Any = (), key_ordered: Any = ()
+) -> None:
+    """Add torch's guards, which are as in `tracing.Guards`.
 
-    `sizes` maps the source of a tensor to its possibly symbolic size and stride; `key_ordered` are
-    the sources of dicts whose order of keys the trace relied on.
+    Raises `NotPortable` at the first that has no portable form.
     """
-    for guard in guards:
+    for guard in rows:
         kind, source, parameters = tracing.guard_row(guard)
         try:
             # On the stack of modes is a default device, which is state, or the call is refused.
@@ -237,6 +238,10 @@ def _contains(builder: TreeBuilder, node: int, value: Any, parameters: Any) -> N
     builder.check(node, Kind.CONTAINS if key in value else Kind.NOT_CONTAINS, encode(key))
 
 
+def _iterator(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    builder.check(node, Kind.ITERATOR, iterator_state(value))
+
+
 _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "TYPE_MATCH": _type,
     "CONSTANT_MATCH": _constant,
@@ -268,13 +273,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "SET_NOT_CONTAINS": _contains,
     "NOT_NONE_MATCH": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
     "WEAKREF_ALIVE": lambda builder, node, *_: builder.check(node, Kind.NOT_NONE, None),
-    "TUPLE_ITERATOR_LEN": lambda builder, node, value, _: builder.check(
-        node, Kind.ITERATOR, iterator_state(value)
-    ),
-    "RANGE_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
-        node, Kind.ITERATOR, iterator_state(value)
-    ),
-    "COUNT_ITERATOR_MATCH": lambda builder, node, value, _: builder.check(
-        node, Kind.ITERATOR, iterator_state(value)
-    ),
+    "TUPLE_ITERATOR_LEN": _iterator,
+    "RANGE_ITERATOR_MATCH": _iterator,
+    "COUNT_ITERATOR_MATCH": _iterator,
 }

@@ -1,6 +1,7 @@
-"""What a trace depended on and Dynamo does not guard: the environment, names that may be hidden.
+"""Tells from the traced code, and from the tree of guards, what Dynamo read without a guard.
 
-Each becomes a node and a check of the guard tree, so it is compared at every call like the rest.
+These observations need no hook, because the code names what it asks for. `refuse_names` makes none:
+each of its refusals is raised at once, at its line of the code.
 """
 
 from __future__ import annotations
@@ -13,50 +14,44 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache.conditions import Kind, Step, set_order
-from npugx_cache.conditions.data import CALL
-from npugx_cache.conditions.process import ANSWERS, recorded
-from npugx_cache.config import environment_variable
-from npugx_cache.portable import NotPortable, code_hash, encode
+from npugx_cache.conditions.process import ANSWERS
+from npugx_cache.portable import NotPortable
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.conditions.source_facts import is_covered, names_of
+from npugx_cache.trace.conditions.source_facts import is_covered
+from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
 
-    from npugx_cache.portable import Plain
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
-    from npugx_cache.trace.observe.set_history import Leaf, Walk, Walks
 
 _READS_ENVIRONMENT = frozenset({"environ", "getenv"})
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}")
 
 
-def add_environment(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> None:
-    """Guard the environment variables that the traced code may have read.
+def environment_of(codes: Iterable[types.CodeType]) -> Iterator[Observation]:
+    """The environment variables that the traced code may have read.
 
     Dynamo folds `os.environ.get(name)` into a constant. The name is a constant of some function on
     the way, so every constant that looks like the name of a variable counts once any of them reads
     the environment at all.
     """
     unique = set(codes)
-    if not any(_READS_ENVIRONMENT & set(code.co_names) for code in unique):
-        return
-    for name in sorted({name for code in unique for name in _variable_names(code)}):
-        node = builder.step(-1, Step.ENVIRONMENT, name)
-        builder.check(node, Kind.EQUALS, encode(environment_variable(name)))
+    if any(_READS_ENVIRONMENT & set(code.co_names) for code in unique):
+        for name in sorted({name for code in unique for name in _variable_names(code)}):
+            yield Observation(Question.ENVIRONMENT, name)
 
 
-def add_answers(
+def answers_to(
     builder: TreeBuilder, codes: Iterable[types.CodeType], questions: Iterable[str]
-) -> None:
-    """Guard what Dynamo asked of the process and folded into the graph, such as its rank.
+) -> Iterator[Observation]:
+    """What Dynamo asked of the process and folded into the graph, such as its rank.
 
-    Known by the names in the traced code, and by the functions that it reached by other names;
-    `questions` come on top.
+    We know a question by the names in the traced code, and by the functions that the code reached
+    by other names; `questions` come on top.
     """
     names = {*questions}
     names |= {name for code in set(codes) for name in code.co_names}
@@ -64,15 +59,14 @@ def add_answers(
     if "rank" in names and builder.has_process_group():
         names.add("get_rank")  # `group.rank()` leaves no guard either
     for name in sorted(names & ANSWERS.keys()):
-        node = builder.step(-1, Step.ANSWER, name)
-        builder.check(node, Kind.EQUALS, recorded(name))
+        yield Observation(Question.ANSWER, name)
 
 
 def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:
-    """Raises where user code asks what Dynamo folds and no guard can tell: by name, at its line.
+    """Refuse user code that asks for something that Dynamo makes a constant without a guard.
 
-    `NotPortable` for `hash`, which this process alone may keep; `NotEager` for what may change
-    while it lives.
+    We know such code by the names in it. Raises `NotPortable` for `hash`, which stays the same in
+    this process, and `NotEager` for what may change while the process lives.
     """
     for code in set(codes):
         written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
@@ -114,8 +108,11 @@ def _variable_names(code: types.CodeType) -> Iterator[str]:
             yield constant
 
 
-def add_hidden_names(builder: TreeBuilder, codes: Iterable[types.CodeType], owners: Owners) -> None:
-    """Guard that no global hides a builtin that the traced code uses: Dynamo looks at one only."""
+def builtins_used(codes: Iterable[types.CodeType], owners: Owners) -> Iterator[Observation]:
+    """The builtins that the traced code uses and that a global may hide.
+
+    Dynamo looks for the global and installs no guard where there is none.
+    """
     for code in sorted(set(codes), key=lambda code: (code.co_filename, code.co_firstlineno)):
         functions = owners[id(code)]
         if is_covered(code, functions):
@@ -125,8 +122,7 @@ def add_hidden_names(builder: TreeBuilder, codes: Iterable[types.CodeType], owne
             if module is None or vars(module) is not function.__globals__:
                 continue
             for name in sorted(_builtin_names(code, function.__globals__)):
-                namespace = builder.step(-1, Step.NAMESPACE, function.__module__)
-                builder.check(namespace, Kind.NOT_CONTAINS, name)
+                yield Observation(Question.HIDDEN, function.__module__, name)
 
 
 def _builtin_names(code: types.CodeType, frame_globals: dict[str, Any]) -> set[str]:
@@ -134,67 +130,20 @@ def _builtin_names(code: types.CodeType, frame_globals: dict[str, Any]) -> set[s
     return {name for name in used if name not in frame_globals and hasattr(builtins, name)}
 
 
-def attribute_lookups(
-    builder: TreeBuilder, codes: Iterable[types.CodeType]
-) -> Iterator[tuple[type, str]]:
-    """Names that were looked up on guarded objects and may be found in, or hidden by, a class.
+def lookups_of(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> Iterator[Observation]:
+    """What was looked up in the classes and the enumerations that the tree of guards leads to.
 
-    Those of the tree, and every name in the traced code that a class of the user's has: a property
-    that Dynamo inlined leaves no guard on the name it was found by.
+    In classes: the names in the tree that a class may hold or hide, and every name in the traced
+    code that a class of the user's has, because a property that Dynamo inlined leaves no guard on
+    the name it was found by.
     """
-    yield from builder.attribute_lookups()
+    for cls, name in builder.attribute_lookups():
+        yield Observation(Question.NAME, cls, name)
     names = {name for code in set(codes) for name in code.co_names}
     for cls in builder.guarded_classes():
         bodies = [vars(base) for base in cls.__mro__ if not is_covered_module(base.__module__)]
-        yield from ((cls, name) for name in names if any(name in body for body in bodies))
-
-
-# Adds conditions to a guard tree: the order of each set that the trace walked.
-
-
-def add_orders(builder: TreeBuilder, walks: Walks, owners: Owners) -> None:
-    """Raises `NotPortable` for a walk whose order can't be checked in another process."""
-    for key, walk in walks.noted.items():
-        if walk.made is None:
-            raise NotPortable(_reason(walk))
-        if key == walks.indifferent or set_order.is_same_everywhere(walk.made):
-            continue
-
-        def leaf(place: int, walk: Walk = walk) -> Plain:
-            return _leaf(builder, walks.leaves[place], owners, walk)
-
-        made = set_order.replaced(walk.made, leaf)
-        builder.check(CALL, Kind.ORDER, [made, walk.order])
-
-
-def to_flip(walks: Walks) -> str | None:
-    """The one set of two elements that the trace itself filled, if there is but one.
-
-    A trace that walks it the other way round shows whether its order matters at all.
-    """
-    keys = [
-        key
-        for key, walk in walks.noted.items()
-        if walk.made is not None
-        and not set_order.is_same_everywhere(walk.made)
-        and not set_order.nodes_in([walk.made, walk.order])
-    ]
-    return keys[0] if len(keys) == 1 and len(walks.noted[keys[0]].order) == 2 else None
-
-
-def _reason(walk: Walk) -> str:
-    what = "a set is walked, the order of which can't be checked in another process"
-    return location.reason(what, walk.place, "walk sorted(...) of it")
-
-
-def _leaf(builder: TreeBuilder, leaf: Leaf, owners: Owners, walk: Walk) -> Plain:
-    if leaf.code is None:
-        return ["node", builder.node(leaf.source)]
-    code = code_hash(leaf.code)
-    for module, name in names_of(leaf.code, owners.get(id(leaf.code), [])):
-        try:
-            if set_order.constant(module, name, code, leaf.place) is leaf.value:
-                return ["constant", module, name, code, leaf.place]
-        except NotPortable:
-            continue
-    raise NotPortable(_reason(walk))
+        for name in names:
+            if any(name in body for body in bodies):
+                yield Observation(Question.NAME, cls, name)
+    for cls in builder.enums():
+        yield Observation(Question.MEMBERS, cls)

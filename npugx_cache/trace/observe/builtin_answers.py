@@ -1,36 +1,40 @@
-"""What Dynamo says in the place of builtins, where Python says otherwise.
+"""Refuses or corrects answers that Dynamo gives in the place of builtins, and Python would not.
 
-What it raises for a builtin has a text and arguments of its own, and the text of a KeyError or an
-OSError is not that of its arguments: code that reads them is refused. `n in range(...)` is a number
-there; it is made a bool. Importing this module loads the compiler.
+An exception that Dynamo raises for a builtin has another text and other arguments than Python's,
+and the text of a KeyError or an OSError is not that of its arguments: code that reads one of these
+is refused. Dynamo answers `n in range(...)` with a number; a hook makes that a bool. Dynamo adds up
+the elements of a list without asking the class of the list; that is refused too. Importing this
+module loads the compiler.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc, variables
 from torch._dynamo.variables import VariableTracker, user_defined
 
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from npugx_cache.trace.observe.observation import Recorder
 
-def noting_what_is_raised(raising: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(raising)
-    def raise_and_note(exc_type: Any, tx: Any, **arguments: Any) -> None:
-        try:
-            raising(exc_type, tx, **arguments)
-        except exc.ObservedException:
-            asked = objects.asked()
-            if asked is not None:
-                asked.raised.append(_raised(tx.exn_vt_stack))
-            raise
 
-    return raise_and_note
+class _Raised(list[Any]):
+    """The exceptions that Dynamo raised in the place of builtins."""
+
+
+@observation.around
+def noting_what_is_raised(
+    recorder: Recorder, raising: Callable[..., None], exc_type: Any, tx: Any, **arguments: Any
+) -> None:
+    try:
+        raising(exc_type, tx, **arguments)
+    except exc.ObservedException:
+        recorder.state(_Raised).append(_raised(tx.exn_vt_stack))
+        raise
 
 
 def _raised(exceptions: Any) -> Any:
@@ -39,14 +43,14 @@ def _raised(exceptions: Any) -> Any:
     return exceptions.get_current_exception()
 
 
-def _is_of_a_builtin(asked: objects.Asked, variable: Any) -> bool:
-    return any(each is variable for each in asked.raised)
+def _is_of_a_builtin(recorder: Recorder, variable: Any) -> bool:
+    return any(each is variable for each in recorder.state(_Raised))
 
 
-def note_arguments(asked: objects.Asked, variable: Any, *given: Any) -> None:
+def note_arguments(recorder: Recorder, variable: Any, *given: Any) -> None:
     name = given[-1]
-    if name not in _LINKS and _is_of_a_builtin(asked, variable):
-        asked.refuse("what an exception of a builtin says is not traced")
+    if name not in _LINKS and _is_of_a_builtin(recorder, variable):
+        recorder.refuse("what an exception of a builtin says is not traced")
 
 
 _LINKS = frozenset(
@@ -58,11 +62,11 @@ _EXCEPTION: Any = vars(variables)["ExceptionVariable"]  # of a module that torch
 _TEXT_OF_ARGUMENTS: Any = BaseException.__str__
 
 
-def note_own_text(asked: objects.Asked, value: Any, tx: Any) -> None:
-    note_text(asked, None, tx, value)
+def note_own_text(recorder: Recorder, value: Any, tx: Any) -> None:
+    note_text(recorder, None, tx, value)
 
 
-def note_text(asked: objects.Asked, function: Any, tx: Any, value: Any) -> None:
+def note_text(recorder: Recorder, function: Any, tx: Any, value: Any) -> None:
     del function, tx
     value = value.realize()
     kinds = (_EXCEPTION, user_defined.UserDefinedExceptionObjectVariable)
@@ -70,30 +74,27 @@ def note_text(asked: objects.Asked, function: Any, tx: Any, value: Any) -> None:
         return
     kind: Any = value.python_type()
     if kind.__str__ is not _TEXT_OF_ARGUMENTS:
-        asked.refuse(f"the text of a {kind.__name__} is not traced")
-    elif _is_of_a_builtin(asked, value):
-        asked.refuse("the text of an exception of a builtin is not traced")
+        recorder.refuse(f"the text of a {kind.__name__} is not traced")
+    elif _is_of_a_builtin(recorder, value):
+        recorder.refuse("the text of an exception of a builtin is not traced")
 
 
-def answering_with_bool(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def answering(self: Any, tx: Any, *args: Any) -> Any:
-        answer = method(self, tx, *args)
-        if objects.asked() is None:
-            return answer
-        is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
-        asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"
-        if not (asks and is_number):
-            return answer
-        return VariableTracker.build(tx, bool(answer.as_python_constant()))
-
-    return answering
+@observation.around
+def answering_with_bool(
+    _: Recorder, method: Callable[..., Any], variable: Any, tx: Any, *args: Any
+) -> Any:
+    answer = method(variable, tx, *args)
+    is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
+    asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"
+    if not (asks and is_number):
+        return answer
+    return VariableTracker.build(tx, bool(answer.as_python_constant()))
 
 
 def refuse_sum(
-    asked: objects.Asked, function: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]
+    recorder: Recorder, function: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Of an object of user code that walks otherwise than the list or tuple it is derived from."""
+    """Refuse sum() of an object whose class walks otherwise than the list or tuple it is."""
     del tx, kwargs
     summed = args[0].realize() if function.fn is sum and args else None
     if not isinstance(summed, user_defined.UserDefinedObjectVariable):
@@ -101,4 +102,4 @@ def refuse_sum(
     cls: Any = summed.python_type()
     own = getattr(cls, "__iter__", None)
     if issubclass(cls, (list, tuple)) and own not in (list.__iter__, tuple.__iter__):
-        asked.refuse(f"the __iter__ of {cls.__qualname__} is not asked by sum()")
+        recorder.refuse(f"the __iter__ of {cls.__qualname__} is not asked by sum()")

@@ -10,11 +10,9 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,53 +20,45 @@ from torch._dynamo import codegen
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npugx_cache.private import runtime
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator
 
+    from npugx_cache.trace.observe.observation import Recorder
+
 
 @dataclass
-class DeviceUses:
-    """What one trace did with devices of the accelerator, whose kind is `kind` ("": there is none).
+class _Accelerator:
+    """The kind of the accelerator, such as "npu"; "" where there is none."""
 
-    `sources`: Dynamo's sources of devices; each needs a guard. `fixed`: reasons, in words, that tie
-    the graph to the index of a device. `met`: whether the trace met a device at all, also one that
-    the graph does not use in the end.
-    """
-
-    kind: str
-    sources: list[Any] = field(default_factory=list)
-    fixed: list[str] = field(default_factory=list)
-    met: bool = False
-
-    def matters(self, value: object) -> bool:
-        return type(value) is torch.device and value.type == self.kind and value.index is not None
+    kind: str = ""
 
 
-_uses: ContextVar[DeviceUses | None] = ContextVar("npugx_device_uses", default=None)
-
-
-@contextlib.contextmanager
-def noted(unseen: str | None) -> Iterator[DeviceUses]:
-    """Note what a trace inside this block does with devices of the accelerator.
+def begin(recorder: Recorder, unseen: str | None) -> None:
+    """Begin to note what a trace does with devices of the accelerator, if there is one.
 
     `unseen`: why the hooks can't see everything in this torch, or None.
     """
-    uses = DeviceUses(runtime.accelerator() or "")
-    if not uses.kind:
-        yield uses
+    kind = runtime.accelerator() or ""
+    recorder.state(_Accelerator).kind = kind
+    if not kind:
         return
     if unseen:
-        uses.fixed.append(unseen)
+        recorder.note(Question.INDEX, None, unseen)
     if torch.accelerator.device_count() > 1:
         # The cache keeps results of factories without an index, whichever device was current.
         FakeTensorMode.cache_clear()
-    token = _uses.set(uses)
-    try:
-        yield uses
-    finally:
-        _uses.reset(token)
+
+
+def _watching(value: object) -> Recorder | None:
+    """Where to note what is done with a value, if that is a device of the accelerator."""
+    recorder = observation.current()
+    if recorder is None or type(value) is not torch.device or value.index is None:
+        return None
+    return recorder if value.type == recorder.state(_Accelerator).kind else None
 
 
 _HANDED_ON = "proxy_args_kwargs"
@@ -81,9 +71,6 @@ _PASSING_BY = frozenset(
         "as_proxy",
         "guarded_method",
         "realize_and_forward",
-        "looking",
-        "guarding",
-        "hooked",
         "inherited",
         "call",
         "<listcomp>",
@@ -92,8 +79,8 @@ _PASSING_BY = frozenset(
         "<lambda>",
     }
 )
-"""Functions of Dynamo and hooks of ours that only pass a value on, so that we look at their
-caller. Known by name."""
+"""Functions that only pass a value on, so that we look at their caller. Known by name; hooks of
+ours are known by their code (`observation.passes_on`)."""
 
 _READS_EQUALITY = frozenset(
     {
@@ -116,11 +103,12 @@ current device has."""
 def _callers() -> Iterator[types.FrameType]:
     """The frames that called `_get` or `_set`, without functions that only pass a value on."""
     frame: types.FrameType | None = sys._getframe(3)
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
-        if frame.f_code.co_name not in _PASSING_BY:
-            yield frame
+    left = _FRAMES
+    while frame is not None and left:
+        if not observation.passes_on(frame.f_code):
+            left -= 1
+            if frame.f_code.co_name not in _PASSING_BY:
+                yield frame
         frame = frame.f_back
 
 
@@ -155,46 +143,45 @@ def _of_device(frame: types.FrameType) -> bool:
     return type(given[0].as_python_constant()) is torch.device
 
 
-def _note_read(uses: DeviceUses) -> None:
-    uses.met = True
+def _note_read(recorder: Recorder) -> None:
+    recorder.note(Question.DEVICE)
     as_proxy = sys._getframe(2).f_code.co_name == "as_proxy"
     frames = list(_callers())
     if not frames or not _reads_harmlessly(frames, as_proxy=as_proxy):
         where = frames[0].f_code.co_name if frames else "?"
-        uses.fixed.append(f"the traced code looks into a device ({where})")
+        recorder.note(Question.INDEX, None, f"the traced code looks into a device ({where})")
 
 
-def _note_made(uses: DeviceUses, variable: Any) -> None:
-    uses.met = True
+def _note_made(recorder: Recorder, variable: Any) -> None:
     origin = vars(variable).get("source")
+    recorder.note(Question.DEVICE, origin)
     if origin is not None:
-        uses.sources.append(origin)
         return
     for frame in _callers():
         if frame.f_code.co_name in ("method_attr_device", "clone"):
             return
         if _makes_device(frame):
             if not _of_device(frame):
-                uses.fixed.append("the traced code makes a device of an index")
+                recorder.note(Question.INDEX, None, "the traced code makes a device of an index")
             return
-    uses.fixed.append("the traced code has a device from elsewhere")
+    recorder.note(Question.INDEX, None, "the traced code has a device from elsewhere")
 
 
 def _get(self: Any) -> Any:
     value = vars(self)["value"]
     if type(value) is torch.device:
-        uses = _uses.get()
-        if uses is not None and uses.matters(value):
-            _note_read(uses)
+        recorder = _watching(value)
+        if recorder is not None:
+            _note_read(recorder)
     return value
 
 
 def _set(self: Any, value: Any) -> None:
     vars(self)["value"] = value
     if type(value) is torch.device:
-        uses = _uses.get()
-        if uses is not None and uses.matters(value):
-            _note_made(uses, self)
+        recorder = _watching(value)
+        if recorder is not None:
+            _note_made(recorder, self)
 
 
 def noting_value(_: Any) -> property:
@@ -203,10 +190,10 @@ def noting_value(_: Any) -> property:
 
 
 def _note_index(variable: Any) -> None:
-    uses = _uses.get()
-    if uses is not None and uses.matters(variable.device):
-        uses.met = True
-        uses.fixed.append("the traced code calls get_device()")
+    recorder = _watching(variable.device)
+    if recorder is not None:
+        recorder.note(Question.DEVICE)
+        recorder.note(Question.INDEX, None, "the traced code calls get_device()")
 
 
 def noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,6 +219,6 @@ def of_any_device(reconstruct: Callable[..., None]) -> Callable[..., None]:
 
     def reconstruct_current(self: Any, into: Any) -> None:
         any_device = type(self)(torch.device(self.device.type))
-        reconstruct(self if _uses.get() is None else any_device, into)
+        reconstruct(self if observation.current() is None else any_device, into)
 
     return reconstruct_current

@@ -27,6 +27,7 @@ from npugx_cache.trace.observe import (
     objects,
     reversed_walks,
     set_walks,
+    torch_guards,
     unkept_calls,
 )
 from npugx_cache.trace.observe.hooks import (
@@ -83,18 +84,18 @@ _USED_AS_ELEMENTS = "dicts whose keys become elements of a set, or keys of anoth
 _DICTS = [
     Hook(
         "variables.dicts:ConstDictVariable.getitem_const_raise_exception_if_absent",
-        objects.before(objects.guard_absent_key),
+        objects.before(torch_guards.guard_absent_key),
         "keys that are not there, where the code catches the KeyError",
     ),
     Hook(
         "variables.dicts:ConstDictVariable.as_python_constant",
-        objects.guarding_whole,
+        torch_guards.guarding_whole,
         "dicts that are used as a whole",
     ),
     *(
         Hook(
             f"{owner}.tp_repr_impl",
-            objects.before(objects.guard_shown_dict),
+            objects.before(torch_guards.guard_keys),
             "dicts that are used as a whole",
             since=_SLOTS,
         )
@@ -106,7 +107,7 @@ _DICTS = [
         )
     ),
     *(
-        Hook(target, objects.before(objects.guard_given_dicts), _USED_AS_ELEMENTS, since=since)
+        Hook(target, objects.before(torch_guards.guard_given_dicts), _USED_AS_ELEMENTS, since=since)
         for target, since in (
             ("variables.builtin:BuiltinVariable.call_frozenset", _SLOTS),
             (_of_any_set("_operand_keys"), _SLOTS),
@@ -119,7 +120,7 @@ _DICTS = [
     ),
     Hook(
         "variables.user_defined:DefaultDictVariable.mp_subscript_impl",
-        objects.before(objects.guard_absent_key),
+        objects.before(torch_guards.guard_absent_key),
         "keys that are not there, where the code catches the KeyError",
         since=_SIBLINGS,
     ),
@@ -131,12 +132,12 @@ _DICTS = [
     ),
     Hook(
         "variables.lists:ListVariable.call_method",
-        objects.before(objects.guard_extending_dict),
+        objects.before(torch_guards.guard_extending_dict),
         "lists that are extended by a dict",
     ),
     Hook(
         "variables.lists:BaseListVariable.list_extend",
-        objects.before(objects.guard_dicts_in_list),
+        objects.before(torch_guards.guard_dicts_in_list),
         "lists that are extended by a dict",
         since=_SIBLINGS,
     ),
@@ -149,19 +150,19 @@ _DICTS = [
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
-        objects.before(objects.guard_object_keys),
+        objects.before(torch_guards.guard_object_keys),
         "the names in the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_contains_guard",
-        objects.before(objects.guard_object_key),
+        objects.before(torch_guards.guard_object_key),
         "whether a name is in the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.call_method",
-        objects.before(objects.guard_copied_object_keys),
+        objects.before(torch_guards.guard_copied_object_keys),
         "copies of the __dict__ of an object",
         since=_PROTOCOLS,
     ),
@@ -173,7 +174,7 @@ _DICTS = [
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
-        objects.before(objects.note_ordered),
+        objects.noting(objects.note_ordered),
         "the order of an OrderedDict",
     ),
 ]
@@ -187,23 +188,23 @@ _KINDS_AND_EQUALITY = [
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_isinstance",
-        objects.before(objects.note_isinstance),
+        objects.noting(objects.note_isinstance),
         "isinstance",
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_issubclass",
-        objects.before(objects.note_issubclass),
+        objects.noting(objects.note_issubclass),
         "issubclass",
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_callable",
-        objects.before(objects.note_callable),
+        objects.noting(objects.note_callable),
         "callable",
     ),
     Hook(
         "variables.user_defined:UserDefinedObjectVariable.is_python_equal"
         " | variables.hashable:HashableTracker.__eq__",
-        objects.before(objects.note_equality),
+        objects.noting(objects.note_equality),
         "objects with an __eq__ of their own that are keys or elements",
         needed="UserDefinedObjectVariable",
     ),
@@ -220,7 +221,7 @@ _KINDS_AND_EQUALITY = [
     ),
     Hook(
         _attribute("variables.tensor:TensorVariable"),
-        objects.before(objects.note_tensor_attribute),
+        objects.noting(objects.note_tensor_attribute),
         "whether a tensor is a view of another",
     ),
     *_each(
@@ -228,7 +229,7 @@ _KINDS_AND_EQUALITY = [
             "variables.functions:invoke_and_store_as_constant",
             "variables.nn_module:invoke_and_store_as_constant",
         ),
-        objects.before(objects.note_folded),
+        objects.noting(objects.note_folded),
         "functions that are assumed to give a constant",
     ),
 ]
@@ -311,12 +312,12 @@ _OBJECTS = (
 _CALLABLES = [
     *_each(
         (f"{owner}.call_obj_hasattr" for owner in _FUNCTIONS),
-        objects.noting(callables.guard_hasattr),
+        objects.before(torch_guards.guard_hasattr),
         "hasattr of modules and functions",
     ),
     *_each(
         map(_attribute, (*_FUNCTIONS, *_OBJECTS)),
-        callables.guarding_absence,
+        torch_guards.guarding_absence,
         "attributes that are not there, where the code catches the AttributeError",
     ),
     *_each(

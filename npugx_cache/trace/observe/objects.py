@@ -1,10 +1,8 @@
-"""What Dynamo reads without a guard, given one or noted.
+"""Notes what Dynamo reads of dicts, classes and objects without a guard.
 
 Each of these reads was seen to give a wrong result after a change (`tests/soundness/rows`):
 
-- a key that is not there, where the code catches the KeyError;
-- a dict that is used as a whole: `[*d]`, `str(d)`, a dict in a call that is folded;
-- the `__dict__` of an object, which Dynamo guards only by what is read from it;
+- the order of an OrderedDict;
 - `isinstance`, `issubclass` and `callable`: classes are edited, and registered with others;
 - whether objects with an `__eq__` of their own are one key;
 - whether a tensor is a view of another, and what a function marked `assume_constant_result` gave.
@@ -14,179 +12,66 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from abc import ABCMeta
 from collections import OrderedDict
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.variables import dicts, user_defined
-from torch._guards import TracingContext
+from torch._dynamo.variables import user_defined
 
 from npugx_cache.portable import ordered_keys
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.trace.observe import observation, torch_guards
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
-    import traceback
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-
-@dataclass
-class Asked:
-    """What the trace made inside asked of classes, and what it read that can't be guarded."""
-
-    subclasses: set[tuple[type, type]] = field(default_factory=set)
-    attributes: set[tuple[type, str]] = field(default_factory=set)
-    classes: set[type] = field(default_factory=set)
-    """Those that the trace met, or an object of theirs; their special methods count."""
-    ordered_dicts: bool = False
-    """Whether it read an OrderedDict, whose order torch's own guards don't see change."""
-    moved_dicts: bool = False
-    """Whether `move_to_end` had made one of them walk otherwise than Dynamo counts its keys."""
-    raised: list[Any] = field(default_factory=list, compare=False)
-    """The exceptions that Dynamo raised in the place of builtins."""
-    unguardable: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
-    unwatched: list[tuple[str, traceback.StackSummary]] = field(default_factory=list)
-    """What this process can't see in traces, because of its torch."""
-    walked_backwards: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    """What `reversed()` gave or was given and what belongs to it, by the id of the former."""
-
-    def refuse(self, what: str) -> None:
-        """Note what can't be guarded, with the user's stack in the trace."""
-        self.unguardable.append((what, TracingContext.extract_stack()))
-
-
-_asked: ContextVar[Asked | None] = ContextVar("npugx_asked", default=None)
-
-
-@contextlib.contextmanager
-def guarded(noted: Asked) -> Iterator[None]:
-    """Traces made inside get the missing guards, and what is asked in them is noted.
-
-    The hooks must be in place (`hook_table`).
-    """
-    token = _asked.set(noted)
-    try:
-        yield
-    finally:
-        _asked.reset(token)
+    from npugx_cache.trace.observe.observation import Recorder
 
 
 def refuse_unwatched(reason: str) -> None:
     """Note that the trace needs a hook that is missing."""
-    asked = _asked.get()
-    if asked is not None:
-        asked.unwatched.append((reason, TracingContext.extract_stack()))
-
-
-def asked() -> Asked | None:
-    """What `guarded` yielded, where a trace is made inside."""
-    return _asked.get()
+    recorder = observation.current()
+    if recorder is not None:
+        recorder.refuse(reason, Question.UNWATCHED)
 
 
 # --- dicts
 
 
-def guard_absent_key(self: Any, tx: Any, key: Any) -> None:
-    if key not in self:
-        self.install_dict_contains_guard(tx, [key])
-
-
-def _guard_whole(value: Any) -> None:
-    if isinstance(value, dicts.ConstDictVariable) and value.source:
-        value.install_dict_keys_match_guard()
-
-
-def guard_shown_dict(self: Any, tx: Any) -> None:
-    del tx
-    _guard_whole(self)
-
-
 def at_method(
     method: Any, variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    """What the hooks on classes see, for a class of user code that inherits the method."""
+    """Do what the hooks on lists and dicts do, where a class of user code inherits the method."""
     del method
-    guard_extending_dict(variable, tx, name, args, kwargs)
+    torch_guards.guard_extending_dict(variable, tx, name, args, kwargs)
     keep_moves(variable, tx, name, args, kwargs)
 
 
-def guard_given_dicts(*args: Any, **kwargs: Any) -> None:
-    """Of the arguments of any function, and of what makes an object of user code."""
-    for each in (*args, *kwargs.get("init_args", ())):
-        if hasattr(each, "realize"):
-            _guard_whole(each.realize())
-
-
 def keep_moves(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """What moved in a dict from outside is put there anew: Dynamo only replays new items."""
+    """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
     del tx, args, kwargs
     if name == "move_to_end":
         self.should_reconstruct_all = True
 
 
-def guard_extending_dict(
-    self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    if name == "extend":
-        guard_dicts_in_list(self, tx, args, kwargs)
-
-
-def guard_dicts_in_list(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    del self, tx, kwargs
-    for each in args:
-        _guard_whole(each.realize())
-
-
-def note_ordered(self: Any, value: object) -> None:
-    del self
-    asked = _asked.get()
-    if asked is not None and isinstance(value, OrderedDict) and len(value) > 1:
-        asked.ordered_dicts = True
+def note_ordered(recorder: Recorder, builds: Any, value: object) -> None:
+    """Torch's own guards don't see when the order of an OrderedDict changes."""
+    del builds
+    if isinstance(value, OrderedDict) and len(value) > 1:
         pairs = zip(ordered_keys(value), dict.keys(value), strict=True)
         # By identity: the `==` of a key may be the user's, or a tensor's.
-        asked.moved_dicts |= any(walked is not counted for walked, counted in pairs)
-
-
-def guard_object_keys(self: Any) -> None:
-    if self.source:
-        install_guard(self.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
-
-
-def guard_object_key(self: Any, tx: Any, args: list[Any]) -> None:
-    """By what is there before the call: attributes that the traced code sets don't count."""
-    if not self.source:
-        return
-    del tx
-    key = args[0]  # of `get` and `pop`, the default comes next
-    if not key.is_python_constant():
-        guard_object_keys(self)
-        return
-    name = key.as_python_constant()
-    kinds = type(self)
-    present = name in self.items.item_dict
-    kind = kinds.CONTAINS_GUARD if present else kinds.NOT_CONTAINS_GUARD
-    install_guard(self.source.make_guard(functools.partial(kind, key=name)))
-
-
-def guard_copied_object_keys(
-    self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    del tx, args, kwargs
-    if name == "copy":
-        guard_object_keys(self)
+        is_moved = any(walked is not counted for walked, counted in pairs)
+        recorder.note(Question.KEY_ORDER, None, is_moved)
 
 
 def refuse_object_dict(
-    asked: Asked, variable: Any, obj: Any, name: str, *_: Any, **__: Any
+    recorder: Recorder, variable: Any, obj: Any, name: str, *_: Any, **__: Any
 ) -> None:
-    """Unless the trace itself made the object: then what it holds follows from the trace."""
+    """Refuse to read the `__dict__` of an object that the trace did not make itself."""
     del variable
     if name == "__dict__" and obj.source:
-        asked.refuse("with this torch the attributes in a __dict__ have no guard")
+        recorder.refuse("with this torch the attributes in a __dict__ have no guard")
 
 
 # --- classes and objects
@@ -196,105 +81,80 @@ def _both_covered(*classes: type) -> bool:
     return all(is_covered_module(cls.__module__) for cls in classes)
 
 
-def _note_subclass(cls: type, others: Any) -> None:
-    asked = _asked.get()
+def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
     for other in others if isinstance(others, tuple) else getattr(others, "__args__", (others,)):
         if isinstance(other, tuple):
-            _note_subclass(cls, other)
-        elif asked is None or not isinstance(other, type) or _both_covered(cls, other):
+            _note_subclass(recorder, cls, other)
+        elif not isinstance(other, type) or _both_covered(cls, other):
             continue
         elif type(other).__instancecheck__ in (type.__instancecheck__, ABCMeta.__instancecheck__):
-            asked.subclasses.add((cls, other))
+            recorder.note(Question.SUBCLASS, cls, other)
         else:
             what = f"isinstance with {other.__qualname__} runs code that is not traced"
-            asked.refuse(what)
+            recorder.refuse(what)
 
 
-def note_isinstance(self: Any, tx: Any, value: Any, classes: Any) -> None:
+def note_isinstance(recorder: Recorder, self: Any, tx: Any, value: Any, classes: Any) -> None:
     del self, tx
-    _note_subclass(value.python_type(), classes.as_python_constant())
+    _note_subclass(recorder, value.python_type(), classes.as_python_constant())
 
 
-def note_issubclass(self: Any, tx: Any, cls: Any, classes: Any) -> None:
+def note_issubclass(recorder: Recorder, self: Any, tx: Any, cls: Any, classes: Any) -> None:
     del self, tx
     if cls.is_python_constant() and isinstance(cls.as_python_constant(), type):
-        _note_subclass(cls.as_python_constant(), classes.as_python_constant())
+        _note_subclass(recorder, cls.as_python_constant(), classes.as_python_constant())
 
 
-def note_callable(self: Any, tx: Any, value: Any) -> None:
+def note_callable(recorder: Recorder, self: Any, tx: Any, value: Any) -> None:
     del self, tx
-    asked = _asked.get()
-    if asked is not None and isinstance(value, user_defined.UserDefinedObjectVariable):
-        asked.attributes.add((value.python_type(), "__call__"))
+    if isinstance(value, user_defined.UserDefinedObjectVariable):
+        recorder.note(Question.NAME, value.python_type(), "__call__")
 
 
 _IDENTICAL: Any = object.__eq__
 
 
-def note_equality(self: Any, other: Any) -> None:
-    """Of keys and elements: their own `__eq__` is not asked, or with some torch it is."""
-    asked, kind = _asked.get(), user_defined.UserDefinedObjectVariable
+def note_equality(recorder: Recorder, self: Any, other: Any) -> None:
+    """Refuse keys and elements with an `__eq__` of their own, which some torch does not ask."""
+    kind = user_defined.UserDefinedObjectVariable
     self, other = (getattr(each, "vt", each) for each in (self, other))  # of a key, or of its value
-    if asked is None or not (isinstance(self, kind) and isinstance(other, kind)):
+    if not (isinstance(self, kind) and isinstance(other, kind)):
         return
     own = any(type(each.value).__eq__ is not _IDENTICAL for each in (self, other))
     if own and self.value is not other.value:
         what = f"{type(self.value).__qualname__} in a dict or a set is compared by identity"
-        asked.refuse(what)
+        recorder.refuse(what)
 
 
-def note_tensor_attribute(self: Any, tx: Any, name: str) -> None:
+def note_tensor_attribute(recorder: Recorder, self: Any, tx: Any, name: str) -> None:
     del self, tx
-    asked = _asked.get()
-    if asked is not None and name == "_base":
-        asked.refuse("whether a tensor is a view of another has no guard")
+    if name == "_base":
+        recorder.refuse("whether a tensor is a view of another has no guard")
 
 
-def note_folded(tx: Any, function: Any, name: str, *rest: Any) -> None:
+def note_folded(recorder: Recorder, tx: Any, function: Any, name: str, *rest: Any) -> None:
     del tx, function, rest
-    asked = _asked.get()
-    if asked is not None:
-        asked.refuse(f"{name}() is assumed to give a constant")
+    recorder.refuse(f"{name}() is assumed to give a constant")
 
 
 # --- how the table puts them in place
 
 
 def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
-    """Call `note` with what the trace asked and the arguments of a function before the function."""
+    """Call `note` with the recorder and the arguments of a function before the function."""
 
-    def look(*args: Any, **kwargs: Any) -> None:
-        note(_asked.get(), *args, **kwargs)
+    def looking(recorder: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        note(recorder, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    return before(look)
+    return observation.around(looking)
 
 
 def before(look: Callable[..., None]) -> Callable[[Any], Any]:
     """Call `look` with the arguments of a function before the function, in traces of ours."""
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def looking(*args: Any, **kwargs: Any) -> Any:
-            if _asked.get() is not None:
-                look(*args, **kwargs)
-            return original(*args, **kwargs)
-
-        return looking
-
-    return make
-
-
-def guarding_whole(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(method)
-    def guarding(self: Any) -> Any:
-        value = method(self)
-        if _asked.get() is not None:
-            _guard_whole(self)
-        return value
-
-    return guarding
+    return noting(lambda _, *args, **kwargs: look(*args, **kwargs))
 
 
 def empty(_: Any) -> dict[Any, Any]:
-    """For a cache of Dynamo's that would hold bound methods of a trace without hooks."""
+    """Replace a cache of Dynamo's, which may hold bound methods of a trace without hooks."""
     return {}

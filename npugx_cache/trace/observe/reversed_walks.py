@@ -1,18 +1,23 @@
-"""Lists and dicts that change while they are walked backwards.
+"""Refuses traces in which a list or dict changes while the code walks it backwards.
 
-Dynamo walks a copy made at `reversed()`, Python the object itself: what was traced is not what
-eager does. Importing this module loads the compiler.
+Dynamo walks a copy that it made at `reversed()`, and Python walks the object itself. So the trace
+is not what eager does. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+class _Backwards(dict[int, tuple[Any, ...]]):
+    """What `reversed()` gave, what it was given, and the items at that time; by id of the first."""
 
 
 def _items(walked: Any) -> list[Any]:
@@ -30,44 +35,44 @@ def _has_more(walk: Any) -> bool:
     return bool(walk.index < len(walk.items))
 
 
-def remembering(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def remembering(self: Any, tx: Any, name: str, *rest: Any) -> Any:
-        return _remembered(self, name, method(self, tx, name, *rest))
-
-    return remembering
-
-
-def remembering_method(call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def remembering(method: Any, variable: Any, tx: Any, name: str, *rest: Any) -> Any:
-        return _remembered(variable, name, call(method, variable, tx, name, *rest))
-
-    return remembering
+@observation.around
+def remembering(
+    recorder: Recorder, method: Callable[..., Any], walked: Any, tx: Any, name: str, *rest: Any
+) -> Any:
+    return _remembered(recorder, walked, name, method(walked, tx, name, *rest))
 
 
-def _remembered(walked: Any, name: str, made: Any) -> Any:
-    asked = objects.asked()
-    if asked is not None and name == "__reversed__" and _has_items(walked):
-        asked.walked_backwards[id(made)] = made, walked, _items(walked)
+@observation.around
+def remembering_method(
+    recorder: Recorder,
+    call: Callable[..., Any],
+    method: Any,
+    variable: Any,
+    tx: Any,
+    name: str,
+    *rest: Any,
+) -> Any:
+    return _remembered(recorder, variable, name, call(method, variable, tx, name, *rest))
+
+
+def _remembered(recorder: Recorder, walked: Any, name: str, made: Any) -> Any:
+    if name == "__reversed__" and _has_items(walked):
+        recorder.state(_Backwards)[id(made)] = made, walked, _items(walked)
     return made
 
 
-def comparing(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def comparing(self: Any, *rest: Any) -> Any:
-        asked = objects.asked()
-        begun = asked.walked_backwards.get(id(self)) if asked is not None else None
-        if asked is not None and begun is not None and _has_more(self):
-            _, walked, before = begun
-            if list(map(id, _items(walked))) != list(map(id, before)):
-                what = "a list or dict that changes while it is walked backwards"
-                asked.refuse(f"{what} is traced as if it did not")
-        return method(self, *rest)
-
-    return comparing
+@observation.around
+def comparing(recorder: Recorder, method: Callable[..., Any], walk: Any, *rest: Any) -> Any:
+    begun = recorder.state(_Backwards).get(id(walk))
+    if begun is not None and _has_more(walk):
+        _, walked, before = begun
+        if list(map(id, _items(walked))) != list(map(id, before)):
+            what = "a list or dict that changes while it is walked backwards"
+            recorder.refuse(f"{what} is traced as if it did not")
+    return method(walk, *rest)
 
 
-def refuse(asked: objects.Asked, *_: Any) -> None:
-    """For a torch that takes its copy where no object of its own tells of it."""
-    asked.refuse("what a list or dict that is walked backwards becomes is not seen with this torch")
+def refuse(recorder: Recorder, *_: Any) -> None:
+    """For a torch that makes its copy in a place that no hook can see."""
+    what = "what a list or dict that is walked backwards becomes"
+    recorder.refuse(f"{what} is not seen with this torch")

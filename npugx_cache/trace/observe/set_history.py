@@ -13,11 +13,10 @@ import types
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch._guards import TracingContext
-
-from npugx_cache import location
 from npugx_cache.conditions import set_order
 from npugx_cache.portable import encode
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,17 +47,24 @@ class Leaf(NamedTuple):
     place: int = 0
 
 
-class Walk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Walk:
     """A walk over a set of two or more elements.
 
     `made` tells how the set came about, as in `conditions/set_order`, but with positions in
-    `Walks.leaves` instead of nodes. If Python's order is not known, `made` is None and `order` is
-    empty.
+    `leaves` instead of nodes. If Python's order is not known, `made` is None and `order` is empty.
+    Walks over sets that came about in the same way have one `key`, and are equal.
     """
 
-    made: Plain | None
-    order: list[Plain]
-    place: location.Place | None
+    key: str
+    made: Plain | None = field(compare=False)
+    order: list[Plain] = field(compare=False)
+    leaves: list[Leaf] = field(compare=False)
+
+    def may_differ_here(self) -> bool:
+        """Whether a later call of this process may walk an equal set in another order."""
+        nodes = set_order.nodes_in([self.made, []]) if self.made is not None else ()
+        return self.made is None or any(self.leaves[node].code is None for node in nodes)
 
 
 @dataclass(kw_only=True)
@@ -75,28 +81,17 @@ class _State:
 
 
 @dataclass
-class Walks:
-    """The sets that existed before one trace (`leaves`), and its walks, by how a set came about."""
+class Sets:
+    """The sets that existed before one trace (`leaves`), and how each set came about.
+
+    Only hooks use this, while the trace runs. A walk over a set is an observation of its own.
+    """
 
     leaves: list[Leaf] = field(default_factory=list)
-    noted: dict[str, Walk] = field(default_factory=dict)
     paused: bool = False
     flipped: str | None = None
-    """The key in `noted` of a set that this trace walks in the opposite order, on purpose."""
-    indifferent: str | None = None
-    """The key in `noted` of a set whose order does not matter, as a second trace has shown."""
-    called: bool = False
-    """Whether the trace called a function with a real set, which may walk the set in any order."""
+    """The key of a walk that this trace makes in the opposite order, on purpose."""
     _states: dict[int, _State] = field(default_factory=dict)
-
-    def may_differ_here(self) -> bool:
-        """Whether a later call in this process may walk an equal set in another order."""
-
-        def is_variable(made: Plain | None) -> bool:
-            nodes = set_order.nodes_in([made, []]) if made is not None else ()
-            return made is None or any(self.leaves[node].code is None for node in nodes)
-
-        return any(is_variable(walk.made) for walk in self.noted.values())
 
     def made(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
         self._states[id(variable)] = _State(variable=variable, made=made, turn=turn)
@@ -138,12 +133,16 @@ class Walks:
         with self.pause():
             made = self.how(variable)
             order = self._ordered(variable, made)
-        place = location.of_frames(TracingContext.extract_stack())
         if order is None:
-            self.noted.setdefault(f"unknown {id(variable)}", Walk(None, [], place))
+            self._note(Walk(f"unknown {id(variable)}", None, [], self.leaves))
             return None
-        self.noted.setdefault(repr(made), Walk(made, order, place))
+        self._note(Walk(repr(made), made, order, self.leaves))
         return made
+
+    def _note(self, walk: Walk) -> None:
+        recorder = observation.current()
+        if recorder is not None:
+            recorder.note(Question.SET_ORDER, None, walk, observation.place_of_the_trace())
 
     def _ordered(self, variable: Any, made: Plain | None) -> list[Plain] | None:
         if made is None:

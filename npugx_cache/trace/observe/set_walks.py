@@ -1,303 +1,242 @@
-"""Where Dynamo walks sets, or makes them."""
+"""Hooks on the functions with which Dynamo walks sets, or makes them.
+
+`set_history` knows how each set came about, and in which order Python walks the set. Importing this
+module loads the compiler.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import polyfills, utils
 from torch._dynamo.variables import VariableTracker, user_defined
 
 from npugx_cache.conditions import set_order
-from npugx_cache.trace.observe.set_history import Leaf, Walks, is_plain
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.observe.set_history import Leaf, Sets, is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from npugx_cache.trace.observe.objects import Asked
-
-_current: ContextVar[Walks | None] = ContextVar("npugx_walks", default=None)
+    from npugx_cache.trace.observe.observation import Recorder
 
 
-@contextlib.contextmanager
-def noted_walks(flipped: str | None = None) -> Iterator[Walks]:
-    """The walks over sets of the trace made inside."""
-    walks = Walks(flipped=flipped)
-    token = _current.set(walks)
-    try:
-        yield walks
-    finally:
-        _current.reset(token)
+def noting(hook: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Let `hook(sets, original, ...)` stand for a function in traces of ours."""
+    return observation.around(hook, Sets)
 
 
-def noting(hook: Callable[[Walks, Callable[..., Any]], Any]) -> Callable[[Any], Any]:
-    """Let `hook(walks, original)` stand for a function while walks are noted."""
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def hooked(*args: Any, **kwargs: Any) -> Any:
-            walks = _current.get()
-            if walks is None:
-                return original(*args, **kwargs)
-            return hook(walks, original)(*args, **kwargs)
-
-        return hooked
-
-    return make
+def pausing(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with sets.pause():
+        return original(*args, **kwargs)
 
 
-def pausing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with walks.pause():
-            return original(*args, **kwargs)
-
-    return call
+def unless_key(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Without a key, only equal elements can change places."""
+    return (original if kwargs.get("key") else partial(pausing, sets, original))(*args, **kwargs)
 
 
-def unless_key(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Without a key, equal elements alone change places."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (original if kwargs.get("key") else pausing(walks, original))(*args, **kwargs)
-
-    return call
+def walking(
+    sets: Sets, original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any
+) -> Any:
+    sets.walked(variable)
+    return original(variable, *args, **kwargs)
 
 
-def walking(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any, *args: Any, **kwargs: Any) -> Any:
-        walks.walked(variable)
-        return original(variable, *args, **kwargs)
-
-    return call
-
-
-def showing(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A set as text. Dynamo makes a new set of the elements for this, which has an order again."""
-
-    def call(variable: Any, tx: Any) -> Any:
-        if walks.walked(variable) is None:
-            return original(variable, tx)
-        text = "{" + ", ".join(utils.tracked_repr(tx, key.vt) for key in variable.items) + "}"
-        is_frozen = variable.python_type() is frozenset
-        return VariableTracker.build(tx, f"frozenset({text})" if is_frozen else text)
-
-    return call
-
-
-def iterating(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any, tx: Any) -> Any:
-        code = tx.f_code
-        # Dynamo's own union, intersection, ...: how their result was made is noted as a whole.
-        if code.co_filename != polyfills.__file__ or not code.co_qualname.startswith("set_"):
-            walks.walked(variable)
+def showing(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any) -> Any:
+    """For the text of a set, Dynamo makes a new set of the elements, which has another order."""
+    if sets.walked(variable) is None:
         return original(variable, tx)
+    text = "{" + ", ".join(utils.tracked_repr(tx, key.vt) for key in variable.items) + "}"
+    is_frozen = variable.python_type() is frozenset
+    return VariableTracker.build(tx, f"frozenset({text})" if is_frozen else text)
 
-    return call
+
+def iterating(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any) -> Any:
+    code = tx.f_code
+    # Dynamo's own union, intersection, ...: how their result was made is noted as a whole.
+    if code.co_filename != polyfills.__file__ or not code.co_qualname.startswith("set_"):
+        sets.walked(variable)
+    return original(variable, tx)
 
 
-def as_constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def as_constant(sets: Sets, original: Callable[..., Any], variable: Any) -> Any:
     """A function of Python's own is called with the set."""
-
-    def call(variable: Any) -> Any:
-        made = walks.walked(variable)
-        if made is None or made[0] == "without":
-            return original(variable)
-        walks.called = True
-        return set_order.live(made, [leaf.value for leaf in walks.leaves])
-
-    return call
+    made = sets.walked(variable)
+    if made is None or made[0] == "without":
+        return original(variable)
+    if (recorder := observation.current()) is not None:
+        recorder.note(Question.SET_CALLED)
+    return set_order.live(made, [leaf.value for leaf in sets.leaves])
 
 
-def extending(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
-        if name == "extend" and args:
-            walks.walked(args[0].realize())
-        return original(variable, tx, name, args, kwargs)
+def extending(
+    sets: Sets,
+    original: Callable[..., Any],
+    variable: Any,
+    tx: Any,
+    name: str,
+    args: list[Any],
+    kwargs: Any,
+) -> Any:
+    if name == "extend" and args:
+        sets.walked(args[0].realize())
+    return original(variable, tx, name, args, kwargs)
 
-    return call
 
-
-def extending_in_place(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def extending_in_place(
+    sets: Sets, original: Callable[..., Any], variable: Any, tx: Any, args: list[Any], kwargs: Any
+) -> Any:
     """`items += some_set`, and `list.__init__`."""
-
-    def call(variable: Any, tx: Any, args: list[Any], kwargs: Any) -> Any:
-        walks.walked(args[0].realize())
-        return original(variable, tx, args, kwargs)
-
-    return call
+    sets.walked(args[0].realize())
+    return original(variable, tx, args, kwargs)
 
 
-def filling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    """What keeps the order in which it was filled, such as torch's OrderedSet, is given a set."""
-
-    def call(variable: Any, tx: Any, other: Any) -> Any:
-        if not is_plain(variable):
-            walks.walked(other.realize())
-        return original(variable, tx, other)
-
-    return call
+def filling(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any, other: Any) -> Any:
+    """A set is given to something that keeps the order of filling, such as torch's OrderedSet."""
+    if not is_plain(variable):
+        sets.walked(other.realize())
+    return original(variable, tx, other)
 
 
-def making_keys(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def making_keys(
+    sets: Sets, original: Callable[..., Any], tx: Any, kind: type, *args: Any, **kwargs: Any
+) -> Any:
     """See `dict.fromkeys(some_set)`."""
-
-    def call(tx: Any, kind: type, *args: Any, **kwargs: Any) -> Any:
-        for each in args[:1]:
-            walks.walked(each.realize())
-        return original(tx, kind, *args, **kwargs)
-
-    return call
+    for each in args[:1]:
+        sets.walked(each.realize())
+    return original(tx, kind, *args, **kwargs)
 
 
-def calling_inherited(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def calling_inherited(
+    sets: Sets, original: Callable[..., Any], method: Any, variable: Any, *given: Any
+) -> Any:
     """A method of a builtin class, which a class of user code inherits."""
-
-    def call(method: Any, variable: Any, *given: Any) -> Any:
-        run: Callable[..., Any] = functools.partial(original, method)
-        if isinstance(variable, user_defined.UserDefinedObjectVariable):
-            run = calling(walks, extending(walks, run))
-        return run(variable, *given)
-
-    return call
+    run: Callable[..., Any] = partial(original, method)
+    if isinstance(variable, user_defined.UserDefinedObjectVariable):
+        run = partial(calling, sets, partial(extending, sets, run))
+    return run(variable, *given)
 
 
-def calling(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any, tx: Any, name: str, args: list[Any], kwargs: Any) -> Any:
-        if not is_plain(variable) or kwargs:
-            return original(variable, tx, name, args, kwargs)
-        if name == "pop" and _is_changeable(variable) and variable.items and not args:
-            return walks.method(variable, name, args, lambda: walks.popped(variable, tx))
-        return walks.method(
-            variable, name, args, lambda: original(variable, tx, name, args, kwargs)
-        )
-
-    return call
+def calling(
+    sets: Sets,
+    original: Callable[..., Any],
+    variable: Any,
+    tx: Any,
+    name: str,
+    args: list[Any],
+    kwargs: Any,
+) -> Any:
+    if not is_plain(variable) or kwargs:
+        return original(variable, tx, name, args, kwargs)
+    if name == "pop" and _is_changeable(variable) and variable.items and not args:
+        return sets.method(variable, name, args, lambda: sets.popped(variable, tx))
+    return sets.method(variable, name, args, lambda: original(variable, tx, name, args, kwargs))
 
 
 def _is_changeable(variable: Any) -> bool:
     return issubclass(variable.python_type(), set)
 
 
-def operating(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
-    def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(variable: Any, tx: Any, other: Any, reverse: bool = False) -> Any:
-            first, second = (other, variable) if reverse else (variable, other)
-            if not is_plain(first):
-                return original(variable, tx, other, reverse)
-            return walks.method(
-                first, name, [second], lambda: original(variable, tx, other, reverse)
-            )
-
-        return call
-
-    return hook
-
-
-def changing(name: str) -> Callable[[Walks, Callable[..., Any]], Callable[..., Any]]:
-    def hook(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(variable: Any, tx: Any, other: Any) -> Any:
-            return walks.method(variable, name, [other], lambda: original(variable, tx, other))
-
-        return call
+def operating(name: str) -> Callable[..., Any]:
+    def hook(
+        sets: Sets,
+        original: Callable[..., Any],
+        variable: Any,
+        tx: Any,
+        other: Any,
+        reverse: bool = False,
+    ) -> Any:
+        run = partial(original, variable, tx, other, reverse)
+        first, second = (other, variable) if reverse else (variable, other)
+        return sets.method(first, name, [second], run) if is_plain(first) else run()
 
     return hook
 
 
-def made(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def changing(name: str) -> Callable[..., Any]:
+    def hook(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any, other: Any) -> Any:
+        return sets.method(variable, name, [other], lambda: original(variable, tx, other))
+
+    return hook
+
+
+def made(
+    sets: Sets, original: Callable[..., Any], variable: Any, items: Any, **kwargs: Any
+) -> None:
     """A set that traced code makes of elements, or an empty one."""
-
-    def call(variable: Any, items: Any, **kwargs: Any) -> None:
-        items = list(items)
-        original(variable, items, **kwargs)
-        if is_plain(variable) and variable.source is None:
-            copied = any(type(item).__name__ == "HashableTracker" for item in items)
-            walks.made(variable, None, None if copied else [])
-
-    return call
+    items = list(items)
+    original(variable, items, **kwargs)
+    if is_plain(variable) and variable.source is None:
+        copied = any(type(item).__name__ == "HashableTracker" for item in items)
+        sets.made(variable, None, None if copied else [])
 
 
-def cloned(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any, **kwargs: Any) -> Any:
-        clone = original(variable, **kwargs)
-        walks.cloned(variable, clone)
-        return clone
-
-    return call
+def cloned(sets: Sets, original: Callable[..., Any], variable: Any, **kwargs: Any) -> Any:
+    clone = original(variable, **kwargs)
+    sets.cloned(variable, clone)
+    return clone
 
 
-def copied(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any) -> Any:
-        return walks.method(variable, "copy", [], lambda: original(variable))
-
-    return call
+def copied(sets: Sets, original: Callable[..., Any], variable: Any) -> Any:
+    return sets.method(variable, "copy", [], lambda: original(variable))
 
 
-def frozen(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) != 1 or not is_plain(args[0].realize()):
-            return original(variable, tx, *args, **kwargs)
-        how = walks.how(args[0].realize())
-        result = pausing(walks, original)(variable, tx, *args, **kwargs)
-        if result is not args[0].realize():
-            walks.made(result, None if how is None else ["call", "frozenset", how])
-        return result
+def frozen(
+    sets: Sets, original: Callable[..., Any], variable: Any, tx: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if len(args) != 1 or not is_plain(args[0].realize()):
+        return original(variable, tx, *args, **kwargs)
+    how = sets.how(args[0].realize())
+    result = pausing(sets, original, variable, tx, *args, **kwargs)
+    if result is not args[0].realize():
+        sets.made(result, None if how is None else ["call", "frozenset", how])
+    return result
 
-    return call
 
-
-def wrapped(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrapped(sets: Sets, original: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
     """A set that was there before the trace, or that a function of Python's own gave."""
-
-    def call(value: Any, **kwargs: Any) -> Any:
-        result = original(value, **kwargs)
-        if is_plain(result):
-            source = kwargs.get("source")
-            walks.made(result, None)
-            if source is not None:
-                walks.found(result, Leaf(value, source))
-        return result
-
-    return call
+    result = original(value, **kwargs)
+    if is_plain(result):
+        source = kwargs.get("source")
+        sets.made(result, None)
+        if source is not None:
+            sets.found(result, Leaf(value, source))
+    return result
 
 
-def constant(walks: Walks, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(translator: Any, instruction: Any) -> Any:
-        result, code = original(translator, instruction), translator.f_code
-        if is_plain(result):
-            value = instruction.argval
-            places = [i for i, each in enumerate(code.co_consts) if each is value]
-            if places:
-                walks.found(result, Leaf(value, None, code, places[0]))
-        return result
-
-    return call
+def constant(sets: Sets, original: Callable[..., Any], translator: Any, instruction: Any) -> Any:
+    result, code = original(translator, instruction), translator.f_code
+    if is_plain(result):
+        value = instruction.argval
+        places = [i for i, each in enumerate(code.co_consts) if each is value]
+        if places:
+            sets.found(result, Leaf(value, None, code, places[0]))
+    return result
 
 
-def forgetting(handler: Callable[..., Any]) -> Callable[..., Any]:
-    def call(tx: Any, value: Any) -> Any:
-        result = handler(tx, value)
-        walks = _current.get()
-        if walks is not None and is_plain(result):
-            walks.made(result, None)
-        return result
-
-    return call
+@noting
+def forgetting(sets: Sets, handler: Callable[..., Any], tx: Any, value: Any) -> Any:
+    result = handler(tx, value)
+    if is_plain(result):
+        sets.made(result, None)
+    return result
 
 
 # --- for a torch whose sets are not seen
 
 
-def refuse_walk(asked: Asked, variable: Any, *_: Any) -> None:
-    """Of a set, or of a constant that is one; keys of a dict are in the dict's order."""
+def refuse_walk(recorder: Recorder, variable: Any, *_: Any) -> None:
+    """Refuse a walk over a set, or over a constant that is a set."""
     is_set = type(variable).__name__ in ("SetVariable", "FrozensetVariable")
     elements = variable.items if is_set else getattr(variable, "value", ())
     if (is_set or isinstance(elements, (set, frozenset))) and len(elements) > 1:
-        asked.refuse("with this torch the order of a set has no guard")
+        recorder.refuse("with this torch the order of a set has no guard")
 
 
-def refuse_pop(asked: Asked, variable: Any, tx: Any, name: str, *_: Any) -> None:
+def refuse_pop(recorder: Recorder, variable: Any, tx: Any, name: str, *_: Any) -> None:
     del tx
     if name == "pop":
-        refuse_walk(asked, variable)
+        refuse_walk(recorder, variable)

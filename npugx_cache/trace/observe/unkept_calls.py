@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
@@ -12,16 +11,18 @@ from torch._guards import TracingContext
 from npugx_cache.backend import graph_calls
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import streams
-from npugx_cache.trace.observe import objects
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import fx
 
+    from npugx_cache.trace.observe.observation import Recorder
+
 
 class NotKept(exc.TorchDynamoException):
-    """Ends a trace: nothing in Dynamo takes it for a reason to do something else."""
+    """Ends a trace. Dynamo catches other exceptions, and goes on in another way."""
 
 
 def ended(error: BaseException | None) -> bool:
@@ -31,36 +32,37 @@ def ended(error: BaseException | None) -> bool:
     return error is not None
 
 
-def checking(create_node: Callable[..., fx.Node]) -> Callable[..., fx.Node]:
-    @functools.wraps(create_node)
-    def create(
-        tracer: Any, kind: str, target: Any, args: Any = None, kwargs: Any = None, *more: Any
-    ) -> fx.Node:
-        asked = objects.asked()
-        if asked is None:
-            return create_node(tracer, kind, target, args, kwargs, *more)
-        what = graph_calls.refused(kind, target)
-        if what is not None:
-            asked.refuse(what)
-            raise NotKept(what)
-        if kind == "call_function" and streams.waits_for_device(target):
-            target, args = streams.wait_operator(args or (), kwargs or {})
-            kwargs = {}
-        node = create_node(tracer, kind, target, args, kwargs, *more)
-        if graph_calls.is_followed(target):  # Dynamo does not say where they come from
-            node.stack_trace = "".join(TracingContext.extract_stack().format())
-        return node
-
-    return create
+@observation.around
+def checking(
+    recorder: Recorder,
+    create_node: Callable[..., fx.Node],
+    tracer: Any,
+    kind: str,
+    target: Any,
+    args: Any = None,
+    kwargs: Any = None,
+    *more: Any,
+) -> fx.Node:
+    what = graph_calls.refused(kind, target)
+    if what is not None:
+        recorder.refuse(what)
+        raise NotKept(what)
+    if kind == "call_function" and streams.waits_for_device(target):
+        target, args = streams.wait_operator(args or (), kwargs or {})
+        kwargs = {}
+    node = create_node(tracer, kind, target, args, kwargs, *more)
+    if graph_calls.is_followed(target):  # Dynamo does not say where they come from
+        node.stack_trace = "".join(TracingContext.extract_stack().format())
+    return node
 
 
 def refuse_store(
-    asked: objects.Asked, effects: Any, item: Any, name: str, *_: Any, **__: Any
+    recorder: Recorder, effects: Any, item: Any, name: str, *_: Any, **__: Any
 ) -> None:
-    """Attributes of torch's modules, such as `torch.backends.cudnn.benchmark`, are its switches.
+    """Refuse code that sets a switch of torch's, such as `torch.backends.cudnn.benchmark`.
 
-    Dynamo sets them when the graph has run, which is too late for the operators in it.
+    Dynamo sets the switch when the graph has run, which is too late for the operators in the graph.
     """
     del effects
     if isinstance(item, misc.PythonModuleVariable) and is_covered_module(item.value.__name__):
-        asked.refuse(f"{item.value.__name__}.{name} is set, which a graph does not do")
+        recorder.refuse(f"{item.value.__name__}.{name} is set, which a graph does not do")

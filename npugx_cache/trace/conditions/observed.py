@@ -1,0 +1,159 @@
+"""Turns observations into conditions, or refuses the trace.
+
+An observation about a place in the guard tree becomes a check there, and one about something with a
+portable name becomes a source fact. What can't be checked in another process is refused. What no
+condition at all can check does not come here: `trace.dynamo` refuses the trace before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import location
+from npugx_cache.conditions import Kind, Step, set_order
+from npugx_cache.conditions.code_watch import looked_up, special_names
+from npugx_cache.conditions.data import CALL
+from npugx_cache.conditions.process import recorded
+from npugx_cache.conditions.source_facts import class_facts_of, lookup_facts, tensor_method_facts
+from npugx_cache.config import environment_variable
+from npugx_cache.portable import NotPortable, code_hash, encode
+from npugx_cache.trace.conditions.source_facts import names_of
+from npugx_cache.trace.observe.observation import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from npugx_cache.conditions import Check
+    from npugx_cache.conditions.code_watch import Row
+    from npugx_cache.portable import Plain
+    from npugx_cache.trace.conditions.builder import TreeBuilder
+    from npugx_cache.trace.conditions.source_facts import Owners
+    from npugx_cache.trace.observe.observation import Observation
+    from npugx_cache.trace.observe.set_history import Walk
+
+
+def add_observed(
+    builder: TreeBuilder, observed: Iterable[Observation], owners: Owners
+) -> tuple[Check, ...]:
+    """Add checks to the tree, and give the source facts. Raises `NotPortable`.
+
+    `owners` are those of the traced code.
+    """
+    found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
+    for each in observed:
+        if each.question in _FACTS:
+            found[each.question].append((each.owner, each.argument))
+        elif each.question in _PLACES:
+            step, kind, argument = _PLACES[each.question]
+            builder.check(builder.step(-1, step, each.owner), kind, argument(each))
+        elif each.question is Question.SET_ORDER:
+            _add_order(builder, each, owners)
+        elif each.question not in _ELSEWHERE:
+            raise NotPortable(f"no condition follows from an observation of {each.question.name}")
+    return tuple(fact for question, rows in found.items() for fact in _FACTS[question](rows))
+
+
+_PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
+    Question.ENVIRONMENT: (
+        Step.ENVIRONMENT,
+        Kind.EQUALS,
+        lambda each: encode(environment_variable(each.owner)),
+    ),
+    Question.ANSWER: (Step.ANSWER, Kind.EQUALS, lambda each: recorded(each.owner)),
+    Question.HIDDEN: (Step.NAMESPACE, Kind.NOT_CONTAINS, lambda each: each.argument),
+}
+"""The step that leads to the owner from the root of the tree, and the check there."""
+
+_FACTS: dict[Question, Callable[[list[tuple[Any, Any]]], tuple[Check, ...]]] = {
+    Question.NAME: lookup_facts,
+    Question.SUBCLASS: lambda pairs: class_facts_of(pairs, (), ()),
+    Question.MEMBERS: lambda pairs: class_facts_of((), [cls for cls, _ in pairs], ()),
+    Question.SPECIAL_NAMES: lambda pairs: class_facts_of((), (), [cls for cls, _ in pairs]),
+    Question.TENSOR_METHOD: lambda pairs: tensor_method_facts(name for _, name in pairs),
+}
+"""The facts of one question, by owner and argument; the order of questions is that of the facts."""
+
+_ELSEWHERE = frozenset(
+    {
+        Question.SET_CALLED,  # no other trace can show that the order of a set does not matter
+        Question.KEY_ORDER,  # matters to the caller frame, and to a graph for this process alone
+        *(Question.DEVICE, Question.INDEX),  # `trace.device` looks at the graph as well
+    }
+)
+"""Questions whose consequence is not a condition."""
+
+
+def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
+    walk: Walk = each.argument
+    if walk.made is None:
+        raise NotPortable(_unknown_order(each))
+    if not set_order.is_same_everywhere(walk.made):
+        made = set_order.replaced(walk.made, partial(_leaf, builder, each, owners))
+        builder.check(CALL, Kind.ORDER, [made, walk.order])
+
+
+def _leaf(builder: TreeBuilder, each: Observation, owners: Owners, place: int) -> Plain:
+    leaf = each.argument.leaves[place]
+    if leaf.code is None:
+        return ["node", builder.node(leaf.source)]
+    code = code_hash(leaf.code)
+    for module, name in names_of(leaf.code, owners.get(id(leaf.code), [])):
+        try:
+            if set_order.constant(module, name, code, leaf.place) is leaf.value:
+                return ["constant", module, name, code, leaf.place]
+        except NotPortable:
+            continue
+    raise NotPortable(_unknown_order(each))
+
+
+def _unknown_order(each: Observation) -> str:
+    what = "a set is walked, the order of which can't be checked in another process"
+    return location.reason(what, each.where, "walk sorted(...) of it")
+
+
+# What has to hold in this process alone, where no class needs a portable name.
+
+
+def may_differ_here(observed: Iterable[Observation]) -> bool:
+    """Whether a later call of this process may walk an equal set or dict in another order.
+
+    Torch's own guards don't look at the order.
+    """
+    return any(
+        each.question is Question.KEY_ORDER
+        or (each.question is Question.SET_ORDER and each.argument.may_differ_here())
+        for each in observed
+    )
+
+
+def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
+    """Names in classes, which must be what they are now."""
+    for each in observed:
+        if each.question is Question.NAME:
+            yield from looked_up(each.owner, each.argument)
+        elif each.question is Question.SPECIAL_NAMES:
+            for base in each.owner.__mro__:
+                yield from special_names(base)
+
+
+# What is asked once more, in another trace.
+
+
+def order_to_flip(observed: Iterable[Observation]) -> Observation | None:
+    """The one walk over a set of two elements that the trace itself filled, if there is but one.
+
+    A trace that walks the set the other way round shows whether the order matters at all.
+    """
+    walks = [each for each in observed if each.question is Question.SET_ORDER]
+    walks = [each for each in walks if _is_made_here(each.argument)]
+    called = any(each.question is Question.SET_CALLED for each in observed)
+    if called or len(walks) != 1 or len(walks[0].argument.order) != 2:
+        return None
+    return walks[0]
+
+
+def _is_made_here(walk: Walk) -> bool:
+    if walk.made is None or set_order.is_same_everywhere(walk.made):
+        return False
+    return not set_order.nodes_in([walk.made, walk.order])

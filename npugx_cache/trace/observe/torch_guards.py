@@ -1,0 +1,130 @@
+"""Hooks that install one of torch's own guards, where Dynamo reads a value and forgets the guard.
+
+A hook does this, in the place of an observation, where torch has a guard that says what is needed.
+The guard must be there while the trace still runs: Dynamo looks at the guards of a dict later, a
+graph that only this process may run runs under torch's guards alone (`trace.process_local`), and a
+refusal is stored with the guards that the trace had met. Only values that the trace did not make
+have a source, and need a guard. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import exc
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables import dicts
+
+from npugx_cache.trace.observe import observation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+# --- the keys of dicts
+
+
+def guard_keys(variable: Any, *_: Any) -> None:
+    """All keys of a dict, in their order: it is used as a whole, as in `[*d]` and `str(d)`."""
+    if isinstance(variable, dicts.ConstDictVariable) and variable.source:
+        variable.install_dict_keys_match_guard()
+
+
+@observation.around
+def guarding_whole(_: Recorder, method: Callable[[Any], Any], variable: Any) -> Any:
+    value = method(variable)
+    guard_keys(variable)
+    return value
+
+
+def guard_absent_key(variable: Any, tx: Any, key: Any) -> None:
+    """That a key is not there: the code may catch the KeyError."""
+    if key not in variable:
+        variable.install_dict_contains_guard(tx, [key])
+
+
+def guard_given_dicts(*args: Any, **kwargs: Any) -> None:
+    """Of the arguments of any function, and of what makes an object of user code."""
+    for each in (*args, *kwargs.get("init_args", ())):
+        if hasattr(each, "realize"):
+            guard_keys(each.realize())
+
+
+def guard_extending_dict(
+    variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    if name == "extend":
+        guard_dicts_in_list(variable, tx, args, kwargs)
+
+
+def guard_dicts_in_list(variable: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    del variable, tx, kwargs
+    for each in args:
+        guard_keys(each.realize())
+
+
+# --- the `__dict__` of an object, which Dynamo guards only by what is read from it
+
+
+def guard_object_keys(variable: Any) -> None:
+    if variable.source:
+        install_guard(variable.source.make_guard(GuardBuilder.DICT_KEYS_MATCH))
+
+
+def guard_object_key(variable: Any, tx: Any, args: list[Any]) -> None:
+    """By what is there before the call: attributes that the traced code sets don't count."""
+    if not variable.source:
+        return
+    del tx
+    key = args[0]  # of `get` and `pop`, the default comes next
+    if not key.is_python_constant():
+        guard_object_keys(variable)
+        return
+    name, kinds = key.as_python_constant(), type(variable)
+    kind = kinds.CONTAINS_GUARD if name in variable.items.item_dict else kinds.NOT_CONTAINS_GUARD
+    install_guard(variable.source.make_guard(functools.partial(kind, key=name)))
+
+
+def guard_copied_object_keys(
+    variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    del tx, args, kwargs
+    if name == "copy":
+        guard_object_keys(variable)
+
+
+# --- attributes of modules, functions and objects
+
+
+def guard_hasattr(variable: Any, tx: Any, name: str) -> None:
+    del tx
+    if not variable.source:
+        return
+    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
+        kind = functools.partial(GuardBuilder.HASATTR, attr=name)
+        install_guard(variable.source.make_guard(kind))
+    else:
+        install_guard(AttrSource(variable.source, name).make_guard(GuardBuilder.HASATTR))
+
+
+@observation.around
+def guarding_absence(
+    _: Recorder, method: Callable[..., Any], variable: Any, tx: Any, name: str
+) -> Any:
+    """That an attribute is not there: the code may catch the AttributeError."""
+    try:
+        return method(variable, tx, name)
+    except exc.ObservedAttributeError:
+        if variable.source and not hasattr(_object(variable), name):
+            guard_hasattr(variable, tx, name)
+        raise
+
+
+def _object(variable: Any) -> Any:
+    names = ("fn", "wrapper_obj", "value")
+    return next(getattr(variable, name) for name in names if hasattr(variable, name))

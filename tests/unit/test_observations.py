@@ -1,0 +1,184 @@
+"""What a trace reads without a guard is recorded once, and each question has a consequence."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from npugx_cache.conditions import Kind, Step
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.location import Place
+from npugx_cache.portable import NotPortable
+from npugx_cache.trace.conditions import observed
+from npugx_cache.trace.conditions.builder import TreeBuilder
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Observation, Question, Recorder
+from npugx_cache.trace.observe.set_history import Leaf, Walk
+
+PLACE = Place("model.py", 7, "forward", "for name in names:")
+OTHER = Place("model.py", 9, "forward", "list(names)")
+REFUSED_BEFORE = (Question.UNCHECKABLE, Question.UNWATCHED)
+
+
+class Users:
+    pass
+
+
+class Derived(Users):
+    def method(self):
+        return self
+
+
+@pytest.mark.parametrize("question", [each for each in Question if each not in REFUSED_BEFORE])
+def test_every_question_has_one_consequence(question):
+    places = observed._FACTS, observed._PLACES, observed._ELSEWHERE, {Question.SET_ORDER}
+    assert sum(question in each for each in places) == 1
+
+
+@pytest.mark.parametrize("question", REFUSED_BEFORE)
+def test_an_observation_without_a_consequence_is_never_skipped(question):
+    with pytest.raises(NotPortable, match=question.name):
+        observed.add_observed(builder(), [Observation(question, None, "what it is")], {})
+
+
+def test_an_observation_is_kept_once_where_it_was_made_first():
+    recorder = Recorder()
+    recorder.note(Question.NAME, Users, "b", PLACE)
+    recorder.note(Question.NAME, Users, "a")
+    recorder.note(Question.NAME, Users, "b", OTHER)
+    found = recorder.observed()
+    assert [(each.argument, each.where) for each in found] == [("b", PLACE), ("a", None)]
+
+
+def test_walks_over_sets_that_came_about_alike_are_one_observation():
+    recorder = Recorder()
+    for order in (["a", "b"], ["b", "a"]):
+        recorder.note(Question.SET_ORDER, None, walk(["filled", "set", ["a", "b"]], order))
+    [found] = recorder.observed()
+    assert found.argument.order == ["a", "b"]
+
+
+def test_a_hook_runs_in_traces_of_ours_only_and_in_their_thread():
+    seen = []
+
+    @observation.around
+    def hook(recorder, original, number):
+        seen.append(recorder)
+        return -original(number)
+
+    hooked = hook(abs)
+    recorder = Recorder()
+    elsewhere = []
+    with observation.recording(recorder):
+        inside = hooked(-3)
+        thread = threading.Thread(target=lambda: elsewhere.append(hooked(-3)))
+        thread.start()
+        thread.join()
+    assert (inside, elsewhere, hooked(-3)) == (-3, [3], 3)
+    assert seen == [recorder]
+
+
+def test_what_hooks_remember_is_theirs_and_of_one_trace():
+    one, other = Recorder(), Recorder()
+    one.state(dict)["a"] = 1
+    assert one.state(dict) == {"a": 1}
+    assert one.state(list) == []
+    assert other.state(dict) == {}
+    assert one.observed() == ()
+
+
+def test_the_first_refusal_of_a_kind_is_the_reason():
+    found = [
+        Observation(Question.UNCHECKABLE, None, "the base has no guard", PLACE),
+        Observation(Question.UNCHECKABLE, None, "something else"),
+        Observation(Question.UNWATCHED, None, "torch has no such method", OTHER),
+    ]
+    reason = observation.refusal(found, Question.UNCHECKABLE)
+    assert reason is not None
+    assert "the base has no guard at model.py:7" in reason
+    assert "do this outside the cached function" in reason
+    assert "use a torch" in (observation.refusal(found, Question.UNWATCHED) or "")
+    assert observation.refusal(found[2:], Question.UNCHECKABLE) is None
+
+
+def test_an_owner_that_the_tree_reaches_becomes_a_check_there(monkeypatch):
+    monkeypatch.setenv("NPUGX_TEST_OBSERVED", "7")
+    tree = builder()
+    asked = [
+        Observation(Question.ENVIRONMENT, "NPUGX_TEST_OBSERVED"),
+        Observation(Question.ANSWER, "getrecursionlimit"),
+        Observation(Question.HIDDEN, __name__, "len"),
+    ]
+    assert observed.add_observed(tree, asked, {}) == ()
+    made = [(tree.nodes[c.node].step, c.kind) for c in tree.checks.values()]
+    assert made == [
+        (Step.ENVIRONMENT, Kind.EQUALS),
+        (Step.ANSWER, Kind.EQUALS),
+        (Step.NAMESPACE, Kind.NOT_CONTAINS),
+    ]
+
+
+def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_does_not():
+    class Local(Users):
+        pass
+
+    tree = builder()
+    asked = [
+        Observation(Question.SUBCLASS, Derived, Users),
+        Observation(Question.NAME, Derived, "method"),
+        Observation(Question.NAME, Local, "method"),
+        Observation(Question.SPECIAL_NAMES, Derived),
+        Observation(Question.TENSOR_METHOD, None, "add"),
+    ]
+    facts = observed.add_observed(tree, asked, {})
+    assert [fact.kind for fact in facts] == [
+        Kind.LOOKUP,
+        Kind.SUBCLASS,
+        Kind.SPECIAL_NAMES,
+        Kind.TENSOR_METHOD,
+    ]
+    rows = list(observed.rows_here(asked))
+    assert {(owner, name) for owner, name, _ in rows} >= {(Local, "method"), (Derived, "__bool__")}
+    assert tree.checks == {}
+
+
+def test_a_set_whose_order_cannot_be_checked_refuses_at_its_line():
+    unknown = Observation(Question.SET_ORDER, None, walk(None, []), PLACE)
+    with pytest.raises(NotPortable, match=r"can't be checked in another process at model\.py:7"):
+        observed.add_observed(builder(), [unknown], {})
+    assert observed.may_differ_here([unknown])
+
+
+def test_the_order_of_a_set_of_texts_is_a_condition_and_that_of_numbers_is_none():
+    texts = Observation(Question.SET_ORDER, None, walk(["filled", "set", ["a", "b"]], ["a", "b"]))
+    numbers = Observation(Question.SET_ORDER, None, walk(["filled", "set", [1, 2]], [1, 2]))
+    tree = builder()
+    observed.add_observed(tree, [texts, numbers], {})
+    assert [check.kind for check in tree.checks.values()] == [Kind.ORDER]
+    assert not observed.may_differ_here([texts, numbers])
+
+
+def test_one_set_of_two_elements_that_the_trace_filled_is_walked_the_other_way_too():
+    texts = Observation(Question.SET_ORDER, None, walk(["filled", "set", ["a", "b"]], ["a", "b"]))
+    others = Observation(Question.SET_ORDER, None, walk(["filled", "set", ["c", "d"]], ["c", "d"]))
+    called = Observation(Question.SET_CALLED)
+    assert observed.order_to_flip([texts]) is texts
+    assert observed.order_to_flip([texts, others]) is None
+    assert observed.order_to_flip([texts, called]) is None
+
+
+def test_a_set_from_outside_may_be_another_at_a_later_call():
+    leaf = Leaf({"a", "b"}, source="a source")
+    outside = Walk("outside", ["node", 0], ["a", "b"], [leaf])
+    assert observed.may_differ_here([Observation(Question.SET_ORDER, None, outside)])
+    assert observed.may_differ_here([Observation(Question.KEY_ORDER, None, False)])
+    assert not observed.may_differ_here([Observation(Question.NAME, Users, "a")])
+
+
+def walk(made, order):
+    return Walk(repr(made), made, order, [])
+
+
+def builder():
+    return TreeBuilder(Scope({}, {}), lambda _: (Step.MODULE, "torch"))
