@@ -101,7 +101,7 @@ LIMITS = [
     Limit(
         "bytes of an entry, fixed",
         lambda c: c.fixed("bytes"),
-        16_500,  # 15,809
+        16_700,  # 15,809; with torch 2.15 16,513
         "the folder that a fleet shares: 100,000 entries are 1.6 GB",
     ),
     Limit(
