@@ -48,10 +48,15 @@ def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
     assert "NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from 2.11 on" in line
 
 
-def test_the_switch_tries_another_torch(cached):
-    call, x = cached("2.99.0", NPUGX_CACHE_UNTESTED_TORCH="1"), torch.ones(3)
-    assert torch.equal(call(x), x * 2)
-    info = call.cache_info()
+def test_the_switch_tries_a_torch_that_is_not_served(cached, monkeypatch):
+    monkeypatch.setattr(runtime, "TESTED_TORCH", ((2, 11),))
+    x = torch.ones(3)
+    refused = cached(torch.__version__)
+    assert torch.equal(refused(x), x * 2)
+    assert refused.cache_info().bypasses == 1
+    tried = cached(torch.__version__, NPUGX_CACHE_UNTESTED_TORCH="1")
+    assert torch.equal(tried(x), x * 2)
+    info = tried.cache_info()
     assert (info.misses, info.stored, info.bypasses) == (1, 1, 0)
 
 
