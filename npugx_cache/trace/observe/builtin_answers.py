@@ -9,6 +9,7 @@ module loads the compiler.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc, variables
@@ -96,10 +97,24 @@ def refuse_sum(
 ) -> None:
     """Refuse sum() of an object whose class walks otherwise than the list or tuple it is."""
     del tx, kwargs
-    summed = args[0].realize() if function.fn is sum and args else None
-    if not isinstance(summed, user_defined.UserDefinedObjectVariable):
+    if function.fn is sum and args:
+        _refuse_own_walk(recorder, args[0].realize(), "sum")
+
+
+def refuse_keys(recorder: Recorder, tx: Any, cls: type, *args: Any, **kwargs: Any) -> None:
+    """Refuse dict.fromkeys() of an object whose class walks otherwise than the dict it is."""
+    del tx, cls, kwargs
+    for each in args[:1]:
+        _refuse_own_walk(recorder, each.realize(), "fromkeys")
+
+
+def _refuse_own_walk(recorder: Recorder, walked: Any, caller: str) -> None:
+    if not isinstance(walked, user_defined.UserDefinedObjectVariable):
         return
-    cls: Any = summed.python_type()
+    cls: Any = walked.python_type()
     own = getattr(cls, "__iter__", None)
-    if issubclass(cls, (list, tuple)) and own not in (list.__iter__, tuple.__iter__):
-        recorder.refuse(f"the __iter__ of {cls.__qualname__} is not asked by sum()")
+    if issubclass(cls, (list, tuple, dict)) and own not in _WALKS:
+        recorder.refuse(f"the __iter__ of {cls.__qualname__} is not asked by {caller}()")
+
+
+_WALKS: Any = (list.__iter__, tuple.__iter__, dict.__iter__, OrderedDict.__iter__)

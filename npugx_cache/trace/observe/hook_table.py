@@ -293,6 +293,12 @@ _BUILTINS = [
         since=_SIBLINGS,
     ),
     Hook(
+        "variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys",
+        objects.noting(builtin_answers.refuse_keys),
+        "dict.fromkeys() of a dict of user code, whose class Dynamo does not ask",
+        since=_SIBLINGS,
+    ),
+    Hook(
         "variables.lists:RangeVariable.call_method",
         builtin_answers.answering_with_bool,
         "`in` of a range, which Dynamo answers with a number",
