@@ -96,6 +96,7 @@ class Kind(IntEnum):
     SUBCLASS = 56  # whether the class is a subclass of another: `A < other.module:B`
     MEMBERS = 57  # the members of an enumeration
     SPECIAL_NAMES = 58  # what a class defines for Python's own syntax
+    METHOD = 59  # code, defaults and closures of `Class.method`, for an object the trace made
 
 
 CALL = -1

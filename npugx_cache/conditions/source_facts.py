@@ -19,6 +19,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache import location
 from npugx_cache.conditions.data import CALL, Check, Kind
 from npugx_cache.portable import (
     NotPortable,
@@ -92,6 +93,44 @@ def class_facts_of(
     return tuple(sorted(facts))
 
 
+def method_facts(
+    classes: Iterable[type], is_traced: Callable[[types.FunctionType], bool]
+) -> tuple[Check, ...]:
+    """What traced functions captured that stand in classes of user code, or in bases of these.
+
+    Raises `NotPortable` where no name leads to such a class.
+    """
+    rows = []
+    for base in {base for cls in classes for base in cls.__mro__}:
+        if is_covered_module(base.__module__):
+            continue
+        for name, member in vars(base).copy().items():
+            chain = function_chain(member)
+            if any(map(is_traced, chain)) and any(map(_captures, chain)):
+                if not _has_name(base):
+                    what = f"{base.__qualname__}.{name} captured values, and the class has no name"
+                    change = "define the class at the top level of a module"
+                    place = _place_of(chain[0].__code__)
+                    raise NotPortable(location.reason(what, place, change))
+                rows.append((base, f".{name}"))
+    return tuple(sorted(_of_classes(Kind.METHOD, method_hash, rows)))
+
+
+def _place_of(code: types.CodeType) -> location.Place:
+    return location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
+
+
+def _captures(function: types.FunctionType) -> bool:
+    return bool(function.__defaults__ or function.__kwdefaults__ or [*_captured(function)])
+
+
+def _captured(function: types.FunctionType) -> Iterator[object]:
+    """The values in the closure, without the class that `super()` keeps there."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name != "__class__":
+            yield contents(cell)
+
+
 def _of_classes(
     kind: Kind, found: Callable[[str, str], str], rows: Iterable[tuple[type, str]]
 ) -> Iterator[Check]:
@@ -137,6 +176,25 @@ def text_or_type(value: object) -> str:
         return repr(encode(value))
     except NotPortable:
         return type(value).__qualname__
+
+
+def method_hash(module: str, name: str) -> str:
+    """As `function_hash`, with what the functions captured.
+
+    A method of an object that the trace itself made has no guards on what the method captured, and
+    functions that a decorator made differ in nothing else.
+    """
+    chain = function_chain(look_up(module, name))
+    if not chain:
+        raise NotPortable(f"{module}.{name} is not a Python function")
+    return digest(
+        _hash_of(each) + "".join(map(_text_of_captured, _captured(each))) for each in chain
+    )[:32]
+
+
+def _text_of_captured(value: object) -> str:
+    """Functions among the captured values stand in the chain themselves."""
+    return "" if isinstance(value, types.FunctionType) else text_or_type(value)
 
 
 def provider(module: str, full: str) -> str:

@@ -226,7 +226,8 @@ import enum, torch
 class Base:
     def __bool__(self): return True
     def act(self): return 1
-class Thing(Base): pass
+class Thing(Base):
+    def scaled(self, x, by=2): return x * by
 class Other: pass
 class Mode(enum.Enum):
     FAST = 1
@@ -256,6 +257,7 @@ def found(module):
         *source_facts.tensor_method_facts(["add"]),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
+        *source_facts.method_facts(met, lambda _: True),
     ]
     return {each.kind: each for each in facts}
 
@@ -272,6 +274,7 @@ def replaced(owner, name, value):
 
 BREAKS = {
     Kind.FUNCTION: lambda m: (m.helper, "__code__", (lambda x, a=1: x).__code__),
+    Kind.METHOD: lambda m: (m.Thing, "scaled", lambda self, x, by=3: x * by),
     Kind.LOOKUP: lambda m: (m.Thing, "act", len),
     Kind.TENSOR_METHOD: lambda _: (torch.Tensor, "add", lambda *_: None),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),

@@ -29,10 +29,18 @@ class Derived(Users):
     def method(self):
         return self
 
+    def scaled(self, x, by=2):
+        return x * by
+
 
 @pytest.mark.parametrize("question", [each for each in Question if each not in REFUSED_BEFORE])
 def test_every_question_has_one_consequence(question):
-    places = observed._FACTS, observed._PLACES, observed._ELSEWHERE, {Question.SET_ORDER}
+    places = (
+        observed._FACTS,
+        observed._PLACES,
+        observed._ELSEWHERE,
+        {Question.SET_ORDER, Question.METHODS},
+    )
     assert sum(question in each for each in places) == 1
 
 
@@ -141,6 +149,25 @@ def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_does_not():
     rows = list(observed.rows_here(asked))
     assert {(owner, name) for owner, name, _ in rows} >= {(Local, "method"), (Derived, "__bool__")}
     assert tree.checks == {}
+
+
+def made_by_a_factory(scale):
+    class Local:
+        def grow(self, x):
+            return x * scale
+
+    return Local
+
+
+def test_what_a_traced_method_captured_becomes_a_fact_where_the_class_has_a_name():
+    scaled = made_by_a_factory(2)
+    traced = {id(function.__code__): [function] for function in (Derived.scaled, scaled.grow)}
+    made = Observation(Question.METHODS, Derived)
+    [fact] = observed.add_observed(builder(), [made], traced)
+    assert (fact.kind, fact.arg[:2]) == (Kind.METHOD, (__name__, "Derived.scaled"))
+    assert observed.add_observed(builder(), [made], {}) == ()
+    with pytest.raises(NotPortable, match="grow captured values, and the class has no name at"):
+        observed.add_observed(builder(), [Observation(Question.METHODS, scaled)], traced)
 
 
 def test_a_set_whose_order_cannot_be_checked_refuses_at_its_line():

@@ -15,7 +15,12 @@ from npugx_cache.conditions import Kind, Step, set_order
 from npugx_cache.conditions.code_watch import looked_up, special_names
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.process import recorded
-from npugx_cache.conditions.source_facts import class_facts_of, lookup_facts, tensor_method_facts
+from npugx_cache.conditions.source_facts import (
+    class_facts_of,
+    lookup_facts,
+    method_facts,
+    tensor_method_facts,
+)
 from npugx_cache.config import environment_variable
 from npugx_cache.portable import NotPortable, code_hash, encode
 from npugx_cache.trace.conditions.source_facts import names_of
@@ -41,6 +46,7 @@ def add_observed(
     `owners` are those of the traced code.
     """
     found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
+    made: list[type] = []
     for each in observed:
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
@@ -49,9 +55,12 @@ def add_observed(
             builder.check(builder.step(-1, step, each.owner), kind, argument(each))
         elif each.question is Question.SET_ORDER:
             _add_order(builder, each, owners)
+        elif each.question is Question.METHODS:
+            made.append(each.owner)
         elif each.question not in _ELSEWHERE:
             raise NotPortable(f"no condition follows from an observation of {each.question.name}")
-    return tuple(fact for question, rows in found.items() for fact in _FACTS[question](rows))
+    facts = [fact for question, rows in found.items() for fact in _FACTS[question](rows)]
+    return (*facts, *method_facts(made, lambda function: id(function.__code__) in owners))
 
 
 _PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {

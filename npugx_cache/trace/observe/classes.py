@@ -38,11 +38,16 @@ def _is_of_users(cls: type) -> bool:
     return any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
 
 
-def note_class(recorder: Recorder, variable: Any, value: object, *_: Any, **__: Any) -> None:
+def note_class(
+    recorder: Recorder, variable: Any, value: object, *_: Any, source: Any = None, **__: Any
+) -> None:
+    """Without a source, nothing that the methods of the object captured has a guard."""
     del variable
     cls = _class_of(value)
     for each in filter(_is_of_users, (cls, type(cls))):
         recorder.note(Question.SPECIAL_NAMES, each)
+        if source is None:
+            recorder.note(Question.METHODS, each)
 
 
 def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *_: Any) -> None:
