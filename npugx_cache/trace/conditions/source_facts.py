@@ -102,18 +102,22 @@ def names_of(
 ) -> Iterator[tuple[str, str]]:
     """Names under which another process may find the code.
 
-    They are the name of its function, the name in a class that holds the function, and the name of
-    the function around it.
+    They are the name of its function, the name of the function around it, and the name in a class
+    that holds the function. A decorator's code is run by functions of many modules: names in the
+    module that the code was written in come first, because a restart need not load the others.
     """
-    for function in functions:
-        yield function.__module__, function.__qualname__
+    home = _module_of_file(code.co_filename)
+    names = sorted({(each.__module__ or "", each.__qualname__) for each in functions})
+    outer, nested, _ = code.co_qualname.partition(".<locals>")
+    yield from (named for named in names if named[0] == home)
+    if nested and home:
+        yield home, outer
+    yield from (named for named in names if named[0] != home)
     for function in functions:
         for cls in _classes_with(function):
             yield cls.__module__, f"{cls.__qualname__}.{function.__name__}"
-    outer, nested, _ = code.co_qualname.partition(".<locals>")
     if nested:
-        modules = {f.__module__ for f in functions} | {_module_of_file(code.co_filename)}
-        yield from ((module, outer) for module in sorted(filter(None, modules)))
+        yield from ((module, outer) for module, _ in names if module and module != home)
 
 
 def _classes_with(function: types.FunctionType) -> Iterator[type]:
