@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import sys
 import types
+from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.source_facts import SPECIAL, group_ranks, pair_of
+from npugx_cache.conditions.source_facts import (
+    SPECIAL,
+    captured,
+    group_ranks,
+    method_hash,
+    pair_of,
+)
 from npugx_cache.events import logger
 from npugx_cache.portable import function_chain, look_up
 from npugx_cache.portable.pinned import is_covered_module
@@ -148,12 +155,15 @@ class Watch:
         self.names: list[Row] = []
         self.functions: dict[int, types.FunctionType] = {}
         self.subclasses: list[tuple[type, type, bool]] = []
+        self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
         for watch, fact in facts:
             watch(self, *fact)
         self._names = SealedNames(self.names)
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
+        self._methods = list(self.methods.values())
+        self._captured = list(chain.from_iterable(map(captured, self._methods)))
         self._classes = [cls for cls, _, _ in self.subclasses]
         self._others = [other for _, other, _ in self.subclasses]
         self._said = [said for _, _, said in self.subclasses]
@@ -162,9 +172,14 @@ class Watch:
         return (
             self._names.unchanged()
             and all(map(is_, map(_CODE, self._functions), self._codes))
+            and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
+
+    def _captured_is_same(self) -> bool:
+        now = list(chain.from_iterable(map(captured, self._methods)))
+        return len(now) == len(self._captured) and all(map(is_, now, self._captured))
 
 
 def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
@@ -179,8 +194,20 @@ def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
 
 def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
     watch_name(watch, module, name)
-    chain = function_chain(look_up(module, name))
-    watch.functions.update((id(function), function) for function in chain)
+    functions = function_chain(look_up(module, name))
+    watch.functions.update((id(function), function) for function in functions)
+
+
+def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
+    """With the values that the functions captured; a list or a dict among these is read again."""
+    watch_function(watch, module, name, was)
+    functions = function_chain(look_up(module, name))
+    watch.methods.update((id(function), function) for function in functions)
+    if any(isinstance(each, _CONTAINERS) for f in functions for each in captured(f)):
+        watch.asked_again.append(lambda: method_hash(module, name) == was)
+
+
+_CONTAINERS = (list, dict, set)
 
 
 def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:

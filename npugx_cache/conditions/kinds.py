@@ -568,7 +568,7 @@ KINDS: dict[Kind, Row] = {
     ),
     # --- source facts
     Kind.FUNCTION: _fact(source_facts.function_hash, "source of", code_watch.watch_function),
-    Kind.METHOD: _fact(source_facts.method_hash, "source of", code_watch.watch_function),
+    Kind.METHOD: _fact(source_facts.method_hash, "source of", code_watch.watch_method),
     Kind.FILE: _fact(source_facts.file_hash, "source of", code_watch.watch_nothing),
     Kind.OPERATOR: _fact(
         source_facts.operator_schema, "schema of operator", code_watch.watch_nothing

@@ -106,7 +106,7 @@ def method_facts(
             continue
         for name, member in vars(base).copy().items():
             chain = function_chain(member)
-            if any(map(is_traced, chain)) and any(map(_captures, chain)):
+            if any(map(is_traced, chain)) and any(map(captured, chain)):
                 if not _has_name(base):
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
@@ -120,15 +120,11 @@ def _place_of(code: types.CodeType) -> location.Place:
     return location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
 
 
-def _captures(function: types.FunctionType) -> bool:
-    return bool(function.__defaults__ or function.__kwdefaults__ or [*_captured(function)])
-
-
-def _captured(function: types.FunctionType) -> Iterator[object]:
-    """The values in the closure, without the class that `super()` keeps there."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if name != "__class__":
-            yield contents(cell)
+def captured(function: types.FunctionType) -> list[object]:
+    """The defaults, and the values in the closure but for the class that `super()` keeps there."""
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    held = [contents(cell) for name, cell in zip(names, cells, strict=True) if name != "__class__"]
+    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *held]
 
 
 def _of_classes(
@@ -188,7 +184,7 @@ def method_hash(module: str, name: str) -> str:
     if not chain:
         raise NotPortable(f"{module}.{name} is not a Python function")
     return digest(
-        _hash_of(each) + "".join(map(_text_of_captured, _captured(each))) for each in chain
+        code_hash(each.__code__) + "".join(map(_text_of_captured, captured(each))) for each in chain
     )[:32]
 
 
