@@ -8,7 +8,8 @@ How a set came about, as nested lists:
 ["node", n]                              the value of a node of the guard tree
 ["constant", module, name, hash, index]  a constant in the code of a function
 ["filled", type, elements]               elements that were added one after the other
-["list", elements]                       an operand that is not a set
+["list", elements]                       an operand that is no set and no dict
+["dict", keys]                           a dict as an operand: a set makes room for all at once
 ["without", set, elements]               a set after removals
 ["call", method, operand, ...]           the result of a method such as `union`
 """
@@ -72,6 +73,8 @@ def live(made: Plain, values: Sequence[Any]) -> Any:
             return MADE[kind](map(decode, elements))
         case ["list", elements]:
             return list(map(decode, elements))
+        case ["dict", keys]:
+            return dict.fromkeys(map(decode, keys))
         case ["call", "update", base, other] if base[0] != "node":
             changed = live(base, values)  # an object of our own: the user's sets stay as they are
             changed.update(live(other, values))
@@ -98,7 +101,7 @@ def constant(module: str, name: str, code: str, index: int) -> frozenset[Any]:
 
 def is_same_everywhere(made: Plain) -> bool:
     """Whether every process walks the set in the same order: no hash in it differs."""
-    if made[0] in ("filled", "list"):
+    if made[0] in ("filled", "list", "dict"):
         return all(map(_hash_is_fixed, made[-1]))
     if made[0] == "call":
         return all(map(is_same_everywhere, made[2:]))
@@ -165,6 +168,8 @@ def wording(made: Plain, name: Callable[[int], str]) -> str:
             return f"{module}.{function}.__code__.co_consts[{index}]"
         case ["filled", kind, elements]:
             return f"{kind}({describe(['list', elements])})"
+        case ["dict", keys]:
+            return f"dict.fromkeys({describe(['list', keys])})"
         case ["call", operation, base, *others]:
             parts = [wording(each, name) for each in (base, *others)]
             if operation in MADE:

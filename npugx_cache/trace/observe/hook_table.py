@@ -565,6 +565,14 @@ _WATCHED_SETS = [
         set_walks.noting(set_walks.constant),
         "sets among the constants of code",
     ),
+    *_each(
+        (
+            f"variables.dicts:DictViewVariable.nb_{name}_impl"
+            for name in ("or", "and", "xor", "subtract")
+        ),
+        set_walks.noting(set_walks.forgetting_result),
+        "sets that operators make of the keys or items of a dict",
+    ),
     Hook(
         "variables.builder:SourcelessBuilder._type_handlers[set]",
         set_walks.forgetting,
@@ -580,6 +588,8 @@ _WATCHED_SETS = [
             f"{_SET}.hash_impl",
             f"{_FROZENSET}.hash_impl",
             "codegen:PyCodegen.__call__",
+            "trace_rules:check_verbose",
+            "variables.functions:NestedUserFunctionVariable.is_python_constant",
             *(
                 f"{module}:generic_bool | {module}:generic_is_true"
                 for module in (

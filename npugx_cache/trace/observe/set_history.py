@@ -9,16 +9,16 @@ that eager has, and note the walk, because the order becomes a condition.
 from __future__ import annotations
 
 import contextlib
-import types
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.conditions import set_order
 from npugx_cache.portable import encode
-from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe import observation, torch_guards
 from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterator
 
     from npugx_cache.portable import Plain
@@ -32,7 +32,6 @@ _CHANGING = frozenset(
 )
 _REMOVING = frozenset({"discard", "remove", "pop"})
 _OF_ONE_ELEMENT = _REMOVING | {"add"}
-_SEQUENCES = (list, tuple, range, str, types.GeneratorType)
 
 
 class Leaf(NamedTuple):
@@ -177,7 +176,7 @@ class Sets:
 
     def method(self, variable: Any, name: str, args: list[Any], call: Callable[[], Any]) -> Any:
         before = self.how(variable)
-        others = [self._operand(arg) for arg in args if name not in _OF_ONE_ELEMENT]
+        others = [self.operand(arg) for arg in args if name not in _OF_ONE_ELEMENT]
         count = len(variable.items)
         result = call()
         if name in set_order.OPERATIONS:
@@ -213,7 +212,7 @@ class Sets:
         others: list[Plain | None],
         args: list[Any],
     ) -> None:
-        if name != "add" and not all(map(_is_sequence, args)):
+        if name != "add" and not all(map(is_added_one_by_one, args)):
             own = before is not None and before[0] in ("filled", "call") and len(args) == 1
             self.made(variable, _call("update", before, *others) if own else None)
         elif (state := self._states.get(id(variable))) is None or state.turn is None:
@@ -231,11 +230,15 @@ class Sets:
         else:
             self.made(variable, ["without", before, [gone]])
 
-    def _operand(self, arg: Any) -> Plain | None:
+    def operand(self, arg: Any) -> Plain | None:
+        """How an argument of a method of a set came about, in the form of `Walk.made`, or None."""
         arg = arg.realize()
         if is_plain(arg):
             return self.how(arg)
         try:
+            if arg.python_type() is dict:
+                torch_guards.guard_keys(arg)
+                return ["dict", [encode(key.vt.as_python_constant()) for key in arg.items]]
             return ["list", [encode(each) for each in arg.as_python_constant()]]
         except Exception:  # noqa: BLE001 - as in how()
             return None
@@ -259,12 +262,13 @@ _SETS = frozenset({"SetVariable", "FrozensetVariable"})
 _IN_ORDER = frozenset({"OrderedSetVariable", "DictKeySetVariable"})
 
 
-def _is_sequence(arg: Any) -> bool:
+def is_added_one_by_one(arg: Any) -> bool:
     """Whether a set adds the elements of this argument one by one.
 
     From a set or a dict it makes room for all elements first, which may give another order.
     """
     try:
-        return issubclass(arg.realize().python_type(), _SEQUENCES)
+        kind = arg.realize().python_type()
+        return not issubclass(kind, (set, frozenset)) and kind is not dict
     except Exception:  # noqa: BLE001 - some variables have no type
         return False

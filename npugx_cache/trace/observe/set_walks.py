@@ -15,7 +15,7 @@ from torch._dynamo.variables import VariableTracker, user_defined
 from npugx_cache.conditions import set_order
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
-from npugx_cache.trace.observe.set_history import Leaf, Sets, is_plain
+from npugx_cache.trace.observe.set_history import Leaf, Sets, is_added_one_by_one, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,9 +187,9 @@ def copied(sets: Sets, original: Callable[..., Any], variable: Any) -> Any:
 def frozen(
     sets: Sets, original: Callable[..., Any], variable: Any, tx: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    if len(args) != 1 or not is_plain(args[0].realize()):
+    if len(args) != 1 or is_added_one_by_one(args[0]):
         return original(variable, tx, *args, **kwargs)
-    how = sets.how(args[0].realize())
+    how = sets.operand(args[0])
     result = pausing(sets, original, variable, tx, *args, **kwargs)
     if result is not args[0].realize():
         sets.made(result, None if how is None else ["call", "frozenset", how])
@@ -220,6 +220,14 @@ def constant(sets: Sets, original: Callable[..., Any], translator: Any, instruct
 @noting
 def forgetting(sets: Sets, handler: Callable[..., Any], tx: Any, value: Any) -> Any:
     result = handler(tx, value)
+    if is_plain(result):
+        sets.made(result, None)
+    return result
+
+
+def forgetting_result(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Dynamo fills the result in another order than Python, which may choose either operand."""
+    result = original(*args, **kwargs)
     if is_plain(result):
         sets.made(result, None)
     return result
