@@ -78,6 +78,7 @@ _ENTERED: dict[Any, Any] = {
 _COMPUTED = (
     "torch.Size",
     "torch.nn.attention._backend_from_string",
+    "torch._refs.tensor",  # Dynamo's torch.tensor, for numbers that are symbolic
     "torch.autograd.grad",
     "torch.sparse.sum",
     "torch._C._autograd._get_data_attr",

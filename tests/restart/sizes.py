@@ -26,6 +26,10 @@ def counts(x, n):
     return x * n + n
 
 
+def makes_tensors(x, n):
+    return x * torch.tensor([n, 1, n + x.shape[0]]), torch.tensor(n), torch.tensor([[n / 2], [n]])
+
+
 class Cache:
     def __init__(self, length):
         self.keys, self.length = tensor(2, length, 4), length
@@ -83,6 +87,7 @@ def marked(n):
 CALLS = {
     "rows": (averages, lambda n: (tensor(n, 3),)),
     "ints": (counts, lambda n: (tensor(3), n)),
+    "tensors": (makes_tensors, lambda n: (tensor(3), n)),
     "cache": (attends, lambda n: (Cache(n), tensor(2, 1, 4))),
     "growing": (Attention().forward, lambda n: (tensor(1, n, 8),)),
     "ranges": (in_ranges, lambda n: (tensor(n, 3),)),

@@ -21,7 +21,7 @@ def calls(surroundings):
     return run
 
 
-@pytest.mark.parametrize("name", ["rows", "ints", "cache"])
+@pytest.mark.parametrize("name", ["rows", "ints", "tensors", "cache"])
 def test_restarted_workers_make_the_second_size_symbolic_and_no_third_entry(calls, name):
     assert calls(name, 4) == [[0, 1, 0]]
     assert calls(name, 5) == [[0, 1, 0]]

@@ -6,11 +6,12 @@ module loads the compiler.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import polyfills, utils
-from torch._dynamo.variables import VariableTracker, user_defined
+from torch._dynamo import polyfills, symbolic_convert, utils
+from torch._dynamo.variables import VariableTracker, lazy, user_defined
 
 from npugx_cache.conditions import set_order
 from npugx_cache.trace.observe import observation
@@ -18,6 +19,7 @@ from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.set_history import Leaf, Sets, is_added_one_by_one, is_plain
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
@@ -63,13 +65,30 @@ def iterating(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any) 
 
 
 def as_constant(sets: Sets, original: Callable[..., Any], variable: Any) -> Any:
-    """A function of Python's own is called with the set."""
+    """A function of Python's own is called with the set, or a jump asks whether it has elements."""
+    if _is_for_a_jump():
+        return pausing(sets, original, variable)
     made = sets.walked(variable)
     if made is None or made[0] == "without":
         return original(variable)
     if (recorder := observation.current()) is not None:
         recorder.note(Question.SET_CALLED)
     return set_order.live(made, [leaf.value for leaf in sets.leaves])
+
+
+def _is_for_a_jump() -> bool:
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and (
+        observation.passes_on(frame.f_code) or frame.f_code.co_filename == lazy.__file__
+    ):
+        frame = frame.f_back
+    return frame is not None and frame.f_code in _JUMPS
+
+
+_JUMPS = frozenset(
+    each for each in symbolic_convert.generic_jump.__code__.co_consts if hasattr(each, "co_code")
+)
+"""The code with which Dynamo decides whether to jump, as for `if names:`."""
 
 
 def extending(
