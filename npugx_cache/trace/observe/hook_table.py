@@ -26,6 +26,7 @@ from npugx_cache.trace.observe import (
     hook_hashes,
     objects,
     reversed_walks,
+    set_texts,
     set_walks,
     torch_guards,
     unkept_calls,
@@ -572,6 +573,12 @@ _WATCHED_SETS = [
         ),
         set_walks.noting(set_walks.forgetting_result),
         "sets that operators make of the keys or items of a dict",
+    ),
+    Hook(
+        "variables.misc:StringFormatVariable.create",
+        set_walks.noting(set_texts.formatting),
+        "texts with a set in them that nobody reads",
+        needed=Needed.ONLY_ALLOWS,
     ),
     Hook(
         "variables.builder:SourcelessBuilder._type_handlers[set]",

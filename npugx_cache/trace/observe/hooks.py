@@ -187,7 +187,7 @@ class Hooks:
         if before is _ABSENT and isinstance(original, types.FunctionType):
             original = _inherited(owner, name, original)
         now = hook.make(original)
-        if isinstance(before, staticmethod):
+        if isinstance(before, (staticmethod, classmethod)):  # the original is bound to its class
             now = staticmethod(now)
         _set(owner, name, now)
         self._changes.append(_Change(owner, name, before, now))

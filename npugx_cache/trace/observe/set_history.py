@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from npugx_cache.conditions import set_order
 from npugx_cache.portable import encode
 from npugx_cache.trace.observe import observation, torch_guards
-from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.observe.observation import Observation, Question
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from npugx_cache.portable import Plain
 
@@ -91,6 +91,7 @@ class Sets:
     flipped: str | None = None
     """The key of a walk that this trace makes in the opposite order, on purpose."""
     _states: dict[int, _State] = field(default_factory=dict)
+    _collected: list[Observation] | None = None
 
     def made(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
         self._states[id(variable)] = _State(variable=variable, made=made, turn=turn)
@@ -139,9 +140,25 @@ class Sets:
         return made
 
     def _note(self, walk: Walk) -> None:
+        place = observation.place_of_the_trace()
+        self.note([Observation(Question.SET_ORDER, None, walk, place)])
+
+    def note(self, walks: Iterable[Observation]) -> None:
         recorder = observation.current()
-        if recorder is not None:
-            recorder.note(Question.SET_ORDER, None, walk, observation.place_of_the_trace())
+        if self._collected is not None:
+            self._collected.extend(walks)
+        elif recorder is not None:
+            for each in walks:
+                recorder.note(each.question, each.owner, each.argument, each.where)
+
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[list[Observation]]:
+        """Note no walks inside, but give them to the caller, who notes them later, or never."""
+        before, self._collected = self._collected, []
+        try:
+            yield self._collected
+        finally:
+            self._collected = before
 
     def _ordered(self, variable: Any, made: Plain | None) -> list[Plain] | None:
         if made is None:

@@ -15,7 +15,7 @@ from torch._dynamo.variables import VariableTracker, lazy, user_defined
 
 from npugx_cache.conditions import set_order
 from npugx_cache.trace.observe import observation
-from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.observe.set_history import Leaf, Sets, is_added_one_by_one, is_plain
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def as_constant(sets: Sets, original: Callable[..., Any], variable: Any) -> Any:
     made = sets.walked(variable)
     if made is None or made[0] == "without":
         return original(variable)
-    if (recorder := observation.current()) is not None:
-        recorder.note(Question.SET_CALLED)
+    sets.note([Observation(Question.SET_CALLED)])
     return set_order.live(made, [leaf.value for leaf in sets.leaves])
 
 

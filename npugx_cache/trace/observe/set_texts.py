@@ -1,0 +1,56 @@
+"""Texts with sets in them, such as an error message that traced code makes and does not use.
+
+The order of the elements in such a text becomes a condition when Dynamo reads the text, and not
+before. Libraries make a message for each check of an argument, and most messages are never read:
+a condition on the order would cost a miss in every process. Importing this module loads the
+compiler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch._dynamo.variables import constant
+
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.set_history import Sets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Observation
+
+
+class TextOfSets(constant.ConstantVariable):
+    """A constant text; `walks` are the observations that follow from reading the text."""
+
+    _nonvar_fields: ClassVar[set[str]] = {
+        *("text", "walks"),
+        *constant.ConstantVariable._nonvar_fields,
+    }
+
+    def __init__(self, *, text: str, walks: tuple[Observation, ...], **kwargs: Any) -> None:
+        self.walks = walks
+        super().__init__(text, **kwargs)
+
+    @property
+    def value(self) -> str:
+        recorder = observation.current()
+        if recorder is not None:
+            recorder.state(Sets).note(self.walks)
+        return self.text
+
+    @value.setter
+    def value(self, text: str) -> None:
+        self.text = text
+
+
+def formatting(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with sets.collect() as walks:
+        result = original(*args, **kwargs)
+    if not walks:
+        return result
+    if type(result) is not constant.ConstantVariable:
+        sets.note(walks)
+        return result
+    return TextOfSets(text=result.value, walks=tuple(walks))
