@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.conditions.source_facts import (
     SPECIAL,
     captured,
+    constant_answer,
     group_ranks,
     method_hash,
     pair_of,
@@ -225,6 +226,11 @@ def watch_subclass(watch: Watch, module: str, name: str, said: str) -> None:
 
 def watch_group(watch: Watch, module: str, name: str, ranks: str) -> None:
     watch.asked_again.append(lambda: group_ranks(module, name) == ranks)
+
+
+def watch_answer(watch: Watch, module: str, name: str, answer: str) -> None:
+    """Eager calls the function at each call too."""
+    watch.asked_again.append(lambda: constant_answer(module, name) == answer)
 
 
 def watch_nothing(*_: object) -> None:

@@ -298,7 +298,7 @@ _MAKERS: dict[int, Callable[[Managers, int, Any], Manager]] = {
     Step.DEFAULT: lambda made, node, i: made._special("__defaults__", node, decode(i)),  # noqa: SLF001
     Step.KWDEFAULT: lambda made, node, k: made._special("__kwdefaults__", node, decode(k)),  # noqa: SLF001
 }
-"""The other steps are left to Python: keys by position, roots found by name, sizes."""
+"""The other steps are left to Python: keys by position, roots found by name, subclasses, sizes."""
 
 
 def _is_fixed(value: object) -> bool:

@@ -52,6 +52,7 @@ class Step(IntEnum):
     CODE = 22
     REFERENT = 23  # of a weak reference
     REMAINING = 24  # the i-th item that a tuple's iterator has left
+    SUBCLASSES = 25  # a list of the classes that are derived from a class, as they were made
     SIZE = 30  # of a tensor; only under shape conditions
     STRIDE = 31
     STORAGE_OFFSET = 32
@@ -97,6 +98,7 @@ class Kind(IntEnum):
     MEMBERS = 57  # the members of an enumeration
     SPECIAL_NAMES = 58  # what a class defines for Python's own syntax
     METHOD = 59  # code, defaults and closures of `Class.method`, for an object the trace made
+    ANSWER = 60  # what a function that is marked as constant gives: `function(arguments)`
 
 
 CALL = -1

@@ -179,6 +179,7 @@ _STEPS: dict[int, Callable[[Any, Any], Any]] = {
     Step.CODE: lambda base, _: base.__code__,
     Step.REFERENT: lambda base, _: _referent(base),
     Step.REMAINING: _remaining,
+    Step.SUBCLASSES: lambda base, _: type.__subclasses__(base),
     Step.SIZE: lambda base, dim: base.size(dim),
     Step.STRIDE: lambda base, dim: base.stride(dim),
     Step.STORAGE_OFFSET: lambda base, _: base.storage_offset(),

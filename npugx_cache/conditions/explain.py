@@ -95,6 +95,7 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.CODE: lambda base, _: f"{base}.__code__",
     Step.REFERENT: lambda base, _: f"{base}()",
     Step.REMAINING: lambda base, a: f"tuple({base})[{a}]",
+    Step.SUBCLASSES: lambda base, _: f"{base}.__subclasses__()",
     Step.SIZE: lambda base, a: f"{base}.size({a})",
     Step.STRIDE: lambda base, a: f"{base}.stride({a})",
     Step.STORAGE_OFFSET: lambda base, _: f"{base}.storage_offset()",

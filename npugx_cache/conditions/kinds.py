@@ -401,7 +401,7 @@ def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None])
     return Row(
         test=lambda _, fact: now(fact[0], fact[1]) == fact[2],
         bulk=bulk,
-        python=lambda _, _path, fact: f"{now.__name__}('{fact[0]}.{fact[1]}') == {fact[2]!r}",
+        python=lambda _, _path, fact: f"{now.__name__}({'.'.join(fact[:2])!r}) == {fact[2]!r}",
         native=_nothing_in_cpp,
         reason=reason,
         watch=watch,
@@ -578,6 +578,7 @@ KINDS: dict[Kind, Row] = {
         source_facts.tensor_method, "code of", code_watch.watch_tensor_method
     ),
     Kind.GROUP: _fact(source_facts.group_ranks, "ranks of process group", code_watch.watch_group),
+    Kind.ANSWER: _fact(source_facts.constant_answer, "the answer of", code_watch.watch_answer),
     Kind.SUBCLASS: _fact(source_facts.is_subclass, "the answer to", code_watch.watch_subclass),
     Kind.MEMBERS: _fact(source_facts.members_hash, "a member of", code_watch.watch_nothing),
     Kind.SPECIAL_NAMES: _fact(

@@ -12,6 +12,7 @@ and what was recorded. Classes that no name leads to have no facts.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import enum
 import sys
@@ -144,6 +145,24 @@ def _has_name(cls: type) -> bool:
         return False
 
 
+def answer_facts(answers: Iterable[tuple[Any, tuple[str, str]]]) -> tuple[Check, ...]:
+    """What marked functions gave during the trace, by their arguments."""
+    rows = (
+        (function.__module__, f"{function.__qualname__}({arguments})", answer)
+        for function, (arguments, answer) in answers
+    )
+    return tuple(Check(CALL, Kind.ANSWER, row) for row in sorted(rows))
+
+
+def is_named(function: Any) -> bool:
+    """Whether the name of a function leads to the function, or to what a decorator made of it."""
+    try:
+        found = function_chain(look_up(function.__module__, function.__qualname__))
+    except NotPortable:
+        return False
+    return any(each is function for each in found)
+
+
 def tensor_method_facts(names: Iterable[str]) -> tuple[Check, ...]:
     return tuple(
         fact(Kind.TENSOR_METHOD, tensor_method, "torch.Tensor", name) for name in sorted(names)
@@ -246,6 +265,29 @@ def group_ranks(_: str, name: str) -> str:
     if group is None:
         raise NotPortable(f"there is no process group {name!r}")
     return f"ranks {process_groups.facts_of(group)[-1]}"
+
+
+def constant_answer(module: str, name: str) -> str:
+    """What a function gives now that its author marked with `assume_constant_result`.
+
+    No other function is called, whatever a stored entry names.
+    """
+    from npugx_cache.private.runtime import MARK_OF_CONSTANTS
+
+    qualname, _, arguments = name.removesuffix(")").partition("(")
+    function: Any = look_up(module, qualname)
+    if not getattr(function, MARK_OF_CONSTANTS, False):
+        raise NotPortable(f"{module}.{qualname} is not marked as giving a constant")
+    given, named = ast.literal_eval(arguments) if arguments else ((), {})
+    try:
+        return answer_text(function(*given, **named))
+    except Exception as error:  # noqa: BLE001 - user code raises anything
+        raise NotPortable(f"{module}.{qualname} raised {error!r}") from None
+
+
+def answer_text(answer: object) -> str:
+    """What a fact records of an answer; raises `NotPortable`."""
+    return digest([repr(encode(answer))])[:32]
 
 
 def pair_of(module: str, name: str) -> tuple[Any, Any]:

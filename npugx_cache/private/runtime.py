@@ -258,6 +258,9 @@ _GLOBAL_HOOKS = tuple(
 )
 
 
+MARK_OF_CONSTANTS = "_dynamo_marked_constant"
+"""The attribute of functions whose authors call them `assume_constant_result`."""
+
 DIMENSION_MARKS = (
     "_dynamo_dynamic_indices",
     "_dynamo_weak_dynamic_indices",

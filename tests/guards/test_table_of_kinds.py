@@ -232,6 +232,9 @@ class Other: pass
 class Mode(enum.Enum):
     FAST = 1
 def helper(x, a=1): return x + a
+SIZES = {"small": 2}
+@torch.compiler.assume_constant_result
+def size(name="small"): return SIZES[name]
 """
 
 
@@ -258,6 +261,7 @@ def found(module):
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(met, lambda _: True),
+        fact(Kind.ANSWER, source_facts.constant_answer, HERE, "size((('small',), {}))"),
     ]
     return {each.kind: each for each in facts}
 
@@ -277,6 +281,7 @@ BREAKS = {
     Kind.METHOD: lambda m: (m.Thing, "scaled", lambda self, x, by=3: x * by),
     Kind.LOOKUP: lambda m: (m.Thing, "act", len),
     Kind.TENSOR_METHOD: lambda _: (torch.Tensor, "add", lambda *_: None),
+    Kind.ANSWER: lambda m: (m, "SIZES", {"small": 3}),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),
     Kind.SPECIAL_NAMES: lambda m: (m.Thing, "__len__", lambda _: 1),
 }

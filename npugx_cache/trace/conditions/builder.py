@@ -93,6 +93,9 @@ class TreeBuilder:
             return self.step(-1, Step.MODULE, source.module_name)
         if not hasattr(source, "base"):
             raise NotPortable(f"a guard on a {type(source).__name__}")
+        if type(source) is S.CallFunctionNoArgsSource and _is_subclasses(source.base):
+            cls = vars(source.base)["base"]
+            return self.step(self.node(cls), Step.SUBCLASSES, None)
         base = self.node(source.base)
         if isinstance(source, TRANSPARENT_SOURCES):
             return base
@@ -227,6 +230,11 @@ _SHARED_BY_NATURE = (
     types.MethodType,
     enum.Enum,
 )
+
+
+def _is_subclasses(source: Any) -> bool:
+    """Whether it is a method that a restore may call, because the method only tells a fact."""
+    return type(source) is S.AttrSource and source.member == "__subclasses__"
 
 
 def _step_of(source: Any) -> tuple[Step, Plain]:

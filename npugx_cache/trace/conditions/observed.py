@@ -16,6 +16,7 @@ from npugx_cache.conditions.code_watch import looked_up, special_names
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.process import recorded
 from npugx_cache.conditions.source_facts import (
+    answer_facts,
     class_facts_of,
     lookup_facts,
     method_facts,
@@ -79,6 +80,7 @@ _FACTS: dict[Question, Callable[[list[tuple[Any, Any]]], tuple[Check, ...]]] = {
     Question.SUBCLASS: lambda pairs: class_facts_of(pairs, (), ()),
     Question.MEMBERS: lambda pairs: class_facts_of((), [cls for cls, _ in pairs], ()),
     Question.SPECIAL_NAMES: lambda pairs: class_facts_of((), (), [cls for cls, _ in pairs]),
+    Question.CONSTANT: answer_facts,
     Question.TENSOR_METHOD: lambda pairs: tensor_method_facts(name for _, name in pairs),
 }
 """The facts of one question, by owner and argument; the order of questions is that of the facts."""

@@ -82,7 +82,6 @@ _REFUSED = {
     "hash": "hash() gives another number in another process",
     "__bases__": "the bases of a class have no guard",
     "__base__": "the base of a class has no guard",
-    "__subclasses__": "the subclasses of a class have no guard",
     **{
         f"co_{name}": "the name and the place of code have no guard"
         for name in ("name", "qualname", "filename", "firstlineno", "linetable", "lines")

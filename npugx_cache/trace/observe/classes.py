@@ -53,6 +53,8 @@ def note_class(
 def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *_: Any) -> None:
     del tx
     cls = _class_of(variable.value)
+    if name == "__subclasses__":
+        _refuse_subclasses(recorder, variable)
     if isinstance(name, str) and _is_of_users(cls):
         recorder.note(Question.NAME, cls, name)
         if name == "__reduce_ex__":
@@ -69,6 +71,16 @@ def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
     for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
         if any(name in vars(base) for base in _of_users(cls)):
             recorder.refuse(f"{cls.__qualname__} is copied without its {name}")
+
+
+def _refuse_subclasses(recorder: Recorder, variable: Any) -> None:
+    """Dynamo guards the subclasses of a class that it found, and asks no method of the user's."""
+    cls = _class_of(variable.value)
+    kind: Any = type(cls)
+    bases = (each for each in (*cls.__mro__, *kind.__mro__) if each is not type)
+    own = any("__subclasses__" in vars(base) for base in bases)
+    if own or not variable.source:
+        recorder.refuse(f"the subclasses of {cls.__qualname__} have no guard")
 
 
 def note_inherited(recorder: Recorder, variable: Any, tx: Any, name: str, *_: Any) -> None:

@@ -230,7 +230,7 @@ _KINDS_AND_EQUALITY = [
             "variables.functions:invoke_and_store_as_constant",
             "variables.nn_module:invoke_and_store_as_constant",
         ),
-        objects.noting(objects.note_folded),
+        objects.noting_constant,
         "functions that are assumed to give a constant",
     ),
 ]

@@ -5,20 +5,22 @@ Each of these reads was seen to give a wrong result after a change (`tests/sound
 - the order of an OrderedDict;
 - `isinstance`, `issubclass` and `callable`: classes are edited, and registered with others;
 - whether objects with an `__eq__` of their own are one key;
-- whether a tensor is a view of another, and what a function marked `assume_constant_result` gave.
+- whether a tensor is a view of another, and what a function marked `assume_constant_result` gives.
 
 Importing this module loads the compiler.
 """
 
 from __future__ import annotations
 
+import ast
 from abc import ABCMeta
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables import user_defined
 
-from npugx_cache.portable import ordered_keys
+from npugx_cache.conditions.source_facts import answer_text, is_named
+from npugx_cache.portable import NotPortable, ordered_keys
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation, torch_guards
 from npugx_cache.trace.observe.observation import Question
@@ -82,6 +84,8 @@ def _both_covered(*classes: type) -> bool:
 
 
 def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
+    if isinstance(others, type):  # a class may have a member __args__, as types.UnionType does
+        others = (others,)
     for other in others if isinstance(others, tuple) else getattr(others, "__args__", (others,)):
         if isinstance(other, tuple):
             _note_subclass(recorder, cls, other)
@@ -132,9 +136,36 @@ def note_tensor_attribute(recorder: Recorder, self: Any, tx: Any, name: str) -> 
         recorder.refuse("whether a tensor is a view of another has no guard")
 
 
-def note_folded(recorder: Recorder, tx: Any, function: Any, name: str, *rest: Any) -> None:
-    del tx, function, rest
-    recorder.refuse(f"{name}() is assumed to give a constant")
+@observation.around
+def noting_constant(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    tx: Any,
+    function: Any,
+    name: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """What a function gives that is marked `assume_constant_result`, and is called again later."""
+    answer = original(tx, function, name, args, kwargs)
+    try:
+        arguments = _arguments(function, args, kwargs)
+        text = answer_text(answer.as_python_constant())
+    except Exception:  # noqa: BLE001 - an argument or the answer is no constant, or not portable
+        recorder.refuse(f"{name}() is assumed to give a constant")
+    else:
+        recorder.note(Question.CONSTANT, function, (arguments, text))
+    return answer
+
+
+def _arguments(function: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """The arguments as a literal, "" for none. Raises anything if they can't be given again."""
+    given = tuple(each.as_python_constant() for each in args)
+    named = {key: each.as_python_constant() for key, each in kwargs.items()}
+    text = repr((given, named))
+    if not is_named(function) or ast.literal_eval(text) != (given, named):
+        raise NotPortable(text)  # such as a method, whose object would be an argument
+    return text if given or named else ""
 
 
 # --- how the table puts them in place

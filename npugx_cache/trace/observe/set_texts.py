@@ -8,7 +8,7 @@ compiler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables import constant
 
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 class TextOfSets(constant.ConstantVariable):
     """A constant text; `walks` are the observations that follow from reading the text."""
 
-    _nonvar_fields: ClassVar[set[str]] = {
-        *("text", "walks"),
-        *constant.ConstantVariable._nonvar_fields,
-    }
+    _nonvar_fields = {"text", "walks", *constant.ConstantVariable._nonvar_fields}  # noqa: RUF012
 
     def __init__(self, *, text: str, walks: tuple[Observation, ...], **kwargs: Any) -> None:
         self.walks = walks
