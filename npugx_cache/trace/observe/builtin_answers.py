@@ -3,8 +3,8 @@
 An exception that Dynamo raises for a builtin has another text and other arguments than Python's,
 and the text of a KeyError or an OSError is not that of its arguments: code that reads one of these
 is refused. Dynamo answers `n in range(...)` with a number; a hook makes that a bool. Dynamo adds up
-the elements of a list without asking the class of the list; that is refused too. Importing this
-module loads the compiler.
+the elements of a list without asking the class of the list, and takes a number of NumPy's for an
+array; that is refused too. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -118,3 +118,14 @@ def _refuse_own_walk(recorder: Recorder, walked: Any, caller: str) -> None:
 
 
 _WALKS: Any = (list.__iter__, tuple.__iter__, dict.__iter__, OrderedDict.__iter__)
+
+
+def refuse_number(recorder: Recorder, variable: Any, proxy: Any, *, ndim: int, **_: Any) -> None:
+    """Refuse arrays without dimensions, which are what Dynamo makes of numbers of NumPy's.
+
+    Python takes `np.float64(2)` for a float, also next to a tensor: `integers * np.float64(2)` is
+    float32, but float64 where an array stands in the place of the number.
+    """
+    del proxy
+    if ndim == 0 and type(variable).__name__ == "NumpyNdarrayVariable":
+        recorder.refuse("a number of NumPy's is traced as an array")

@@ -300,6 +300,12 @@ _BUILTINS = [
         since=_SIBLINGS,
     ),
     Hook(
+        "variables.tensor:TensorVariable.__init__",
+        objects.noting(builtin_answers.refuse_number),
+        "numbers of NumPy's",
+        needed="NumpyNdarrayVariable",
+    ),
+    Hook(
         "variables.lists:RangeVariable.call_method",
         builtin_answers.answering_with_bool,
         "`in` of a range, which Dynamo answers with a number",
