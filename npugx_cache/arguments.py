@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,15 +16,19 @@ _VARARGS, _VARKW = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 
 def split(target: object) -> tuple[types.FunctionType, object | None]:
     """The plain function behind a target, and the object that it is bound to; raises TypeError."""
+    if isinstance(target, functools.partial):
+        target = _calling(target)
     function = target.__func__ if isinstance(target, types.MethodType) else target
     owner = target.__self__ if isinstance(target, types.MethodType) else None
     if not isinstance(function, types.FunctionType):
         hint = ""
         if isinstance(function, (staticmethod, classmethod)):
             hint = f"; put @{type(function).__name__} above @cache_compile"
+        if type(function).__name__.startswith("Script"):
+            hint = ", which TorchScript compiled; give the module that it was made of"
         raise TypeError(
-            "cache_compile takes a Python function, a bound method or an nn.Module, not "
-            f"{type(target).__qualname__}{hint}"
+            "cache_compile takes a Python function, a bound method, a functools.partial of these, "
+            f"or an nn.Module, not a {type(target).__qualname__}{hint}"
         )
     for test in (
         inspect.isgeneratorfunction,
@@ -33,6 +38,24 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
         if test(function):
             raise TypeError(f"{function.__qualname__} is a generator or a coroutine, and no graph")
     return function, owner
+
+
+def _calling(part: functools.partial[Any]) -> types.FunctionType:
+    """A function that calls a partial, under the name of the function that the partial calls.
+
+    The traced code reads the partial from its closure, so the partial's arguments have conditions.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return part(*args, **kwargs)
+
+    called: Any = part.func
+    while isinstance(called, functools.partial):
+        called = called.func
+    for name in ("__module__", "__name__", "__qualname__"):
+        if isinstance(getattr(called, name, None), str):
+            setattr(call, name, getattr(called, name))
+    return cast("types.FunctionType", call)
 
 
 def name_of(function: types.FunctionType) -> str:

@@ -23,6 +23,12 @@ _CHANGES = (
 """What to do instead, by a word in Dynamo's name for the construct. If none fits, the first of
 Dynamo's own hints is taken."""
 
+_CHANGES_BY_FUNCTION = (
+    ("DistributedDataParallel.", "compile the module inside: cache_compile(ddp.module)"),
+    ("AlignDevicesHook.", "compile the modules inside, or load the model onto one device"),
+)
+"""What to do instead, by the function of a library that Dynamo can't trace."""
+
 _DEFAULT = "do this outside the cached function"
 _NOT_HERE = re.compile(
     r"graph break is fundamental|may be fixable|report an issue|file an issue|fullgraph=False"
@@ -72,9 +78,11 @@ def of_violation(error: BaseException) -> str:
 
 
 def _change(what: str, lines: list[str]) -> str:
-    ours = (change for word, change in _CHANGES if word in what.lower())
+    text = "\n".join(lines)
+    named = (change for name, change in _CHANGES_BY_FUNCTION if name in text)
+    ours = (*named, *(change for word, change in _CHANGES if word in what.lower()))
     theirs = (hint for hint in _all_after("Hint:", lines) if not _NOT_HERE.search(hint))
-    return next(ours, None) or next(theirs, None) or _DEFAULT
+    return next(iter(ours), None) or next(theirs, None) or _DEFAULT
 
 
 def _all_after(label: str, lines: list[str]) -> list[str]:

@@ -1,0 +1,65 @@
+"""What cache_compile takes, under which name, and what it says about what it can't take."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from npugx_cache import arguments, cache_compile
+from npugx_cache.errors import Uncacheable
+
+
+def scaled(x, scale=1):
+    return x * scale
+
+
+def test_a_partial_has_the_name_of_the_function_that_it_calls():
+    part = functools.partial(functools.partial(scaled), scale=2)
+    part.mark = "not merged with the partial outside"
+    function, owner = arguments.split(functools.partial(part))
+    assert owner is None
+    assert arguments.name_of(function) == arguments.name_of(scaled)
+    assert function(3) == 6
+
+
+def test_a_partial_of_a_method_or_of_a_builtin_is_compiled(tmp_path):
+    layer, x = nn.Linear(2, 2), torch.ones(2)
+    forward = cache_compile(functools.partial(layer.forward), cache_dir=tmp_path)
+    add = cache_compile(functools.partial(torch.add, alpha=2), cache_dir=tmp_path)
+    with torch.no_grad():
+        assert torch.equal(forward(x), layer(x))
+        assert torch.equal(add(x, x), 3 * x)
+    assert forward.cache_info().stored == add.cache_info().stored == 1
+
+
+def test_a_module_whose_forward_is_a_partial_is_compiled(tmp_path):
+    module = nn.Linear(2, 2)
+    module.forward = functools.partial(type(module).forward, module)
+    wanted = module(torch.ones(2))
+    cache_compile(module, cache_dir=tmp_path)
+    with torch.no_grad():
+        assert torch.equal(module(torch.ones(2)), wanted)
+    assert module.forward.cache_info().stored == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_module_of_torchscript_is_refused_with_what_to_do_instead():
+    traced = torch.jit.trace(nn.Linear(2, 2), torch.ones(2))
+    with pytest.raises(TypeError, match="give the module that it was made of"):
+        cache_compile(traced)
+
+
+def test_the_module_inside_of_a_ddp_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's name
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        module = DistributedDataParallel(nn.Linear(2, 2))
+        cached = cache_compile(module, strict=True, cache_dir=tmp_path)
+        with torch.no_grad(), pytest.raises(Uncacheable, match=r"cache_compile\(ddp.module\)"):
+            cached(torch.ones(1, 2))
+    finally:
+        distributed.destroy_process_group()
