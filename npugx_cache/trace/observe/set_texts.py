@@ -8,6 +8,7 @@ compiler.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables import constant
@@ -41,13 +42,26 @@ class TextOfSets(constant.ConstantVariable):
     def value(self, text: str) -> None:
         self.text = text
 
+    def python_type(self) -> type:
+        """The type alone says nothing about the order."""
+        return str
 
-def formatting(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with sets.collect() as walks:
-        result = original(*args, **kwargs)
-    if not walks:
-        return result
-    if type(result) is not constant.ConstantVariable:
+
+def deferring(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the order of sets be noted when the text that `hook(sets, ...)` gives is read."""
+
+    @functools.wraps(hook)
+    def made(sets: Sets, *args: Any, **kwargs: Any) -> Any:
+        with sets.collect() as walks:
+            result = hook(sets, *args, **kwargs)
+        if walks and type(result) is constant.ConstantVariable:
+            return TextOfSets(text=result.value, walks=tuple(walks))
         sets.note(walks)
         return result
-    return TextOfSets(text=result.value, walks=tuple(walks))
+
+    return made
+
+
+@deferring
+def formatting(_: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **kwargs)

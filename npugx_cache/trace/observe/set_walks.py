@@ -14,7 +14,7 @@ from torch._dynamo import polyfills, symbolic_convert, utils
 from torch._dynamo.variables import VariableTracker, lazy, user_defined
 
 from npugx_cache.conditions import set_order
-from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe import observation, set_texts
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.observe.set_history import Leaf, Sets, is_added_one_by_one, is_plain
 
@@ -47,6 +47,7 @@ def walking(
     return original(variable, *args, **kwargs)
 
 
+@set_texts.deferring
 def showing(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any) -> Any:
     """For the text of a set, Dynamo makes a new set of the elements, which has another order."""
     if sets.walked(variable) is None:
