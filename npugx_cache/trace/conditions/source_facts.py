@@ -76,10 +76,20 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
 
     Use this for code that was executed and not traced. We go by the file name, because `__module__`
     lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function.
+    Torch computes symbolic sizes with SymPy. Which functions of SymPy's run depends on what it
+    remembers, and a restart need not import them.
     """
     # A copy is made in one step, a list is not: another thread may import something meanwhile.
     modules = {getattr(m, "__file__", None): name for name, m in sys.modules.copy().items()}
-    return [each for each in codes if not is_covered_module(modules.get(each.co_filename) or "")]
+    homes = ((each, modules.get(each.co_filename) or "") for each in codes)
+    return [
+        each
+        for each, home in homes
+        if not is_covered_module(home) and home.partition(".")[0] not in _SYMBOLIC_SIZES
+    ]
+
+
+_SYMBOLIC_SIZES = frozenset({"sympy", "mpmath"})
 
 
 def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> Check:
