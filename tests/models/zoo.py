@@ -230,11 +230,6 @@ REFUSED = {
         "its forward asks `if is_global_attn:` of the values in the mask, so no one graph is right "
         "for all inputs",
     ),
-    "Mamba": Refusal(
-        "is_torch_greater_or_equal() is assumed to give a constant",
-        "transformers marks `is_torch_greater_or_equal` for Dynamo as a constant without looking "
-        "at what it reads; a stored graph can't check such a promise",
-    ),
 }
 
 
