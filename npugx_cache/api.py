@@ -11,6 +11,7 @@ call -> a bound graph accepts it (guards checked)           -> run
 from __future__ import annotations
 
 import copy
+import functools
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
@@ -124,7 +125,7 @@ class CachedFunction:
         return function if self._owner is None else types.MethodType(function, self._owner)
 
     def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction:
-        if instance is None:
+        if instance is None or isinstance(self._owner, functools.partial):
             return self
         return self._twin(instance, self._state_of(instance))
 
@@ -243,7 +244,7 @@ def cache_compile(
         function, owner = arguments.split(inner)
         recipe = Recipe(
             function=function,
-            title=arguments.name_of(function),
+            title=arguments.name_of(function, owner),
             backend=engine,
             options=checked,
             dynamic=dynamic,

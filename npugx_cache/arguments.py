@@ -17,7 +17,8 @@ _VARARGS, _VARKW = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 def split(target: object) -> tuple[types.FunctionType, object | None]:
     """The plain function behind a target, and the object that it is bound to; raises TypeError."""
     if isinstance(target, functools.partial):
-        target = _calling(target)
+        _refuse_coroutine(_called(target))
+        return cast("types.FunctionType", call_partial), target
     function = target.__func__ if isinstance(target, types.MethodType) else target
     owner = target.__self__ if isinstance(target, types.MethodType) else None
     if not isinstance(function, types.FunctionType):
@@ -30,6 +31,11 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
             "cache_compile takes a Python function, a bound method, a functools.partial of these, "
             f"or an nn.Module, not a {type(target).__qualname__}{hint}"
         )
+    _refuse_coroutine(function)
+    return function, owner
+
+
+def _refuse_coroutine(function: Any) -> None:
     for test in (
         inspect.isgeneratorfunction,
         inspect.iscoroutinefunction,
@@ -37,29 +43,25 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
     ):
         if test(function):
             raise TypeError(f"{function.__qualname__} is a generator or a coroutine, and no graph")
-    return function, owner
 
 
-def _calling(part: functools.partial[Any]) -> types.FunctionType:
-    """A function that calls a partial, under the name of the function that the partial calls.
+def call_partial(part: functools.partial[Any], /, *args: Any, **kwargs: Any) -> Any:
+    """The traced function of a partial, which is its owner: so a copy of a module has its own."""
+    return part(*args, **kwargs)
 
-    The traced code reads the partial from its closure, so the partial's arguments have conditions.
-    """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return part(*args, **kwargs)
-
-    called: Any = part.func
+def _called(part: functools.partial[Any]) -> Any:
+    called: Any = part
     while isinstance(called, functools.partial):
         called = called.func
-    for name in ("__module__", "__name__", "__qualname__"):
-        if isinstance(getattr(called, name, None), str):
-            setattr(call, name, getattr(called, name))
-    return cast("types.FunctionType", call)
+    return called
 
 
-def name_of(function: types.FunctionType) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+def name_of(function: types.FunctionType, owner: object = None) -> str:
+    """A partial has the name of the function that it calls."""
+    named = _called(owner) if isinstance(owner, functools.partial) else function
+    qualname = getattr(named, "__qualname__", type(named).__qualname__)
+    return f"{getattr(named, '__module__', None) or type(named).__module__}.{qualname}"
 
 
 def reference(owner: object) -> Callable[[], object]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 
 import pytest
 import torch
@@ -20,10 +22,51 @@ def scaled(x, scale=1):
 def test_a_partial_has_the_name_of_the_function_that_it_calls():
     part = functools.partial(functools.partial(scaled), scale=2)
     part.mark = "not merged with the partial outside"
-    function, owner = arguments.split(functools.partial(part))
-    assert owner is None
-    assert arguments.name_of(function) == arguments.name_of(scaled)
-    assert function(3) == 6
+    part = functools.partial(part)
+    function, owner = arguments.split(part)
+    assert owner is part
+    assert arguments.name_of(function, owner) == arguments.name_of(scaled)
+    assert function(owner, 3) == 6
+
+
+async def awaited(x):
+    return x
+
+
+def yielding(x):
+    yield x
+
+
+@pytest.mark.parametrize("function", [awaited, yielding])
+def test_a_partial_of_what_is_no_graph_is_refused(function):
+    with pytest.raises(TypeError, match="a generator or a coroutine"):
+        cache_compile(functools.partial(function))
+
+
+def test_a_partial_in_a_class_is_not_bound_to_the_object(tmp_path):
+    class Holder:
+        call = cache_compile(functools.partial(scaled, scale=2), cache_dir=tmp_path)
+
+    assert torch.equal(Holder().call(torch.ones(2)), 2 * torch.ones(2))
+
+
+class Scaling(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x, offset=1):
+        return x * self.factor + offset
+
+
+def test_a_copied_or_pickled_module_has_its_own_partial(tmp_path):
+    module = Scaling(2)
+    module.forward = functools.partial(module.forward, offset=3)
+    cache_compile(module, cache_dir=tmp_path)
+    for made in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        made.factor = 5
+        assert torch.equal(made(torch.ones(2)), torch.full((2,), 8.0))
+    assert torch.equal(module(torch.ones(2)), torch.full((2,), 5.0))
 
 
 def test_a_partial_of_a_method_or_of_a_builtin_is_compiled(tmp_path):
