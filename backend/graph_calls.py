@@ -162,6 +162,15 @@ def is_followed(target: Any) -> bool:
     return _is_any(target, _FOLLOWED)
 
 
+def is_entered(target: Any) -> bool:
+    """Whether the target enters a mode that another call leaves."""
+    return _in(target, frozenset(_ENTERED))
+
+
+def is_left(target: Any) -> bool:
+    return _in(target, frozenset(_ENTERED.values()))
+
+
 def may_leave_nothing(node: fx.Node) -> bool:
     """Whether a call may return None and also leave no operator in the lowered graph."""
     if node.op != "call_function":

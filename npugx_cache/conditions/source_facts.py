@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
+import gc
 import sys
 import types
 from pathlib import Path
@@ -154,15 +155,6 @@ def answer_facts(answers: Iterable[tuple[Any, tuple[str, str]]]) -> tuple[Check,
     return tuple(Check(CALL, Kind.ANSWER, row) for row in sorted(rows))
 
 
-def is_named(function: Any) -> bool:
-    """Whether the name of a function leads to the function, or to what a decorator made of it."""
-    try:
-        found = function_chain(look_up(function.__module__, function.__qualname__))
-    except NotPortable:
-        return False
-    return any(each is function for each in found)
-
-
 def tensor_method_facts(names: Iterable[str]) -> tuple[Check, ...]:
     return tuple(
         fact(Kind.TENSOR_METHOD, tensor_method, "torch.Tensor", name) for name in sorted(names)
@@ -270,19 +262,33 @@ def group_ranks(_: str, name: str) -> str:
 def constant_answer(module: str, name: str) -> str:
     """What a function gives now that its author marked with `assume_constant_result`.
 
-    No other function is called, whatever a stored entry names.
+    No other function is called, whatever a stored entry names. If a decorator wraps the function,
+    both must give the same, because code may call either.
     """
     from npugx_cache.private.runtime import MARK_OF_CONSTANTS
 
     qualname, _, arguments = name.removesuffix(")").partition("(")
-    function: Any = look_up(module, qualname)
-    if not getattr(function, MARK_OF_CONSTANTS, False):
+    named: Any = look_up(module, qualname)
+    inner = [each for each in function_chain(named) if each is not named]
+    marked = [each for each in (named, *inner) if getattr(each, MARK_OF_CONSTANTS, False)]
+    if not marked or marked[0] is not named:
         raise NotPortable(f"{module}.{qualname} is not marked as giving a constant")
-    given, named = ast.literal_eval(arguments) if arguments else ((), {})
+    given, by_name = ast.literal_eval(arguments) if arguments else ((), {})
     try:
-        return answer_text(function(*given, **named))
+        found = {answer_text(each(*given, **by_name)) for each in marked}
     except Exception as error:  # noqa: BLE001 - user code raises anything
         raise NotPortable(f"{module}.{qualname} raised {error!r}") from None
+    if len(found) > 1:
+        raise NotPortable(f"a decorator of {module}.{qualname} gives something else")
+    return found.pop()
+
+
+def asked_again(function: Any, arguments: str) -> str:
+    """What a restore will find for a function that was traced; raises `NotPortable`."""
+    module, qualname = function.__module__, function.__qualname__
+    if not any(each is function for each in function_chain(look_up(module, qualname))):
+        raise NotPortable(f"no name leads to {qualname}")
+    return constant_answer(module, f"{qualname}({arguments})")
 
 
 def answer_text(answer: object) -> str:
@@ -371,11 +377,41 @@ def reachable_functions(function: types.FunctionType) -> list[types.FunctionType
         found.append(each)
         names = sorted(set(names_in(each.__code__)))
         values = [each.__globals__.get(name) for name in names]
-        modules = [value for value in values if isinstance(value, types.ModuleType)]
-        modules = [module for module in modules if not is_covered_module(module.__name__)]
+        modules = list(filter(_is_user_module, values))
         waiting += [*values, *(vars(module).get(name) for module in modules for name in names)]
         waiting += [contents(cell) for cell in each.__closure__ or ()]
     return sorted(found, key=lambda each: (each.__module__, each.__qualname__, _hash_of(each)))
+
+
+def reaches(function: types.FunctionType, objects: Iterable[object]) -> bool:
+    """Whether a function may read one of these objects, or an attribute or element of theirs.
+
+    The function reaches what stands in its globals under the names in its code, in its closure, and
+    in what these hold; also through the functions of user code that it reaches by name. We follow
+    no modules, functions and classes further than by name. True if there is too much to look at.
+    """
+    waiting: list[object] = []
+    for each in reachable_functions(function):
+        names = set(names_in(each.__code__))
+        spaces = [each.__globals__]
+        spaces += [vars(m) for m in map(each.__globals__.get, names) if _is_user_module(m)]
+        waiting += [space[name] for space in spaces for name in names if name in space]
+        waiting += [contents(cell) for cell in each.__closure__ or ()]
+    wanted, seen = set(map(id, objects)), set[int]()
+    while waiting and len(seen) < _MAX_REACHED:
+        value = waiting.pop()
+        if id(value) not in seen and not isinstance(value, _FOLLOWED_BY_NAME):
+            seen.add(id(value))
+            waiting += gc.get_referents(value)
+    return bool(waiting) or not wanted.isdisjoint(seen)
+
+
+_MAX_REACHED = 20_000
+_FOLLOWED_BY_NAME = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+
+
+def _is_user_module(value: object) -> bool:
+    return isinstance(value, types.ModuleType) and not is_covered_module(value.__name__)
 
 
 def reachable_hash(function: types.FunctionType) -> str:

@@ -129,10 +129,11 @@ def _unknown_order(each: Observation) -> str:
 def may_differ_here(observed: Iterable[Observation]) -> bool:
     """Whether a later call of this process may walk an equal set or dict in another order.
 
-    Torch's own guards don't look at the order.
+    Or whether a function that is marked as constant may give something else. Torch's own guards
+    neither look at the order nor call the function.
     """
     return any(
-        each.question is Question.KEY_ORDER
+        each.question in (Question.KEY_ORDER, Question.CONSTANT)
         or (each.question is Question.SET_ORDER and each.argument.may_differ_here())
         for each in observed
     )

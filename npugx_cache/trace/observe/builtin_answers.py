@@ -120,6 +120,12 @@ def _refuse_own_walk(recorder: Recorder, walked: Any, caller: str) -> None:
 _WALKS: Any = (list.__iter__, tuple.__iter__, dict.__iter__, OrderedDict.__iter__)
 
 
+def refuse_late_text(recorder: Recorder, variable: Any, *_: Any) -> None:
+    """Refuse a text with an object in it: Dynamo makes the text when the graph has run."""
+    del variable
+    recorder.refuse("the text of an object is made too late")
+
+
 def refuse_number(recorder: Recorder, variable: Any, proxy: Any, *, ndim: int, **_: Any) -> None:
     """Refuse arrays without dimensions, which are what Dynamo makes of numbers of NumPy's.
 

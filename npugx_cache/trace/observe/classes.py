@@ -50,11 +50,11 @@ def note_class(
             recorder.note(Question.METHODS, each)
 
 
-def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *_: Any) -> None:
+def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: Any) -> None:
     del tx
     cls = _class_of(variable.value)
     if name == "__subclasses__":
-        _refuse_subclasses(recorder, variable)
+        _refuse_subclasses(recorder, variable, is_call=bool(rest))
     if isinstance(name, str) and _is_of_users(cls):
         recorder.note(Question.NAME, cls, name)
         if name == "__reduce_ex__":
@@ -73,13 +73,24 @@ def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
             recorder.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
-def _refuse_subclasses(recorder: Recorder, variable: Any) -> None:
-    """Dynamo guards the subclasses of a class that it found, and asks no method of the user's."""
+class _Asked(set[type]):
+    """The classes whose subclasses a trace has asked for."""
+
+
+def _refuse_subclasses(recorder: Recorder, variable: Any, *, is_call: bool) -> None:
+    """Dynamo guards the subclasses of a class that it found, and asks no method of the user's.
+
+    To the second question it gives the list of the first, which may have been changed meanwhile.
+    """
     cls = _class_of(variable.value)
     kind: Any = type(cls)
     bases = (each for each in (*cls.__mro__, *kind.__mro__) if each is not type)
     own = any("__subclasses__" in vars(base) for base in bases)
-    if own or not variable.source:
+    asked = recorder.state(_Asked)
+    is_again = is_call and cls in asked
+    if is_call:
+        asked.add(cls)
+    if own or is_again or not variable.source:
         recorder.refuse(f"the subclasses of {cls.__qualname__} have no guard")
 
 

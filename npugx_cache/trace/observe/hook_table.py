@@ -581,6 +581,11 @@ _WATCHED_SETS = [
         "sets that operators make of the keys or items of a dict",
     ),
     Hook(
+        "variables.misc:StringFormatVariable.reconstruct",
+        objects.noting(builtin_answers.refuse_late_text),
+        "texts of objects that the traced code may change afterwards",
+    ),
+    Hook(
         "variables.misc:StringFormatVariable.create",
         set_walks.noting(set_texts.formatting),
         "texts with a set in them that nobody reads",
@@ -603,16 +608,16 @@ _WATCHED_SETS = [
             "codegen:PyCodegen.__call__",
             "trace_rules:check_verbose",
             "variables.functions:NestedUserFunctionVariable.is_python_constant",
-            *(
-                f"{module}:generic_bool | {module}:generic_is_true"
-                for module in (
-                    "symbolic_convert",
-                    "variables.builtin",
-                    "variables.object_protocol",
-                )
-            ),
         ),
         set_walks.noting(set_walks.pausing),
+        "walks over a set in which the order does not matter",
+    ),
+    *_only_allows(
+        (
+            f"{module}:generic_bool | {module}:generic_is_true"
+            for module in ("symbolic_convert", "variables.builtin", "variables.object_protocol")
+        ),
+        set_walks.noting(set_walks.pausing_for_set),
         "walks over a set in which the order does not matter",
     ),
     *(

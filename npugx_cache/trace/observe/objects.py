@@ -17,9 +17,12 @@ from abc import ABCMeta
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo.variables import user_defined
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
-from npugx_cache.conditions.source_facts import answer_text, is_named
+from npugx_cache.backend import graph_calls
+from npugx_cache.conditions import source_facts
 from npugx_cache.portable import NotPortable, ordered_keys
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation, torch_guards
@@ -147,25 +150,55 @@ def noting_constant(
     kwargs: dict[str, Any],
 ) -> Any:
     """What a function gives that is marked `assume_constant_result`, and is called again later."""
+    changed = _sees_changes(function, tx.output)
     answer = original(tx, function, name, args, kwargs)
     try:
-        arguments = _arguments(function, args, kwargs)
-        text = answer_text(answer.as_python_constant())
+        arguments = _arguments(args, kwargs)
+        asked = source_facts.asked_again(function, arguments)
+        found = answer.as_python_constant()
+        if changed or not _is_fixed(found) or source_facts.answer_text(found) != asked:
+            raise NotPortable(arguments)  # noqa: TRY301
     except Exception:  # noqa: BLE001 - an argument or the answer is no constant, or not portable
         recorder.refuse(f"{name}() is assumed to give a constant")
     else:
-        recorder.note(Question.CONSTANT, function, (arguments, text))
+        recorder.note(Question.CONSTANT, function, (arguments, asked))
     return answer
 
 
-def _arguments(function: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def _sees_changes(function: Any, output: Any) -> bool:
+    """Whether eager may have changed by now what the function reads: an object, or a mode.
+
+    Dynamo changes objects when the graph has run, and a graph enters some modes.
+    """
+    entered = 0
+    for node in output.graph.nodes:
+        entered += graph_calls.is_entered(node.target) - graph_calls.is_left(node.target)
+    if entered > 0 or torch.is_grad_enabled():
+        return True
+    effects, new = output.side_effects, (AttributeMutationNew, ValueMutationNew)
+    existing = (each for each in effects.id_to_variable.values() if each.mutation_type)
+    existing = (each for each in existing if not isinstance(each.mutation_type, new))
+    changed = list(filter(effects.is_modified, existing))
+    if any(type(each) is not user_defined.UserDefinedObjectVariable for each in changed):
+        return True  # a dict, a cell, a global, ...
+    return bool(changed) and source_facts.reaches(function, [each.value for each in changed])
+
+
+def _arguments(args: list[Any], kwargs: dict[str, Any]) -> str:
     """The arguments as a literal, "" for none. Raises anything if they can't be given again."""
     given = tuple(each.as_python_constant() for each in args)
     named = {key: each.as_python_constant() for key, each in kwargs.items()}
     text = repr((given, named))
-    if not is_named(function) or ast.literal_eval(text) != (given, named):
-        raise NotPortable(text)  # such as a method, whose object would be an argument
+    if ast.literal_eval(text) != (given, named) or not _is_fixed((given, *named.values())):
+        raise NotPortable(text)
     return text if given or named else ""
+
+
+def _is_fixed(value: object) -> bool:
+    """Whether nobody can change the value: of a list, Dynamo gives the function a copy."""
+    if isinstance(value, tuple):
+        return all(map(_is_fixed, value))
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
 # --- how the table puts them in place

@@ -205,7 +205,8 @@ class Sets:
             if len(variable.items) < count:
                 self._without(variable, before, args[0] if args else result)
         elif name in _GROWING:
-            if len(variable.items) > count:
+            # An update that adds nothing may make room all the same, and change the order.
+            if len(variable.items) > count or name != "add":
                 self._grown(variable, name, before, others, args)
         elif name in _CHANGING:
             known = name in ("intersection_update", "__iand__")

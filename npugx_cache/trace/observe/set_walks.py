@@ -35,9 +35,21 @@ def pausing(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any)
         return original(*args, **kwargs)
 
 
-def unless_key(sets: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Without a key, only equal elements can change places."""
-    return (original if kwargs.get("key") else partial(pausing, sets, original))(*args, **kwargs)
+def pausing_for_set(
+    sets: Sets, original: Callable[..., Any], tx: Any, value: Any, *rest: Any
+) -> Any:
+    """Only for a set itself: an object of user code may walk a set to find out what it is."""
+    run = partial(pausing, sets, original) if is_plain(value.realize()) else original
+    return run(tx, value, *rest)
+
+
+def unless_key(
+    sets: Sets, original: Callable[..., Any], variable: Any, tx: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Without a key, only equal elements of a set can change places."""
+    is_set = len(args) == 1 and is_plain(args[0].realize())
+    run = partial(pausing, sets, original) if is_set and not kwargs.get("key") else original
+    return run(variable, tx, *args, **kwargs)
 
 
 def walking(
