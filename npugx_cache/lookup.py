@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -128,6 +129,10 @@ class Lookup:
             reason = reason or self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
+        if "einops" in sys.modules:
+            from npugx_cache.conditions import pure_helpers
+
+            pure_helpers.start_libraries()
         live = environment.factors(shape.device_types, scope.switches)
         call = Call(args, kwargs, scope, shape, Fingerprint.of((*self.recipe.factors(), *live)))
         found = self._found(call, started, "hit")

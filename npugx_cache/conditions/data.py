@@ -37,6 +37,7 @@ class Step(IntEnum):
     FUNCTION_GLOBALS = 6  # the global dict of a function found by module and qualname
     ENVIRONMENT = 7  # the value of an environment variable, or None
     ANSWER = 8  # what the process answers: its rank, whether it has an accelerator (answers.py)
+    CALLED = 9  # what a pure helper of a library gives: module, name, arguments (pure_helpers.py)
     ATTR = 10
     GENERIC_ATTR = 11  # object.__getattribute__, past a user's __getattr__
     ITEM = 12  # mapping[key]; dict.__getitem__ on dicts, past overrides

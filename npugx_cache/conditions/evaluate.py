@@ -149,6 +149,12 @@ def _answer(_: Scope, name: Any) -> object:
     return answer(name)
 
 
+def _called(_: Scope, asked: Any) -> object:
+    from npugx_cache.conditions import pure_helpers  # few entries need it
+
+    return pure_helpers.call(*asked)
+
+
 _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.LOCAL: lambda scope, name: scope.frame_locals[name],
     Step.GLOBAL: lambda scope, name: scope.frame_globals[name],
@@ -159,6 +165,7 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.FUNCTION_GLOBALS: _function_globals,
     Step.ENVIRONMENT: lambda _, name: config.environment_variable(name),
     Step.ANSWER: _answer,
+    Step.CALLED: _called,
 }
 
 _STEPS: dict[int, Callable[[Any, Any], Any]] = {

@@ -20,6 +20,7 @@ from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_k
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
 from npugx_cache.private import process_groups, runtime
 from npugx_cache.trace import tracing
+from npugx_cache.trace.observe import pure_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -387,6 +388,8 @@ def _root_of(value: object, name: str) -> Root:
         return Step.MODULE, value.__name__
     if isinstance(value, dict):
         return _root_of_dict(value, name)
+    if (asked := pure_calls.origin_of(value)) is not None:
+        return Step.CALLED, asked
     return Step.OBJECT, identity(value)
 
 

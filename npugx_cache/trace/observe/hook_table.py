@@ -25,6 +25,7 @@ from npugx_cache.trace.observe import (
     device_values,
     hook_hashes,
     objects,
+    pure_calls,
     reversed_walks,
     set_texts,
     set_walks,
@@ -354,6 +355,12 @@ _CALLABLES = [
         objects.noting(callables.refuse_wrappers),
         "attributes of what wraps a function",
         since=_SLOTS,
+    ),
+    Hook(
+        "variables.functions:WrapperUserFunctionVariable.call_function",
+        pure_calls.answering,
+        "helpers of libraries that are called again",
+        needed=Needed.ONLY_ALLOWS,
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
