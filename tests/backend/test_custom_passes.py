@@ -130,6 +130,7 @@ def test_what_has_no_identity_is_refused_when_the_function_is_decorated(function
         cache_compile(add_one, options={"post_grad_custom_pre_pass": function})
 
 
+@pytest.mark.thorough
 def test_the_graph_after_each_pass_is_written_on_demand(surroundings):
     code = """
 import json, glob, torch

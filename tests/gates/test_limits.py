@@ -16,6 +16,8 @@ COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd"
 A_COMPILER, A_CALL_MORE = "a compiler on the way of a hit", "a call for each node of the tree"
 PER_LAYER = "calls of a lookup, for each layer"
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def counted(once):
@@ -72,18 +74,15 @@ def loaded_compilers(count):
     return [name for name in count["modules"] if name.startswith(COMPILERS)]
 
 
-@pytest.mark.thorough
 def test_the_same_is_counted_again(counted, more_counted):
     for layers in (SMALL, LARGE):
         assert counted[str(layers)] == more_counted[f"again {layers}"]
 
 
-@pytest.mark.thorough
 def test_a_compiler_on_the_way_of_a_hit_is_found(more_counted):
     assert "torch._dynamo" in loaded_compilers(more_counted[A_COMPILER])
 
 
-@pytest.mark.thorough
 def test_a_call_more_for_each_node_is_found(counted, more_counted):
     [limit] = [limit for limit in LIMITS if limit.name == PER_LAYER]
     assert limit.count(Counts(counted[str(SMALL)], more_counted[A_CALL_MORE])) > limit.at_most

@@ -103,6 +103,7 @@ CALLS = """
 """
 
 
+@pytest.mark.thorough
 def test_building_managers_imports_no_compiler(tmp_path):
     calls = textwrap.dedent(CALLS.format(folder=str(tmp_path)))
     run(calls)
@@ -129,6 +130,7 @@ assert torch.equal(net(x), cached(x))
     run("import torch._dynamo\n" + calls + later)
 
 
+@pytest.mark.thorough
 def test_an_import_of_dynamo_in_another_thread_is_kept_apart(tmp_path):
     calls = textwrap.dedent(CALLS.format(folder=str(tmp_path)))
     run(calls)

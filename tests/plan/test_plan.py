@@ -20,6 +20,8 @@ PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 KEPT = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 LAST = "5, float32[5, 4], 2"
 
+pytestmark = pytest.mark.thorough
+
 
 def work(surroundings, how, folder):
     return surroundings.run("-W", "ignore", WORKER, DEVICE, how, folder, **KEPT)

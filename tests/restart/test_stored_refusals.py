@@ -31,6 +31,7 @@ def test_a_restarted_process_answers_a_refusal_without_a_trace(surroundings, nam
     assert len(warm["warnings"]) == 1
 
 
+@pytest.mark.thorough
 def test_numbers_that_the_refusal_does_not_depend_on_are_not_traced_again(surroundings):
     cold, warm = run(surroundings, "numbers"), run(surroundings, "numbers")
     assert cold["traces"] == 1
@@ -38,6 +39,7 @@ def test_numbers_that_the_refusal_does_not_depend_on_are_not_traced_again(surrou
     assert warm["counts"] == [0, 0, 4, 0]
 
 
+@pytest.mark.thorough
 def test_other_values_of_what_the_refusal_depends_on_are_compiled(surroundings):
     """In the same process and after a restart: of a text, a number, `self`."""
     for _ in range(2):
@@ -46,6 +48,7 @@ def test_other_values_of_what_the_refusal_depends_on_are_compiled(surroundings):
         assert row["counts"][0] + row["counts"][1] == 3
 
 
+@pytest.mark.thorough
 def test_an_edit_of_traced_code_is_tried_again(surroundings):
     assert run(surroundings, "untraceable")["counts"][2] == 2
     edited = run(surroundings, "untraceable", QUIET)
@@ -54,6 +57,7 @@ def test_an_edit_of_traced_code_is_tried_again(surroundings):
     assert run(surroundings, "untraceable")["counts"] == [0, 0, 2, 0]
 
 
+@pytest.mark.thorough
 def test_another_configuration_is_tried_again(surroundings):
     assert run(surroundings, "noisy")["counts"] == [0, 0, 1, 0]
     assert run(surroundings, "quiet")["counts"] == [0, 1, 0, 1]
@@ -61,6 +65,7 @@ def test_another_configuration_is_tried_again(surroundings):
     assert run(surroundings, "quiet")["counts"] == [1, 0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_strict_raises_a_stored_refusal_without_a_trace(surroundings):
     run(surroundings, "untraceable")
     worker = surroundings.start(
@@ -71,6 +76,7 @@ def test_strict_raises_a_stored_refusal_without_a_trace(surroundings):
     assert "in helper" in err
 
 
+@pytest.mark.thorough
 def test_a_readonly_store_answers_too(surroundings):
     run(surroundings, "untraceable")
     assert run(surroundings, "untraceable", NPUGX_CACHE="readonly")["traces"] == 0

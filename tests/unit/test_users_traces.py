@@ -71,6 +71,7 @@ BEFORE = """
 """
 
 
+@pytest.mark.thorough
 def test_what_a_users_trace_left_in_dynamos_caches_does_not_hide_a_condition(surroundings):
     script = surroundings.folder / "script.py"
     script.write_text(textwrap.dedent(BEFORE))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 SCRIPT = """if True:
     import os, sys, signal, time
     import torch
@@ -31,6 +33,7 @@ SCRIPT = """if True:
 """
 
 
+@pytest.mark.thorough
 def test_a_compile_that_was_stopped_does_not_cost_the_time_that_it_was_stopped(surroundings):
     """In the manifest, and in the lock file that tells others how long to wait."""
     process = subprocess.Popen(
