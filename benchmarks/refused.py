@@ -15,7 +15,7 @@ from typing import Any
 
 from measuring import Numbers, Stopwatch, fresh, markdown, rounds, run_script
 
-MODELS = ("wav2vec2", "Longformer", "Mamba")
+MODELS = ("Longformer", "Reformer")
 COLUMNS = (
     "model",
     "eager, first call, ms",
@@ -85,24 +85,6 @@ def worker(name: str, way: str) -> Numbers:
     return found
 
 
-def _wav2vec2() -> tuple[Any, Numbers]:
-    import torch
-    from transformers import Wav2Vec2Config, Wav2Vec2Model
-
-    config = Wav2Vec2Config(
-        hidden_size=64,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=128,
-        conv_dim=(32, 32, 32),
-        conv_stride=(5, 2, 2),
-        conv_kernel=(10, 3, 3),
-        num_conv_pos_embeddings=16,
-        num_conv_pos_embedding_groups=4,
-    )
-    return Wav2Vec2Model(config), {"input_values": torch.ones(1, 4000)}
-
-
 def _longformer() -> tuple[Any, Numbers]:
     import torch
     from transformers import LongformerConfig, LongformerModel
@@ -119,15 +101,27 @@ def _longformer() -> tuple[Any, Numbers]:
     return LongformerModel(config), {"input_ids": torch.ones(1, 32, dtype=torch.int64)}
 
 
-def _mamba() -> tuple[Any, Numbers]:
+def _reformer() -> tuple[Any, Numbers]:
     import torch
-    from transformers import MambaConfig, MambaModel
+    from transformers import ReformerConfig, ReformerModel
 
-    config = MambaConfig(vocab_size=128, hidden_size=64, state_size=8, num_hidden_layers=4)
-    return MambaModel(config), {"input_ids": torch.ones(1, 32, dtype=torch.int64)}
+    config = ReformerConfig(
+        vocab_size=128,
+        hidden_size=64,
+        num_attention_heads=2,
+        attention_head_size=32,
+        feed_forward_size=64,
+        attn_layers=["local", "lsh"],
+        local_attn_chunk_length=8,
+        lsh_attn_chunk_length=8,
+        num_buckets=4,
+        axial_pos_embds=False,
+        max_position_embeddings=128,
+    )
+    return ReformerModel(config), {"input_ids": torch.ones(1, 32, dtype=torch.int64)}
 
 
-_MADE = {"wav2vec2": _wav2vec2, "Longformer": _longformer, "Mamba": _mamba}
+_MADE = {"Longformer": _longformer, "Reformer": _reformer}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
