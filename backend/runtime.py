@@ -46,6 +46,9 @@ class _Devices(dict[str, torch.device]):
         return made
 
 
+PROGRAM_FILE = "<npugx_cache program>"
+"""The file name of a program's code in tracebacks."""
+
 _STREAMS = "npugx_streams"
 """The attribute of a bound program that holds its `Streams`, if it has stream labels."""
 
@@ -55,7 +58,7 @@ _LIMITS_CORES = "npugx_limits_cores"
 
 def compiled(program: Program) -> types.CodeType:
     """The code object of the module that `codegen.source_text` writes for the program."""
-    return compile(source_text(program), "<npugx_cache program>", "exec", dont_inherit=True)
+    return compile(source_text(program), PROGRAM_FILE, "exec", dont_inherit=True)
 
 
 def bind(

@@ -70,10 +70,18 @@ class CachedFunction:
             return self.__wrapped__(*args, **kwargs)
         if self._owner is not None:
             args = (self._owner, *args)
-        if not torch.is_grad_enabled():  # no_grad costs as much as a small function's guards
-            return self._find(args, kwargs)(*args, **kwargs)
+        try:
+            if not torch.is_grad_enabled():  # no_grad costs as much as a small function's guards
+                return self._find(args, kwargs)(*args, **kwargs)
+            with torch.no_grad():
+                return self._find(args, kwargs)(*args, **kwargs)
+        except Exception as error:
+            graph = self._state.failed_graph(error)
+            if graph is None:
+                raise
+            failure = f"{type(error).__name__}: {error}".partition("\n")[0]
         with torch.no_grad():
-            return self._find(args, kwargs)(*args, **kwargs)
+            return self._run_itself(graph, failure, args, kwargs)
 
     def _find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, warming: bool = False
@@ -88,6 +96,18 @@ class CachedFunction:
             state.warm()
         answer = state.lookup.answer(args, kwargs, scope, warming=warming)
         return answer.run if isinstance(answer, Specialisation) else function
+
+    def _run_itself(
+        self, graph: Specialisation, failure: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the function in the place of a graph that raised. If it raises too, so be it."""
+        function, lookup = self._recipe.function, self._state.lookup
+        frame_locals, switches = self._locals(args, kwargs), environment.call_state()
+        scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
+        call = lookup.call_of(args, kwargs, scope)  # before the function may change arguments
+        result = function(*args, **kwargs)
+        lookup.withdraw(graph, call, failure)
+        return result
 
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
         """Restore or compile what a call with these arguments needs, without running it.

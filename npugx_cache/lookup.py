@@ -34,7 +34,12 @@ from npugx_cache.failed_traces import Untraced
 from npugx_cache.forks import NamedLocks, survive_forks
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint, differences
-from npugx_cache.key.signature import Signature, kinds_of_arguments, read_arguments
+from npugx_cache.key.signature import (
+    Signature,
+    kinds_of_arguments,
+    read_arguments,
+    without_texts,
+)
 from npugx_cache.portable import NotPortable, digest
 from npugx_cache.private import compile_lock
 
@@ -88,6 +93,8 @@ class Lookup:
         self.bound = bound
         self.refusals: tuple[events.Refusal, ...] = ()
         self._untraced = Untraced()
+        self._failed: dict[str, str] = {}
+        """Why the graph of a call was withdrawn, by `Signature.exact`."""
         self._recompiles: Recompiles | None = None
         self._beyond: set[str] | None = None
         """Calls past the limit on compiles, by `Signature.exact`, that no entry accepts."""
@@ -129,14 +136,46 @@ class Lookup:
             reason = reason or self._recompiles.excess
         if reason is not None:
             return self._bypass(reason)
+        if self._failed and (reason := self._failed.get(shape.exact)):
+            return self._bypass(reason)
         if "einops" in sys.modules:
             from npugx_cache.conditions import pure_helpers
 
             pure_helpers.start_libraries()
-        live = environment.factors(shape.device_types, scope.switches)
-        call = Call(args, kwargs, scope, shape, Fingerprint.of((*self.recipe.factors(), *live)))
+        call = self._call(args, kwargs, scope, shape)
         found = self._found(call, started, "hit")
         return self._compiled_once(call, started, warming=warming) if found is None else found
+
+    def call_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Call:
+        return self._call(args, kwargs, scope, Signature(scope.frame_locals))
+
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, shape: Signature
+    ) -> Call:
+        live = environment.factors(shape.device_types, scope.switches)
+        return Call(args, kwargs, scope, shape, Fingerprint.of((*self.recipe.factors(), *live)))
+
+    def withdraw(self, graph: Specialisation, call: Call, failure: str) -> None:
+        """Give up a graph that raised at a call that the function itself can run.
+
+        The entry goes to quarantine, and the store notes the refusal under the entry's conditions,
+        because each other worker would meet the same failure.
+        """
+        reason = f"its compiled graph failed where the function itself does not: {failure}"
+        reason = without_texts(reason, call.scope.frame_locals)
+        self.bound.remove(graph)
+        self._failed[call.signature.exact] = reason
+        self._bypass(reason)
+        opened = self.opened()
+        if opened is None or graph.entry is None:
+            return
+        for manifest in opened.candidates(call.fingerprint.key).manifests:
+            if manifest.entry == graph.entry:
+                conditions = opened.read(manifest, [CONDITIONS])
+                if isinstance(conditions, dict):
+                    draft = bypass_draft(self.recipe, call, reason, conditions, failed_run=True)
+                    opened.publish(draft)
+                opened.quarantine(manifest, reason)
 
     # --- restore
 
@@ -205,7 +244,10 @@ class Lookup:
                 continue
             reason = str(manifest.about.get("reason"))
             self._log("refused", started, f"entry {manifest.entry[:12]}")
-            self._untraced.remember(call.signature.kind, reason, call.scope.frame_locals)
+            if manifest.about.get("failed_run"):
+                self._failed[call.signature.exact] = reason
+            else:
+                self._untraced.remember(call.signature.kind, reason, call.scope.frame_locals)
             return self._bypass(reason)
         return None
 
@@ -430,7 +472,9 @@ class Lookup:
         noted = opened.candidates(call.fingerprint.key).bypasses
         # Without a limit, conditions that never hold again would add a note at every start.
         if sum(refuses(manifest, call) for manifest in noted) < _MAX_NOTES:
-            opened.publish(bypass_draft(self.recipe, call, outcome))
+            conditions = outcome.conditions
+            blobs = {} if conditions is None else {CONDITIONS: pack_conditions(conditions)}
+            opened.publish(bypass_draft(self.recipe, call, outcome.reason, blobs))
 
     def _bypass(self, reason: str) -> Bypass:
         self._warn(reason)
@@ -508,10 +552,20 @@ def graph_draft(
     )
 
 
-def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -> store.Draft:
-    """A note that such calls can't be cached, so that other processes don't compile in vain."""
+def bypass_draft(
+    recipe: Recipe,
+    call: Call,
+    reason: str,
+    conditions: dict[str, bytes],
+    *,
+    failed_run: bool = False,
+) -> store.Draft:
+    """A note that such calls can't be cached, so that other processes don't compile in vain.
+
+    `conditions` is the blob CONDITIONS, or empty if the refusal depends on nothing. `failed_run`:
+    the graph for these arguments raised, which says nothing about other sizes.
+    """
     arguments = kinds_of_arguments(call.scope.frame_locals)
-    conditions = outcome.conditions
     return store.Draft(
         key=call.fingerprint.key,
         identity=recipe.identity,
@@ -520,10 +574,11 @@ def bypass_draft(recipe: Recipe, call: Call, outcome: LocalOnly | Untraceable) -
         factors=call.fingerprint.factors,
         about={
             **_about(recipe, call, arguments),
-            "reason": outcome.reason,
+            "reason": reason,
             "calls": call.signature.types,
+            **({"failed_run": True} if failed_run else {}),
         },
-        blobs={} if conditions is None else {CONDITIONS: pack_conditions(conditions)},
+        blobs=conditions,
     )
 
 

@@ -50,6 +50,10 @@ class Specialisations:
             new = [each for each in made if not any(each is known for known in self._known)]
             self._known = (*new, *self._known)
 
+    def remove(self, failed: Specialisation) -> None:
+        with self._lock:
+            self._known = tuple(known for known in self._known if known is not failed)
+
     def __iter__(self) -> Iterator[Specialisation]:
         return iter(self._known)
 

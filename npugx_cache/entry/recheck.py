@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.layout import Role
-from npugx_cache.backend.program import COLLECTIVES
 from npugx_cache.conditions import Step
 from npugx_cache.entry import frame
+from npugx_cache.entry.failed_run import effect_of
 from npugx_cache.errors import VerificationError
 from npugx_cache.events import logger
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,13 +50,8 @@ def compare_artifacts(title: str, restored: str, recompiled: str) -> None:
 def unrepeatable(artifact: Artifact) -> str | None:
     """Why a call must not run a second time on a copy of its arguments, or None."""
     for operator in artifact.program.operators if artifact.program is not None else ():
-        name = f"{operator.namespace}.{operator.name}"
-        if operator.namespace == COLLECTIVES:
-            return f"it calls {name}, which all ranks call together"
-        packet = getattr(getattr(torch.ops, operator.namespace or "aten"), operator.name, None)
-        called = getattr(packet, operator.overload or "default", None)
-        if schemas.acts(called) and schemas.is_custom(called):
-            return f"it calls {name}, which has no result, so that it must have an effect"
+        if effect := effect_of(operator):
+            return effect
     bindings = artifact.bindings
     code = frame.load(bindings.frame.code)
     done = [each.opname for each in dis.get_instructions(code)]

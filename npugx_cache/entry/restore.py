@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     import torch
 
+    from npugx_cache.backend.capture.layout import Layout
     from npugx_cache.backend.inductor.library import Library
+    from npugx_cache.backend.program import Operator
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.portable.devices import Accelerator
 
@@ -52,7 +54,8 @@ class Specialisation:
     `entry` is the id of its store entry, or None if the graph is not stored. `switches` are torch's
     switches under which the graph was made. `code` is the code of the function at that time,
     because a function can be edited in place. `run` takes the arguments of the function; it calls
-    `graph`, which takes tensors and sizes.
+    `graph`, which takes tensors and sizes. `operators` and `layout` are those of the graph's
+    program.
     """
 
     entry: str | None
@@ -61,6 +64,8 @@ class Specialisation:
     switches: tuple[object, ...]
     code: types.CodeType
     graph: Callable[..., Any] | None = None
+    operators: tuple[Operator, ...] = ()
+    layout: Layout | None = None
 
     def holds(self, scope: Scope) -> bool:
         """Whether the graph may run a call."""
@@ -164,7 +169,9 @@ def bind(
             program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
     run = frame.bind(bindings.frame, function, graph)
-    return Specialisation(entry, conditions, run, switches, function.__code__, graph)
+    operators = tuple(operator for _, operator in bindings.operators)
+    code = function.__code__
+    return Specialisation(entry, conditions, run, switches, code, graph, operators, bindings.layout)
 
 
 def _with_library(

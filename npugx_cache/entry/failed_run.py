@@ -1,0 +1,67 @@
+"""Tells whether the function itself may run a call whose compiled graph raised.
+
+A trace works with fake tensors, and torch's fake tensors sometimes have other strides than the
+operator gives (a sum of a transposed and a contiguous tensor with a batch of one, for example).
+An operator that relies on these strides then raises in the graph, and runs in the function.
+Without a second run, such a graph would end each call of the worker (P2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.backend.capture.layout import Role
+from npugx_cache.backend.program import COLLECTIVES, STREAMS
+from npugx_cache.backend.runtime import PROGRAM_FILE
+from npugx_cache.errors import NpugxCacheError
+from npugx_cache.interruptions import from_outside
+from npugx_cache.private import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from npugx_cache.backend.capture.layout import Layout
+    from npugx_cache.backend.program import Operator
+
+
+def program_raised(error: Exception, caller: Callable[..., Any]) -> bool:
+    """Whether `error` comes from the program of the graph that this bound caller frame calls.
+
+    The caller frame must be the first frame below the one that caught the error: deeper in the
+    traceback may be a graph of another cached function. The frame replays the function's side
+    effects after its program, so none has happened yet.
+    """
+    below = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    if below is None or below.tb_frame.f_code is not getattr(caller, "__code__", None):
+        return False
+    while below is not None:
+        if below.tb_frame.f_code.co_filename == PROGRAM_FILE:
+            return not isinstance(error, NpugxCacheError) and from_outside(error) is None
+        below = below.tb_next
+    return False
+
+
+def lasting_effect(operators: Iterable[Operator], layout: Layout | None) -> str | None:
+    """What a run of a program may have done before it raised, or None if a second run is safe."""
+    for operator in operators:
+        if operator.namespace == STREAMS:
+            return "it uses streams"
+        if effect := effect_of(operator):
+            return effect
+    if layout is not None and layout.positions(Role.WRITTEN):
+        return "it writes to its inputs"
+    return None
+
+
+def effect_of(operator: Operator) -> str | None:
+    """The effect of an operator that is not in its results, or None."""
+    name = f"{operator.namespace}.{operator.name}"
+    if operator.namespace == COLLECTIVES:
+        return f"it calls {name}, which all ranks call together"
+    packet = getattr(getattr(torch.ops, operator.namespace or "aten"), operator.name, None)
+    called = getattr(packet, operator.overload or "default", None)
+    if schemas.acts(called) and schemas.is_custom(called):
+        return f"it calls {name}, which has no result, so that it must have an effect"
+    return None

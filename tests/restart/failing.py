@@ -1,0 +1,102 @@
+"""Graphs that raise where the function itself may not: `python failing.py NAME`.
+
+The operator `npugx_failing::turned` returns a transposed tensor, and its fake says that the result
+is contiguous. So the `reshape` after it is traced as a view, which the real result does not allow.
+"""
+
+import json
+import logging
+import sys
+
+import torch
+
+from npugx_cache import cache_compile
+
+LIBRARY = torch.library.Library("npugx_failing", "DEF")
+LIBRARY.define("turned(Tensor x) -> Tensor")
+LIBRARY.impl("turned", lambda x: x.t().clone(memory_format=torch.preserve_format), "CPU")
+
+
+@torch.library.register_fake("npugx_failing::turned", lib=LIBRARY)
+def turned(x):
+    return x.new_empty(x.shape[::-1])
+
+
+class Records(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def fails(x):
+    return torch.ops.npugx_failing.turned(x).reshape(-1) * 2
+
+
+def writes_and_fails(x, total):
+    total.add_(1)
+    return torch.ops.npugx_failing.turned(x).reshape(-1) * 2
+
+
+def looks_up(table, index):
+    return torch.nn.functional.embedding(index, table)
+
+
+class Cached(torch.nn.Module):
+    """A cached function in a function that runs eagerly, because it prints."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = cache_compile(fails)
+
+    def forward(self, x):
+        print(end="")
+        return self.inner(x)
+
+
+def run_fails(_):
+    cached, x = cache_compile(fails), torch.arange(6.0).reshape(2, 3)
+    right = [torch.equal(cached(each), fails(each)) for each in (x, x, x[:1])]
+    return cached, {"right": right}
+
+
+def run_writes_and_fails(_):
+    cached, x, total = cache_compile(writes_and_fails), torch.ones(2, 3), torch.zeros(())
+    error = raised_by(cached, x, total)
+    return cached, {"error": error, "total": total.item()}
+
+
+def run_looks_up(_):
+    cached, table = cache_compile(looks_up), torch.arange(6.0).reshape(3, 2)
+    bad, good = torch.tensor([0, 3]), torch.tensor([0, 2])
+    errors = [raised_by(run, table, bad) for run in (cached, looks_up)]
+    return cached, {"errors": errors, "right": torch.equal(cached(table, good), table[[0, 2]])}
+
+
+def run_inside(_):
+    module, x = Cached(), torch.arange(6.0).reshape(2, 3)
+    cached = cache_compile(module)
+    return module.inner, {"right": torch.equal(cached(x), fails(x))}
+
+
+def raised_by(run, *args):
+    try:
+        run(*args)
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return None
+
+
+def main(name):
+    records = Records()
+    logging.getLogger("npugx_cache").addHandler(records)
+    cached, found = globals()[f"run_{name}"](name)
+    counts = cached.cache_info()[:4]
+    loaded = "torch._dynamo" in sys.modules
+    print(json.dumps({**found, "counts": counts, "warnings": records.texts, "dynamo": loaded}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

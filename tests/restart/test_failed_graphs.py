@@ -1,0 +1,58 @@
+"""A graph that raises where the function itself does not ends no call of a worker (P2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.thorough
+
+SCRIPT = Path(__file__).with_name("failing.py")
+
+
+def test_the_function_runs_in_its_place_and_the_next_worker_does_not_try(surroundings):
+    cold = surroundings.run(SCRIPT, "fails")
+    assert cold["right"] == [True, True, True]
+    assert cold["counts"] == [0, 2, 2, 2]  # the graph for one row can be viewed, and is used
+    (warning,) = cold["warnings"]
+    assert "its compiled graph failed where the function itself does not: RuntimeError" in warning
+    kinds = sorted(entry["kind"] for entry in surroundings.listing())
+    assert kinds == ["bypass", "graph"]
+    (kept,) = [p for p in (surroundings.store / "v1/quarantine").iterdir() if p.suffix == ".reason"]
+    assert "its compiled graph failed" in kept.read_text()
+    warm = surroundings.run(SCRIPT, "fails")
+    assert warm["right"] == [True, True, True]
+    assert warm["counts"] == [1, 0, 2, 0]
+    assert warm["warnings"] == cold["warnings"]
+    assert not warm["dynamo"]
+
+
+def test_a_graph_that_has_written_to_an_argument_is_not_followed_by_another_run(surroundings):
+    row = surroundings.run(SCRIPT, "writes_and_fails")
+    assert row["error"][0] == "RuntimeError"
+    assert row["total"] in (0.0, 1.0)  # twice would be a wrong result
+
+
+def test_an_error_that_the_function_raises_too_is_the_functions_own(surroundings):
+    for counts in ([0, 1, 0, 1], [1, 0, 0, 0]):
+        row = surroundings.run(SCRIPT, "looks_up")
+        ours, eagers = row["errors"]
+        assert ours == eagers
+        assert ours[0] == "IndexError"
+        assert row["right"]
+        assert row["counts"] == counts
+        assert row["warnings"] == []
+
+
+def test_a_strict_function_raises(surroundings):
+    worker = surroundings.start(SCRIPT, "fails", NPUGX_CACHE_STRICT="1")
+    _, err = worker.process.communicate()
+    assert worker.process.returncode == 1
+    assert "RuntimeError: view size is not compatible" in err
+
+
+def test_a_graph_deeper_in_the_call_is_the_matter_of_its_own_function(surroundings):
+    row = surroundings.run(SCRIPT, "inside")
+    assert row["right"]
+    assert row["counts"] == [0, 1, 1, 1]
