@@ -19,6 +19,8 @@ A new kind is a number in `data.Kind` and a row here.
 
 from __future__ import annotations
 
+import gc
+import itertools
 import operator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -239,6 +241,11 @@ def iterator_state(value: Any) -> Plain:
     """What is left in a tuple, range or count iterator, without advancing it."""
     if type(value) is type(iter(())):
         return ["left", operator.length_hint(value)]
+    if type(value) is itertools.count:  # since Python 3.14 it has no __reduce__
+        held = [each for each in gc.get_referents(value) if each is not itertools.count]
+        if not {int, float}.issuperset(map(type, held)):  # their texts may be those of others
+            raise NotPortable(f"{value!r} counts by other things than plain numbers")
+        return repr(value)
     return encode(list(value.__reduce__()[1:]))
 
 
