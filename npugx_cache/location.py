@@ -20,16 +20,21 @@ _MAX_CODE = 100
 
 
 class Place(NamedTuple):
-    """One line of one function; `code` is the line's text, or "" if there is no source."""
+    """One line of one function; `code` is the line's text, or "" if there is no source.
+
+    `caller` is the line of the user's own code that led to a line of an installed package.
+    """
 
     file: str
     line: int
     function: str
     code: str
+    caller: Place | None = None
 
     def __str__(self) -> str:
         code = f" (`{self.code[:_MAX_CODE]}`)" if self.code else ""
-        return f"at {_portable_path(self.file)}:{self.line} in {self.function}{code}"
+        caller = f", called {self.caller}" if self.caller is not None else ""
+        return f"at {_portable_path(self.file)}:{self.line} in {self.function}{code}{caller}"
 
 
 def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
@@ -43,7 +48,10 @@ def innermost(places: Iterable[Place]) -> Place | None:
     """The innermost place outside of torch and Python, which a user can change, if there is one."""
     known = list(places)
     chosen = [place for place in known if not _is_covered(place.file)] or known
-    return chosen[-1] if chosen else None
+    if not chosen or not _is_installed(chosen[-1].file):
+        return chosen[-1] if chosen else None
+    own = [place for place in chosen if not _is_installed(place.file)]
+    return chosen[-1]._replace(caller=own[-1] if own else None)
 
 
 def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
@@ -69,8 +77,11 @@ def _is_covered(file: str) -> bool:
         root = getattr(sys.modules.get(package), "__file__", None)
         if root is not None and path.is_relative_to(Path(root).parent):
             return True
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return not installed and path.is_relative_to(sysconfig.get_path("stdlib"))
+    return not _is_installed(file) and path.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def _is_installed(file: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def _portable_path(file: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _MAX_LENGTH = 240
 
 _CHANGES = (
+    ("depends on the data", "choose with torch.where, or branch outside the cached function"),
     ("data-dependent", "choose with torch.where, or branch outside the cached function"),
     ("sparse", "convert to a dense tensor before the call"),
     ("skipped", "do this outside the cached function, or in a torch.library operator"),
@@ -39,6 +40,14 @@ _NOT_HERE = re.compile(
 
 _EXAMPLE = re.compile(r"\s*\(e\.g\.([^()]|\([^()]*\))*\)")
 
+_UNKNOWN_NUMBER = re.compile(
+    r"data-dependent expression|GuardOnDataDependent|PendingUnbackedSymbolNotFound"
+)
+"""What errors say that ask for a number which only a run on real data gives."""
+
+_REPEATED = re.compile(r"[^.]*(Dynamo does not (support|know)|Detected data-dependent)[^.]*\.?")
+"""Sentences that only say again, about Dynamo, that Dynamo does not trace the construct."""
+
 
 class NotEager(Exception):
     """The traced graph would not do what eager does."""
@@ -56,11 +65,13 @@ def of_failure(error: BaseException) -> str:
     lines = text.splitlines() or ["no message"]
     what, kind = lines[0].strip(), type(error).__name__
     place = location.of_frames(getattr(error, "real_stack", None)) or location.of_text(text)
+    if _UNKNOWN_NUMBER.search(f"{kind}: {text}"):
+        what, kind = "a branch or a size depends on the data of a tensor", "Unsupported"
     return location.reason(
         (what if kind == "Unsupported" else f"{kind}: {what}")[:_MAX_LENGTH],
         place,
         _change(what, lines),
-        why=next(iter(_all_after("Explanation:", lines)), ""),
+        why=next((each for each in _all_after("Explanation:", lines) if each), ""),
     )
 
 
@@ -87,7 +98,8 @@ def _change(what: str, lines: list[str]) -> str:
 
 def _all_after(label: str, lines: list[str]) -> list[str]:
     found = (line.partition(label)[2].strip() for line in lines if label in line)
-    return [_EXAMPLE.sub("", text)[:_MAX_LENGTH] for text in found]
+    texts = (_REPEATED.sub("", _EXAMPLE.sub("", text)).strip() for text in found)
+    return [text.replace("Dynamo", "the trace")[:_MAX_LENGTH] for text in texts]
 
 
 # --- explains a trace that failed because a custom operator has no fake implementation

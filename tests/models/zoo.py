@@ -225,7 +225,7 @@ GROUPS = (TRANSFORMERS[::2], TRANSFORMERS[1::2], PLAIN)
 
 REFUSED = {
     "Longformer": Refusal(
-        "data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: none) at "
+        "a branch or a size depends on the data of a tensor at "
         "transformers/models/longformer/modeling_longformer.py",
         "its forward asks `if is_global_attn:` of the values in the mask, so no one graph is right "
         "for all inputs",

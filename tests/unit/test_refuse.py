@@ -1,0 +1,100 @@
+"""Reasons for failed traces: the construct, the line, the user's call, and what to change."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch._dynamo
+
+from npugx_cache import location
+from npugx_cache.trace import refuse
+
+LIBRARY = """
+    def asks(x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+    def prints(x):
+        print(x)
+        return x
+
+    def repeats(x):
+        return x.new_zeros(x.sum().int().item() + 1).tolist()
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("environment") / "site-packages"
+    folder.mkdir()
+    file = folder / "of_a_library.py"
+    file.write_text(textwrap.dedent(LIBRARY))
+    specification = importlib.util.spec_from_file_location("of_a_library", file)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["of_a_library"] = module
+    specification.loader.exec_module(module)
+    yield module
+    del sys.modules["of_a_library"]
+
+
+def reason(function):
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), pytest.raises(Exception) as info:
+        compiled(torch.ones(3))
+    return refuse.of_failure(info.value)
+
+
+def test_a_line_of_a_library_comes_with_the_line_that_called_it(library):
+    def function(x):
+        return library.asks(x + 1)
+
+    found = reason(function)
+    assert "of_a_library.py:3 in asks (`if x.sum() > 0:`), called at " in found
+    assert "test_refuse.py:" in found
+    assert found.count("called at") == 1
+    assert "in function (`return library.asks(x + 1)`)" in found
+
+
+def test_a_line_of_the_user_comes_alone():
+    def function(x):
+        print(x)
+        return x
+
+    found = reason(function)
+    assert "in function (`print(x)`)" in found
+    assert "called at" not in found
+
+
+@pytest.mark.parametrize("name", ["asks", "prints", "repeats"])
+def test_a_reason_is_one_line_about_the_users_code(library, name):
+    function = getattr(library, name)
+    found = reason(lambda x: function(x))
+    assert "Dynamo" not in found
+    assert "torch._" not in found
+    assert "\n" not in found
+    assert "; to change that, " in found
+
+
+def test_a_number_that_only_data_tells_is_named_as_that():
+    def function(x):
+        for _ in range(x.sum().int().item()):
+            x = x + 1
+        return x
+
+    found = reason(function)
+    assert found.startswith("a branch or a size depends on the data of a tensor at ")
+    assert "choose with torch.where" in found
+    assert "u0" not in found.partition(" at ")[0]
+
+
+def test_a_place_without_a_file_of_the_user_has_no_caller(library):
+    file = library.__file__
+    found = location.of_text(f'  File "{file}", line 3, in asks\n    if x.sum() > 0:\n')
+    assert found.caller is None
+    assert str(found).endswith("in asks (`if x.sum() > 0:`)")
