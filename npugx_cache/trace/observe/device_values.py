@@ -69,6 +69,7 @@ _PASSING_BY = frozenset(
     {
         "as_python_constant",
         "as_proxy",
+        "get_real_python_backed_value",
         "guarded_method",
         "realize_and_forward",
         "inherited",
@@ -92,6 +93,7 @@ _READS_EQUALITY = frozenset(
         "is_constant_none",
         "hash_impl",  # the order of a set depends on hashes, but is a condition of its own
         "python_type",
+        "vt_identity_compare",
         "__repr__",
         "_of_device",
     }
@@ -122,6 +124,8 @@ def _reads_harmlessly(frames: list[types.FrameType], *, as_proxy: bool) -> bool:
     name, variables = frames[0].f_code.co_name, frames[0].f_locals
     if name == "const_getattr":
         return bool(variables.get("name") == "type")
+    if name == "tp_descr_get_impl":  # since torch 2.14
+        return vars(variables["self"]).get("descriptor") is vars(torch.device)["type"]
     code = frames[0].f_code
     # This one writes the device into the caller frame.
     written = name == "__call__" and code.co_filename == codegen.__file__
