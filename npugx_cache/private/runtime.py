@@ -31,7 +31,7 @@ For each there is a table of the functions of Dynamo that were checked for it, s
 `trace/observe/hooks_2_15.txt`.
 """
 
-TESTED_PYTHON = ((3, 11), (3, 13))
+TESTED_PYTHON = ((3, 11), (3, 12), (3, 13), (3, 14))
 """The minor versions of CPython that the cache works with; on others nothing is cached."""
 
 OLDEST_TORCH = (2, 11)

@@ -183,7 +183,7 @@ def _read(this: dis.Instruction, stack: list[Any], kept: dict[str, Any]) -> None
         stack.append(kept[this.argval])
     elif this.opname in _READS:
         stack.append((this.opname, _name(this)))
-    elif this.opname == "BINARY_SUBSCR":
+    elif this.opname == "BINARY_SUBSCR" or (this.opname, this.argrepr) == ("BINARY_OP", "[]"):
         key = stack.pop()
         stack.append(("item", stack.pop(), key))
     elif (this.opname, this.arg) == ("COPY", 1):
