@@ -41,6 +41,10 @@ CONDITIONS = (
     "SCALE is not None and SCALE > 2",
     "type(self.k) is bool",
     "list(self.table) == ['a', 'b']",
+    "17 in self.kinds",
+    "'a' in set(self.table)",
+    "len(Shape.__subclasses__()) > 1",
+    "level() > 2",
 )
 ITERATIONS = (
     "self.items",
@@ -51,6 +55,8 @@ ITERATIONS = (
     "reversed(self.items)",
     "sorted(self.items)",
     "[v for pair in zip(self.items, self.table.values()) for v in pair]",
+    "self.kinds",
+    "{*self.items, 40}",
 )
 STEPS = (
     "{t} = {t} * {v}",
@@ -89,6 +95,19 @@ STEPS = (
     "{t} = {t} * getattr(self, 'extra', 3)",
     "{t} = {t} * {{'a': 2, 'b': 3}}.get(mode, 4)",
     "{t} = {t}.clone() if self.flag else {t}",
+    "{t} = self.partial({t})",
+    "{t} = functools.partial(helper, more={v})({t}, 2)",
+    "{t} = {t} * level()",
+    "{t} = {t} * len(Shape.__subclasses__())",
+    "names = set(self.table); {t} = {t} + len([name for name in ('a', 'c') if name in names])",
+    "self.kinds.add(40)",
+    "self.kinds |= {{2, 33}}",
+    "{t} = {t} + len(self.kinds)",
+    "unread = f'{{self.kinds}}'",
+    "{t} = einops.rearrange({t}, '... a -> ... a 1').flatten(-2) * {v}",
+    "{t} = einops.reduce({t}, '... a -> ... 1', 'max') + {u}",
+    "{t} = {t} + einops.repeat(self.weight, 'a -> (b a)', b=2)[:3]",
+    "{t} = torch.func.functional_call(self.linear, {{'bias': self.weight}}, ({t},))",
 )
 RESULTS = (
     "x",
@@ -142,6 +161,16 @@ CHANGES = (
     "given['double'] = True",
     "given['log'] = [1, 2]",
     "given['seed'] = 5",
+    "model.kinds.add(5)",
+    "model.kinds = {17, 1}",
+    "model.kinds = {1, 3, 17, 4}",
+    "model.partial = functools.partial(helper, v=4)",
+    "model.partial.keywords['v'] = 6",
+    "model.partial = functools.partial(lambda x, v: x / v, v=3)",
+    "globals()['LEVEL'] = 1",
+    "globals()['level'] = lambda: 6",
+    "globals()['Oval'] = type('Oval', (Shape,), {})",
+    "Shape.__subclasses__()",
 )
 KERNEL = "a kernel raised"
 OF_KERNELS = ("same dtype", "Subtraction, the `-` operator")
@@ -156,7 +185,20 @@ EDITS = (
     "# edit main: 'self.k = 2' -> 'self.k = 5'\n",
 )
 PROGRAM = """\
+import einops
+
 SCALE = 2
+LEVEL = 3
+
+class Shape:
+    pass
+
+class Round(Shape):
+    pass
+
+@torch.compiler.assume_constant_result
+def level():
+    return LEVEL
 
 def helper(x, v, more=2):
     return x - 1 + v * more
@@ -168,6 +210,8 @@ class Model(nn.Module):
         self.flag = True
         self.items = [1, 2, 3]
         self.table = {{'a': 1, 'b': 2}}
+        self.kinds = {{3, 1, 17}}
+        self.partial = functools.partial(helper, v=3)
         self.count = 0
         self.linear = nn.Linear(3, 3)
         self.weight = nn.Parameter(torch.tensor([0.5, 1.5, 2.5]))
@@ -208,6 +252,7 @@ def run(call, model, given):
             return ['{kernel}', x.detach(), y.detach(), model.buffer.clone()]
         out = type(error).__name__
     seen = [model.count, list(model.items), dict(model.table), getattr(model, 'last', None)]
+    seen += [sorted(model.kinds)]  # its order may be another (docs/soundness.md)
     return [out, x.detach(), y.detach(), log, model.buffer.clone(), *seen]
 
 def change(call, model, given):
