@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from npugx_cache.backend import lowering
+from npugx_cache.backend import lowering, subgraphs
 from npugx_cache.backend.capture.layout import Layout, Role
 from npugx_cache.backend.capture.tasks import ARITHMETIC
 from npugx_cache.backend.capture.updatable import BESIDE, UPDATABLE, key
@@ -278,6 +278,8 @@ def _reason(node: fx.Node) -> str:
         return f"{node.target} makes the host wait"
     if schema is not None and schemas.acts(node.target) and schemas.is_custom(node.target):
         return f"{node.target} is called for an effect that a replay would not repeat"
+    if str(node.target) in ("cond", "while_loop") and subgraphs.runs_graphs(node):
+        return f"{node.target} reads from a tensor which graph to run"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:

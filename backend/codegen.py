@@ -7,41 +7,61 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from npugx_cache.backend.program import STREAMS, VALUE, Operator, Program, values_in
+from npugx_cache.backend.program import (
+    FUNCTION,
+    HIGHER_ORDER,
+    STREAMS,
+    VALUE,
+    Operator,
+    Program,
+    values_in,
+)
 from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
+    from npugx_cache.backend.program import Call, Function
     from npugx_cache.portable import Plain
-
-FUNCTION = "forward"
 
 
 def source_text(program: Program) -> str:
     """The text of a Python module that defines `forward(*inputs)`, which returns the outputs.
 
-    Each intermediate is deleted after its last use, so that memory is freed as early as in eager.
+    A graph inside the graph is a function before `forward`. Each intermediate is deleted after its
+    last use, so that memory is freed as early as in eager.
     """
-    names = operator_names(program)
-    dying = _last_uses(program)
-    first = len(program.inputs) + len(program.constants)
-    lines = [f"def {FUNCTION}({', '.join(program.inputs)}):"]
-    for position, call in enumerate(program.calls):
+    operators = operator_names(program)
+    functions = (*program.functions, program.main)
+    return "\n\n".join(_function_text(program, function, operators) for function in functions)
+
+
+class _Names(NamedTuple):
+    """The names that stand for references in the text of one function."""
+
+    operators: list[str]
+    values: list[str]
+    functions: list[str]
+
+
+def _function_text(program: Program, function: Function, operators: list[str]) -> str:
+    names = _Names(operators, program.names_in(function), [f.name for f in program.functions])
+    dying = _last_uses(program, function)
+    first = len(function.inputs) + len(program.constants)
+    lines = [f"def {function.name}({', '.join(function.inputs)}):"]
+    for position, call in enumerate(function.calls):
         line = f"    {call.name} = {_call_text(program, call, names)}"
-        dead = [program.name_of(value) for value in dying.get(position, ()) if value >= first]
+        dead = [names.values[value] for value in dying.get(position, ()) if value >= first]
         lines.append(f"{line}; del {', '.join(dead)}" if dead else line)
-    lines.append(f"    return {_text(program, program.outputs)}")
+    lines.append(f"    return {_text(names, function.outputs)}")
     return "\n".join(lines) + "\n"
 
 
 def operator_names(program: Program) -> list[str]:
     """The global name of each operator of the program, in order: `aten_add_Tensor`, `getitem`."""
-    taken = {
-        *program.inputs,
-        *(c.name for c in program.constants),
-        *(c.name for c in program.calls),
-    }
+    taken = {function.name for function in program.functions}
+    for function in (*program.functions, program.main):
+        taken.update(program.names_in(function))
     names: list[str] = []
     for operator in program.operators:
         base = _operator_name(operator)
@@ -55,6 +75,8 @@ def operator_names(program: Program) -> list[str]:
 def _operator_name(operator: Operator) -> str:
     if not operator.namespace:
         return operator.name.replace(".", "_")
+    if operator.namespace == HIGHER_ORDER:
+        return f"{HIGHER_ORDER}_{operator.name}"
     parts = [operator.namespace, operator.name, operator.overload or "default"]
     name = "_".join(part.replace(".", "_") for part in parts)
     if not name.isidentifier():
@@ -62,18 +84,18 @@ def _operator_name(operator: Operator) -> str:
     return name
 
 
-def _last_uses(program: Program) -> dict[int, list[int]]:
+def _last_uses(program: Program, function: Function) -> dict[int, list[int]]:
     """For each position of a call, the values that are not used after that call.
 
     A value that several streams use is kept until the end. If it were freed earlier, the stream
     that allocated its memory could reuse the memory while another stream still works on it.
     """
-    first = len(program.inputs) + len(program.constants)
-    last: dict[int, int] = {first + i: i for i in range(len(program.calls))}
-    for position, call in enumerate(program.calls):
+    first = len(function.inputs) + len(program.constants)
+    last: dict[int, int] = {first + i: i for i in range(len(function.calls))}
+    for position, call in enumerate(function.calls):
         for value in values_in([call.args, call.kwargs]):
             last[value] = position
-    for value in (*values_in(program.outputs), *_on_several_streams(program)):
+    for value in (*values_in(function.outputs), *_on_several_streams(program, function)):
         last.pop(value, None)
     dying: dict[int, list[int]] = {}
     for value, position in last.items():
@@ -81,7 +103,7 @@ def _last_uses(program: Program) -> dict[int, list[int]]:
     return dying
 
 
-def _on_several_streams(program: Program) -> set[int]:
+def _on_several_streams(program: Program, function: Function) -> set[int]:
     """Values that are computed or used under more than one stream label."""
     switches = {
         index
@@ -92,8 +114,8 @@ def _on_several_streams(program: Program) -> set[int]:
         return set()
     label = 0
     labels: defaultdict[int, set[int]] = defaultdict(set)
-    first = len(program.inputs) + len(program.constants)
-    for position, call in enumerate(program.calls):
+    first = len(function.inputs) + len(program.constants)
+    for position, call in enumerate(function.calls):
         if call.operator in switches:
             label = call.args[1]
         for value in (first + position, *values_in([call.args, call.kwargs])):
@@ -101,31 +123,34 @@ def _on_several_streams(program: Program) -> set[int]:
     return {value for value, met in labels.items() if len(met) > 1}
 
 
-def _call_text(program: Program, call: Plain, names: list[str]) -> str:
-    args = [_text(program, arg) for arg in call.args]
-    if not program.operators[call.operator].namespace and names[call.operator].endswith("getitem"):
+def _call_text(program: Program, call: Call, names: _Names) -> str:
+    args = [_text(names, arg) for arg in call.args]
+    target = names.operators[call.operator]
+    if not program.operators[call.operator].namespace and target.endswith("getitem"):
         return f"{args[0]}[{args[1]}]"
     kwargs = []
     for name, arg in call.kwargs:
         if not isinstance(name, str) or not name.isidentifier():
             raise CorruptEntry(f"program: keyword {name!r}")
-        kwargs.append(f"{name}={_text(program, arg)}")
-    return f"{names[call.operator]}({', '.join([*args, *kwargs])})"
+        kwargs.append(f"{name}={_text(names, arg)}")
+    return f"{target}({', '.join([*args, *kwargs])})"
 
 
-def _text(program: Program, data: Plain) -> str:
+def _text(names: _Names, data: Plain) -> str:
     if not isinstance(data, list):
         return repr(data)
     kind, *rest = data
     if kind == VALUE:
-        return program.name_of(rest[0])
+        return names.values[rest[0]]
+    if kind == FUNCTION:
+        return names.functions[rest[0]]
     if kind in ("list", "tuple", "size"):
-        items = [_text(program, item) for item in rest[0]]
+        items = [_text(names, item) for item in rest[0]]
         if kind == "list":
             return f"[{', '.join(items)}]"
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if kind == "slice":
-        return f"slice({', '.join(_text(program, part) for part in rest)})"
+        return f"slice({', '.join(_text(names, part) for part in rest)})"
     return _scalar_text(kind, rest)
 
 

@@ -12,14 +12,20 @@ import torch
 from torch import fx
 
 from npugx_cache import location
+from npugx_cache.backend import subgraphs
 from npugx_cache.backend.program import (
     COLLECTIVES,
+    CONTROL_FLOW,
+    FUNCTION,
+    HIGHER_ORDER,
+    MAIN,
     PYTHON_FUNCTIONS,
     STREAM_OPERATORS,
     STREAMS,
     VALUE,
     Call,
     Constant,
+    Function,
     Operator,
     Program,
 )
@@ -49,7 +55,7 @@ _COLLECTIVES_KNOWN = frozenset(
         "wait_tensor",
     }
 )
-_RESERVED = frozenset({"torch", "device", "inf", "nan", "forward", "Ellipsis", "range", "slice"})
+_RESERVED = frozenset({"torch", "device", "inf", "nan", MAIN, "Ellipsis", "range", "slice"})
 
 
 def to_program(
@@ -60,67 +66,130 @@ def to_program(
     `input_names` name the placeholders; the default is their names in the graph. Must be called in
     the autocast state in which the graph was traced, because the program records that state.
     """
-    return _Encoder(graph_module, input_names).encode()
+    shared = _Shared()
+    shared.collect(graph_module)
+    functions = tuple(
+        _Encoder(inner, shared, name, ()).encode() for inner, name in shared.graphs.items()
+    )
+    main = _Encoder(graph_module, shared, MAIN, input_names).encode()
+    program = Program(
+        inputs=main.inputs,
+        constants=tuple(shared.constants),
+        operators=tuple(shared.operators),
+        calls=main.calls,
+        outputs=main.outputs,
+        disable_autocast=runtime.is_any_autocast_enabled(),
+        functions=functions,
+    )
+    return program, shared.tensors
+
+
+class _Shared:
+    """What a graph and the graphs inside it have in common.
+
+    `graphs` are the graphs inside, and their names; each comes after the graphs inside itself.
+    `values` tells what a get_attr node stands for: the index of a constant, or a graph inside.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set(_RESERVED)
+        self.graphs: dict[fx.GraphModule, str] = {}
+        self.values: dict[fx.Node, int | fx.GraphModule] = {}
+        self.operators: dict[Operator, int] = {}
+        self.constants: list[Constant] = []
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def collect(self, graph_module: fx.GraphModule) -> None:
+        for node in graph_module.graph.nodes:
+            if node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(graph_module)
+                if isinstance(value, fx.GraphModule):
+                    self._add_graph(node, value)
+                else:
+                    self._add_constant(node, value)
+
+    def _add_graph(self, node: fx.Node, inner: fx.GraphModule) -> None:
+        for user in node.users:
+            if not subgraphs.runs_graphs(user):
+                _refuse(user, f"{user.target} contains graphs of its own", _OUTSIDE)
+        if inner not in self.graphs:
+            self.collect(inner)
+            self.graphs[inner] = _unique(node.name, self.names)
+        self.values[node] = inner
+
+    def _add_constant(self, node: fx.Node, tensor: Any) -> None:
+        user = next(iter(node.users), node)
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            _refuse(user, f"the graph holds a {type(tensor).__name__}", _AS_ARGUMENT)
+        if tensor.layout is not torch.strided:
+            _refuse(user, f"the graph holds a {tensor.layout} tensor", _AS_ARGUMENT)
+        name = _unique(node.name, self.names)
+        self.values[node] = len(self.constants)
+        self.constants.append(
+            Constant(
+                name,
+                str(tensor.dtype).removeprefix("torch."),
+                str(tensor.device),
+                tuple(tensor.shape),
+                tuple(tensor.stride()),
+            )
+        )
+        self.tensors[name] = tensor.detach()
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    """An identifier like `wanted` that is not taken; it is taken from then on."""
+    base = wanted if wanted.isidentifier() and not keyword.iskeyword(wanted) else "v"
+    name, serial = base, 1
+    while name in taken:
+        name, serial = f"{base}_{serial}", serial + 1
+    taken.add(name)
+    return name
 
 
 class _Encoder:
-    def __init__(self, graph_module: fx.GraphModule, input_names: Sequence[str]) -> None:
-        self._module = graph_module
-        self._names: set[str] = set(_RESERVED)
-        self._values: dict[fx.Node, int] = {}
-        self._operators: dict[Operator, int] = {}
-        self._calls: list[Call] = []
-        self._constants: list[Constant] = []
-        self._tensors: dict[str, torch.Tensor] = {}
-        nodes = list(graph_module.graph.nodes)
-        self._placeholders = [node for node in nodes if node.op == "placeholder"]
-        self._attributes = [node for node in nodes if node.op == "get_attr"]
-        self._rest = [node for node in nodes if node.op not in ("placeholder", "get_attr")]
-        names = input_names or [node.name for node in self._placeholders]
-        self._inputs = tuple(self._unique(name) for name in names)
+    """Encodes one graph: the whole one, or one inside it. Its names are local to its function."""
 
-    def encode(self) -> tuple[Program, dict[str, torch.Tensor]]:
-        for node in self._placeholders:
-            self._values[node] = len(self._values)
-        for node in self._attributes:
-            self._add_constant(node)
-            self._values[node] = len(self._values)
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        shared: _Shared,
+        name: str,
+        input_names: Sequence[str],
+    ) -> None:
+        self._nodes = list(graph_module.graph.nodes)
+        self._shared = shared
+        self._name = name
+        self._names = set(shared.names)
+        self._inner = list(shared.graphs)
+        placeholders = [node for node in self._nodes if node.op == "placeholder"]
+        names = input_names or [node.name for node in placeholders]
+        self._inputs = tuple(_unique(name, self._names) for name in names)
+        self._values = {node: index for index, node in enumerate(placeholders)}
+        self._calls: list[Call] = []
+
+    def encode(self) -> Function:
         outputs: Plain = None
-        for node in self._rest:
+        for node in self._nodes:
             if node.op == "output":
                 outputs = self._argument(node.args[0])
-            else:
+            elif node.op not in ("placeholder", "get_attr"):
                 self._add_call(node)
-        program = Program(
-            inputs=self._inputs,
-            constants=tuple(self._constants),
-            operators=tuple(self._operators),
-            calls=tuple(self._calls),
-            outputs=outputs,
-            disable_autocast=runtime.is_any_autocast_enabled(),
-        )
-        return program, self._tensors
-
-    def _unique(self, wanted: str) -> str:
-        base = wanted if wanted.isidentifier() and not keyword.iskeyword(wanted) else "v"
-        name, serial = base, 1
-        while name in self._names:
-            name, serial = f"{base}_{serial}", serial + 1
-        self._names.add(name)
-        return name
+        return Function(self._name, self._inputs, tuple(self._calls), outputs)
 
     def _add_call(self, node: fx.Node) -> None:
         if node.op != "call_function":
             _refuse(node, f"the graph calls a {node.op} ({node.target})", _OUTSIDE)
         target = self._operator(node)
-        index = self._operators.setdefault(target, len(self._operators))
+        index = self._shared.operators.setdefault(target, len(self._shared.operators))
         try:
             args = [self._argument(arg) for arg in node.args]
             kwargs = [[name, self._argument(arg)] for name, arg in node.kwargs.items()]
         except NotPortable as error:
             _refuse(node, f"an argument of {node.target}: {error}", _OUTSIDE)
-        self._calls.append(Call(self._unique(node.name), index, args, kwargs))
-        self._values[node] = len(self._values)
+        first = len(self._inputs) + len(self._shared.constants)
+        self._values[node] = first + len(self._calls)
+        self._calls.append(Call(_unique(node.name, self._names), index, args, kwargs))
 
     def _operator(self, node: fx.Node) -> Operator:
         target: Any = node.target
@@ -132,15 +201,16 @@ class _Encoder:
             if named[1] == COLLECTIVES and named[2].rstrip("_") not in _COLLECTIVES_KNOWN:
                 _refuse(node, f"{node.target} is not one of the known collectives", _OUTSIDE)
             return Operator(*named[1:])
-        if named is not None:
-            _refuse_higher_order(node)
+        if named is not None and named[0] == "hop":
+            _refuse_higher_order(node, named[1])
+            return Operator(HIGHER_ORDER, named[1], "")
         if target not in _FUNCTION_NAMES:
             _refuse(node, f"the graph calls {getattr(target, '__qualname__', target)}", _OUTSIDE)
         return Operator("", _FUNCTION_NAMES[target], "")
 
     def _argument(self, arg: Any) -> Plain:
         if isinstance(arg, fx.Node):
-            return [VALUE, self._values[arg]]
+            return self._reference(arg)
         if isinstance(arg, (list, tuple)) and type(arg) is not torch.Size:
             kind = "tuple" if isinstance(arg, tuple) else "list"
             return [kind, [self._argument(item) for item in arg]]
@@ -151,28 +221,13 @@ class _Encoder:
             raise NotPortable(f"a size that no operator computes: {arg}")
         return encode(arg)
 
-    def _add_constant(self, node: fx.Node) -> None:
-        tensor: Any = self._module
-        for part in str(node.target).split("."):
-            tensor = getattr(tensor, part)
-        user = next(iter(node.users), node)
-        if isinstance(tensor, fx.GraphModule):
-            _refuse_higher_order(user)
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            _refuse(user, f"the graph holds a {type(tensor).__name__}", _AS_ARGUMENT)
-        if tensor.layout is not torch.strided:
-            _refuse(user, f"the graph holds a {tensor.layout} tensor", _AS_ARGUMENT)
-        name = self._unique(node.name)
-        self._constants.append(
-            Constant(
-                name,
-                str(tensor.dtype).removeprefix("torch."),
-                str(tensor.device),
-                tuple(tensor.shape),
-                tuple(tensor.stride()),
-            )
-        )
-        self._tensors[name] = tensor.detach()
+    def _reference(self, node: fx.Node) -> Plain:
+        if node.op != "get_attr":
+            return [VALUE, self._values[node]]
+        value = self._shared.values[node]
+        if isinstance(value, fx.GraphModule):
+            return [FUNCTION, self._inner.index(value)]
+        return [VALUE, len(self._inputs) + value]
 
 
 def refuse_call(node: fx.Node) -> None:
@@ -186,10 +241,13 @@ def refuse_call(node: fx.Node) -> None:
         _refuse(node, what, "do this outside the cached function, or select with torch.where")
 
 
-def _refuse_higher_order(node: fx.Node) -> NoReturn:
-    named = runtime.operator_name(node.target)
-    what = f"torch.ops.higher_order.{named[1] if named else node.target} contains graphs of its own"
-    _refuse(node, what, "choose with torch.where, or branch outside the cached function")
+def _refuse_higher_order(node: fx.Node, name: str) -> None:
+    """Raise `NotPortable` for a call of an operator on graphs that a stored program can't do."""
+    if len(node.args) != CONTROL_FLOW.get(name) or node.kwargs:
+        _refuse(node, f"{node.target} is not an operator that a stored graph can call", _OUTSIDE)
+    if runtime.depends_on_data(node.meta.get("val")):
+        what = f"the size of what {node.target} returns depends on data"
+        _refuse(node, what, "return tensors of the same sizes from all graphs inside")
 
 
 def _refuse(node: fx.Node, what: str, change: str) -> NoReturn:

@@ -18,10 +18,11 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.nn import attention
 
+from npugx_cache.backend import subgraphs
 from npugx_cache.private import streams, vendor_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _OPERATORS = (_ops.OpOverload, _ops.OpOverloadPacket, _ops.HigherOrderOperator)
 
@@ -150,7 +151,7 @@ def not_held(name: str) -> str:
 
 def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
     """The first refused call of a graph or of the graphs inside it, and why it is refused."""
-    for node in _calls(graph_module):
+    for node in subgraphs.nodes_of(graph_module):
         what = refused(node.op, node.target)
         if what is not None:
             return node, what
@@ -218,12 +219,6 @@ def end(values: Mapping[fx.Node, Any]) -> None:
 def last_that_sets_a_mode(graph: fx.Graph) -> fx.Node | None:
     found = (node for node in reversed(graph.nodes) if _is_any(node.target, _FOLLOWED))
     return next(found, None)
-
-
-def _calls(graph_module: fx.GraphModule) -> Iterator[fx.Node]:
-    for module in graph_module.modules():
-        if isinstance(module, fx.GraphModule):
-            yield from module.graph.nodes
 
 
 def _may_stand(target: Any) -> bool:

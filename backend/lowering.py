@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
-from npugx_cache.backend import graph_calls
+from npugx_cache.backend import graph_calls, subgraphs
 from npugx_cache.private import determinism, streams
 from npugx_cache.private.runtime import operator_name
 
@@ -62,9 +62,12 @@ def lower(
                 )(*fakes)
         finally:
             mode.allow_non_fake_inputs = allowed
+    if call := _first_shared(lowered):
+        what = f"a function that {call.target} calls returns what it was given, or a view of it"
+        raise NotKept(what, call.stack_trace, "return a copy: .clone()")
     streams.make_switches_explicit(lowered.graph)
-    lowered.meta[RESHAPED] = steps.reshaped if steps else None
-    lowered.meta[CODE_RUN] = tuple(steps.code) if steps else ()
+    lowered.meta[RESHAPED] = steps.notes.reshaped if steps else None
+    lowered.meta[CODE_RUN] = tuple(steps.notes.code) if steps else ()
     return lowered
 
 
@@ -83,12 +86,15 @@ sizes and strides of the results."""
 class NotKept(Exception):
     """Raised for a call that does something which the lowered graph would not do.
 
-    `what` says what the call does; `stack` is the stack of the call.
+    `what` says what the call does, `change` what the user can do about it; `stack` is the stack of
+    the call.
     """
 
-    def __init__(self, what: str, stack: str | None) -> None:
+    def __init__(
+        self, what: str, stack: str | None, change: str = "do this outside the cached function"
+    ) -> None:
         super().__init__(what)
-        self.what, self.stack = what, stack
+        self.what, self.stack, self.change = what, stack, change
 
 
 def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
@@ -98,6 +104,48 @@ def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
         raise NotKept(what, node.stack_trace)
 
 
+def _first_shared(lowered: fx.GraphModule) -> fx.Node | None:
+    """The first call that runs a graph whose result may share memory with the graph's inputs.
+
+    Eager then returns the very tensor that it was given, or not, as the data say. The traced code
+    has been told that the result is a new tensor.
+    """
+    calls: Iterator[tuple[fx.GraphModule, fx.Node]] = (
+        (module, node)
+        for module in lowered.modules()
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+        if subgraphs.runs_graphs(node)
+    )
+    for module, call in calls:
+        if any(map(_returns_shared, subgraphs.run_by(module, call))):
+            return call
+    return None
+
+
+def _returns_shared(inner: fx.GraphModule) -> bool:
+    """Whether a result of a graph may share memory with its inputs, or with another result."""
+    *nodes, output = inner.graph.nodes
+    results: list[fx.Node] = []
+    map_arg(output.args, results.append)
+    given = [each for each in nodes if each.op in ("placeholder", "get_attr")]
+    known = [storage for each in given for storage in storages(each.meta.get("val"))]
+    made = [storage for each in results for storage in storages(each.meta.get("val"))]
+    return bool(set(known) & set(made)) or len(made) != len(set(made))
+
+
+class _Notes:
+    """What is noted while a graph and the graphs inside it run node by node.
+
+    `reshaped` is the first step that changed the layout of an argument. `code` is the code that ran
+    for custom operators.
+    """
+
+    def __init__(self) -> None:
+        self.reshaped: tuple[str, str | None] | None = None
+        self.code: dict[types.CodeType, None] = {}
+
+
 class _Steps(fx.Interpreter):
     """Runs a graph node by node, and notes the first one that changes the layout of an argument.
 
@@ -105,14 +153,12 @@ class _Steps(fx.Interpreter):
     `adaptive_avg_pool2d` does.
     """
 
-    reshaped: tuple[str, str | None] | None = None
-
-    def __init__(self, graph_module: fx.GraphModule) -> None:
+    def __init__(self, graph_module: fx.GraphModule, notes: _Notes | None = None) -> None:
         super().__init__(graph_module)
-        self.code: dict[types.CodeType, None] = {}
-        self._modes = graph_calls.modes()
+        self.notes = notes or _Notes()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
+        self._modes = graph_calls.modes()
         try:
             return super().run(*args, **kwargs)
         finally:  # if the graph raised, some of its modes are still entered
@@ -121,9 +167,12 @@ class _Steps(fx.Interpreter):
                 self._modes.set()
 
     def run_node(self, n: fx.Node) -> Any:
+        if n.op == "get_attr" and n.users and all(map(subgraphs.runs_graphs, n.users)):
+            inner: fx.GraphModule = self.fetch_attr(str(n.target))
+            return _flat(_Steps(inner, self.notes).run)
         given = [self.env[node] for node in n.all_input_nodes]
         before, traced = [_layout(value) for value in given], _traced_so_far()
-        with _seen(self.code) if _is_custom(n.target) else contextlib.nullcontext():
+        with _seen(self.notes.code) if _is_custom(n.target) else contextlib.nullcontext():
             result = super().run_node(n)
         left_nothing = result is None and _traced_so_far() == traced
         if left_nothing and n.op.startswith("call_") and not graph_calls.may_leave_nothing(n):
@@ -132,8 +181,8 @@ class _Steps(fx.Interpreter):
             last = graph_calls.last_that_sets_a_mode(n.graph)
             what = "a mode of torch's (grad, inference) is left changed"
             raise NotKept(what, last.stack_trace if last is not None else None)
-        if self.reshaped is None and before != [_layout(value) for value in given]:
-            self.reshaped = str(n.target), n.stack_trace
+        if self.notes.reshaped is None and before != [_layout(value) for value in given]:
+            self.notes.reshaped = str(n.target), n.stack_trace
         return result
 
 

@@ -1,7 +1,8 @@
 """Program: an optimised aten graph as data. Does not import torch.
 
 Values are numbered: first the inputs, then the constants, then the results of the calls in order.
-Arguments are portable encodings (`npugx_cache.portable`) in which ["value", n] stands for a value.
+Arguments are portable encodings (`npugx_cache.portable`) in which ["value", n] stands for a value,
+and ["function", n] for a graph inside the graph, such as a branch of `torch.cond`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from npugx_cache.portable.devices import Rename
 
 VALUE = "value"
+FUNCTION = "function"
+MAIN = "forward"
+"""The name of the function that is the graph itself."""
+
 COLLECTIVES = "_c10d_functional"
 """The namespace of operators that take a process group by name."""
 
@@ -37,6 +42,12 @@ STREAM_OPERATORS = frozenset(
         "synchronize_device",
     }
 )
+
+HIGHER_ORDER = "higher_order"
+"""The namespace of operators that take graphs as arguments."""
+
+CONTROL_FLOW = {"cond": 4, "map_impl": 3}
+"""The operators of that namespace that a program may call, and how many arguments each takes."""
 
 SCOPES = {"limit_cores": "restore_cores", "set_determinism": "restore_determinism"}
 """Operators of the namespace `npugx_cache`: each that begins a scope, and the one that ends it."""
@@ -79,7 +90,10 @@ PYTHON_FUNCTIONS = frozenset(
 
 
 class Operator(NamedTuple):
-    """A registered operator, or, if `namespace` is "", one of PYTHON_FUNCTIONS."""
+    """A registered operator, or, if `namespace` is "", one of PYTHON_FUNCTIONS.
+
+    The operators of the namespace HIGHER_ORDER are those of CONTROL_FLOW.
+    """
 
     namespace: str
     name: str
@@ -106,11 +120,38 @@ class Constant(NamedTuple):
     stride: tuple[int, ...]
 
 
+class Function(NamedTuple):
+    """A graph inside a graph. Its constants and operators are those of the program.
+
+    Values are numbered as in a program: its own inputs, the constants, the results of its calls.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    calls: tuple[Call, ...]
+    outputs: Plain
+
+    def placed(self, rename: Rename) -> Function:
+        """The same function with its devices renamed."""
+        calls = tuple(
+            call._replace(
+                args=[renamed(arg, rename) for arg in call.args],
+                kwargs=[[name, renamed(arg, rename)] for name, arg in call.kwargs],
+            )
+            for call in self.calls
+        )
+        return self._replace(calls=calls, outputs=renamed(self.outputs, rename))
+
+    def to_plain(self) -> Plain:
+        return [self.name, list(self.inputs), [list(call) for call in self.calls], self.outputs]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A graph as data.
 
     operators: the operators that `calls` refer to by index.
+    functions: the graphs inside the graph; each refers only to those before it.
     disable_autocast: the graph was traced under autocast. The casts are calls of the graph, so
     autocast must be off while the program runs, or it would cast once more.
     """
@@ -121,28 +162,27 @@ class Program:
     calls: tuple[Call, ...]
     outputs: Plain
     disable_autocast: bool
+    functions: tuple[Function, ...] = ()
 
-    def name_of(self, value: int) -> str:
-        if value < len(self.inputs):
-            return self.inputs[value]
-        value -= len(self.inputs)
-        if value < len(self.constants):
-            return self.constants[value].name
-        return self.calls[value - len(self.constants)].name
+    @property
+    def main(self) -> Function:
+        """The graph itself as a function."""
+        return Function(MAIN, self.inputs, self.calls, self.outputs)
+
+    def names_in(self, function: Function) -> list[str]:
+        """The names of the values of a function of this program, by their numbers."""
+        constants = (constant.name for constant in self.constants)
+        return [*function.inputs, *constants, *(call.name for call in function.calls)]
 
     def placed(self, rename: Rename) -> Program:
         """The same program with its devices renamed."""
+        main = self.main.placed(rename)
         return replace(
             self,
             constants=tuple(c._replace(device=rename(c.device)) for c in self.constants),
-            calls=tuple(
-                call._replace(
-                    args=[renamed(arg, rename) for arg in call.args],
-                    kwargs=[[name, renamed(arg, rename)] for name, arg in call.kwargs],
-                )
-                for call in self.calls
-            ),
-            outputs=renamed(self.outputs, rename),
+            calls=main.calls,
+            outputs=main.outputs,
+            functions=tuple(function.placed(rename) for function in self.functions),
         )
 
     def to_plain(self) -> dict[str, Plain]:
@@ -153,6 +193,7 @@ class Program:
             "calls": [list(call) for call in self.calls],
             "outputs": self.outputs,
             "disable_autocast": self.disable_autocast,
+            "functions": [function.to_plain() for function in self.functions],
         }
 
     @classmethod
@@ -166,9 +207,13 @@ class Program:
                     for n, t, d, size, stride in data["constants"]
                 ),
                 operators=tuple(Operator(*map(str, row)) for row in data["operators"]),
-                calls=tuple(Call(_identifier(n), int(o), a, k) for n, o, a, k in data["calls"]),
+                calls=_calls(data["calls"]),
                 outputs=data["outputs"],
                 disable_autocast=bool(data["disable_autocast"]),
+                functions=tuple(
+                    Function(_identifier(name), tuple(map(_identifier, inputs)), _calls(calls), out)
+                    for name, inputs, calls, out in data["functions"]
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"program: {error!r}") from error
@@ -180,28 +225,47 @@ class Program:
         for operator in self.operators:
             if not operator.namespace and operator.name not in PYTHON_FUNCTIONS:
                 raise CorruptEntry(f"program: {operator.name} is not an allowed function")
-        known = len(self.inputs) + len(self.constants)
-        for call in self.calls:
-            self._check_values([call.args, call.kwargs], known)
+            if operator.namespace == HIGHER_ORDER and operator.name not in CONTROL_FLOW:
+                raise CorruptEntry(f"program: {operator.name} is not an allowed operator")
+        for index, function in enumerate((*self.functions, self.main)):
+            self._check(function, index)
+
+    def _check(self, function: Function, functions: int) -> None:
+        """Check one function, which may refer to that many functions before it."""
+        known = len(function.inputs) + len(self.constants)
+        for call in function.calls:
+            _check_references([call.args, call.kwargs], known, functions)
             if not 0 <= call.operator < len(self.operators):
                 raise CorruptEntry(f"program: call {call.name} of operator {call.operator}")
             known += 1
-        self._check_values(self.outputs, known)
+        _check_references(function.outputs, known, functions)
 
-    def _check_values(self, data: Plain, known: int) -> None:
-        for value in values_in(data):
-            if not isinstance(value, int) or not 0 <= value < known:
-                raise CorruptEntry(f"program: value {value!r} is used before it is computed")
+
+def _calls(rows: Any) -> tuple[Call, ...]:
+    return tuple(Call(_identifier(n), int(o), a, k) for n, o, a, k in rows)
+
+
+def _check_references(data: Plain, values: int, functions: int) -> None:
+    for value in values_in(data):
+        if not isinstance(value, int) or not 0 <= value < values:
+            raise CorruptEntry(f"program: value {value!r} is used before it is computed")
+    for index in _references(data, FUNCTION):
+        if not isinstance(index, int) or not 0 <= index < functions:
+            raise CorruptEntry(f"program: function {index!r} is used before it is defined")
 
 
 def values_in(data: Plain) -> Iterator[int]:
     """The values that encoded arguments refer to."""
+    return _references(data, VALUE)
+
+
+def _references(data: Plain, kind: str) -> Iterator[int]:
     if isinstance(data, list):
-        if len(data) == 2 and data[0] == VALUE:
+        if len(data) == 2 and data[0] == kind:
             yield data[1]
         else:
             for item in data:
-                yield from values_in(item)
+                yield from _references(item, kind)
 
 
 def _identifier(name: Any) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.updatable import UPDATABLE, key
-from npugx_cache.backend.codegen import FUNCTION, operator_names, source_text
+from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.backend.frame_shims import handed_over
-from npugx_cache.backend.program import SCOPES, STREAMS
+from npugx_cache.backend.program import HIGHER_ORDER, MAIN, SCOPES, STREAMS
 from npugx_cache.portable import resolve_op
 from npugx_cache.private import runtime
 from npugx_cache.private.direct import call_of
@@ -87,7 +87,7 @@ def bind(
         else:
             namespace[name] = _target(target)
     exec(code, namespace)  # noqa: S102 - text generated from a validated Program
-    function: Callable[..., Any] = namespace[FUNCTION]
+    function: Callable[..., Any] = namespace[MAIN]
     if streams is not None:
         function = streams.around(function)
     scopes = {t.name for _, t in operators if t.namespace == "npugx_cache"} & SCOPES.keys()
@@ -138,6 +138,8 @@ def bind_program(
 def _target(target: Operator) -> Any:
     if target.namespace == "npugx_cache":
         import_module("npugx_cache.backend.operators")  # registers the operators
+    if target.namespace == HIGHER_ORDER:  # few programs have control flow
+        return import_module("npugx_cache.backend.control_flow").OPERATORS[target.name]
     if target.namespace:
         names = UPDATABLE.get(key(*target))
         operator = resolve_op(*target)

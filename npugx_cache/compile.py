@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.backend import engines
+from npugx_cache.backend import engines, subgraphs
 from npugx_cache.backend.codegen import operator_names
-from npugx_cache.backend.program import COLLECTIVES, STREAMS
+from npugx_cache.backend.program import COLLECTIVES, HIGHER_ORDER, STREAMS
 from npugx_cache.conditions.source_facts import group_fact, operator_fact
 from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import Artifact, Bindings
@@ -215,7 +215,7 @@ def _operator_facts(program: Program | None) -> tuple[Check, ...]:
     custom = {
         op
         for op in program.operators
-        if op.namespace not in ("", "aten", "prims", "npugx_cache", STREAMS)
+        if op.namespace not in ("", "aten", "prims", "npugx_cache", STREAMS, HIGHER_ORDER)
     }
     return tuple(
         operator_fact(op.namespace, op.name, op.overload or "default") for op in sorted(custom)
@@ -224,8 +224,8 @@ def _operator_facts(program: Program | None) -> tuple[Check, ...]:
 
 def _group_facts(graph: fx.GraphModule | None) -> tuple[Check, ...]:
     """The process groups of collectives: their sizes have become constants of the graph."""
-    names = set()
-    for node in graph.graph.nodes if graph is not None else ():
+    names: set[Any] = set()
+    for node in subgraphs.nodes_of(graph):
         if getattr(node.target, "namespace", "") == COLLECTIVES:
             arguments = dict(zip(runtime.argument_defaults(node.target), node.args, strict=False))
             names.add((arguments | node.kwargs).get("group_name"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache.backend import lowering
+from npugx_cache.backend import lowering, subgraphs
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.codegen import operator_names
@@ -50,6 +50,10 @@ ENGINES = {"inductor": _Inductor(passes=lambda *_: ())}
 
 def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> CompiledLibrary | None:
     to_program(graph_module)  # refuses a graph that can't be stored, before minutes are spent on it
+    if calls := [node for node in graph_module.graph.nodes if subgraphs.runs_graphs(node)]:
+        raise NotPortable(
+            f"the backend 'inductor' does not compile {calls[0].target} ahead of time"
+        )
     graph = _Inputs.of(graph_module)
     written = layout_of(graph_module).positions(Role.WRITTEN)
     graph.refuse_overlaps(written)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import config
 from npugx_cache.backend.codegen import operator_names, source_text
+from npugx_cache.backend.program import HIGHER_ORDER
 from npugx_cache.conditions import Step
 from npugx_cache.entry.artifact import READABLE
 from npugx_cache.entry.frame import GRAPH, SHIM, load
@@ -157,7 +158,9 @@ def _guards(conditions: Conditions) -> Iterator[str]:
 def _program(program: Program) -> Iterator[str]:
     names = zip(operator_names(program), program.operators, strict=True)
     for name, operator in names:
-        if operator.namespace:
+        if operator.namespace == HIGHER_ORDER:
+            target = f"torch.ops.{HIGHER_ORDER}.{operator.name}"
+        elif operator.namespace:
             target = (
                 f"torch.ops.{operator.namespace}.{operator.name}.{operator.overload or 'default'}"
             )

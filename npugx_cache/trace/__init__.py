@@ -197,9 +197,8 @@ def _lowered(
     try:
         graph = tracing.lowered(trace.output, decompositions)
     except tracing.NotKept as error:
-        change = "do this outside the cached function"
         where = location.of_text(error.stack)
-        raise refuse.NotEager(location.reason(error.what, where, change)) from None
+        raise refuse.NotEager(location.reason(error.what, where, error.change)) from None
     called = tracing.custom_operators(trace.graph)
     if inlined := called.keys() - tracing.operators_in(graph).keys():
         what = f"the Python body of operator {min(inlined)} was traced through"

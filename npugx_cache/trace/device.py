@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from npugx_cache.backend import subgraphs
 from npugx_cache.backend.program import STREAMS
 from npugx_cache.conditions import Kind, Step
 from npugx_cache.portable import devices
@@ -93,7 +94,7 @@ def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
 
 
 def _devices_of(graph: fx.GraphModule | None) -> Iterator[str]:
-    for node in graph.graph.nodes if graph is not None else ():
+    for node in subgraphs.nodes_of(graph):
         value = node.meta.get("val")
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, torch.Tensor):
@@ -143,7 +144,7 @@ def _in_conditions(tree: Conditions, kind: str) -> Iterator[str]:
 
 def _in_graph(graph: fx.GraphModule | None) -> Iterator[str]:
     """Reasons in Dynamo's graph: an index that the code gives, as a text or as a number."""
-    for node in graph.graph.nodes if graph is not None else ():
+    for node in subgraphs.nodes_of(graph):
         if any(isinstance(arg, str) and _INDEXED.fullmatch(arg) for arg in _arguments(node)):
             yield "the traced code names the index of a device"
         elif node.target in _METHODS or getattr(node.target, "__name__", "") in _METHODS:
@@ -180,7 +181,7 @@ def _has_device(target: Any) -> bool:
 
 
 def _in_streams(graph: fx.GraphModule | None) -> Iterator[str]:
-    for node in graph.graph.nodes if graph is not None else ():
+    for node in subgraphs.nodes_of(graph):
         schema = schemas.schema_of(node.target) if node.op == "call_function" else None
         if schema is not None and schema.name.startswith(f"{STREAMS}::"):
             yield "it works on streams, which belong to a device"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache.backend import operators
+from npugx_cache.backend import operators, subgraphs
 from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.private import runtime, vendor_scopes
@@ -144,7 +144,7 @@ def _run(
         imports=captured.import_sources,
         placeholders=[(name, origins.get(index)) for index, name in enumerate(inputs)],
         static=static_inputs(graph) if graph is not None else (),
-        methods={str(node.target) for node in nodes if node.op == "call_method"},
+        methods={str(n.target) for n in subgraphs.nodes_of(graph) if n.op == "call_method"},
         observed=observed,
         sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
         output=output,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
-from npugx_cache.backend import operators
+from npugx_cache.backend import operators, subgraphs
 from npugx_cache.private import streams, vendor_scopes
 from npugx_cache.trace.observe import opaque
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
     """Why the graph would not issue the same work in the same order as eager, or None."""
+    for node in subgraphs.inner_nodes_of(graph_module):
+        if _is_about_streams(node):
+            what = "a stream, an event or a scope is used in a function that torch calls"
+            change = "use streams outside of torch.cond, map and the like"
+            return location.reason(what, location.of_text(node.stack_trace), change)
     for name, stack in opaque.folded_queries(graph_module):
         what, change = f"{name} is answered while tracing", "ask outside the cached function"
         return location.reason(what, location.of_text(stack), change)
@@ -45,6 +50,16 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
         what, change = "a scope of torch_npu's has no counterpart", "use npugx_cache.backend.scope"
         return location.reason(what, location.of_text(scope.stack_trace), change)
     return None
+
+
+def _is_about_streams(node: torch.fx.Node) -> bool:
+    """Whether a node is about streams or scopes, which no rule covers in an inner graph."""
+    if (node.meta.get("custom") or {}).get("stream"):
+        return True
+    if node.op != "call_function":
+        return False
+    named = str(node.target).startswith(("streams.", "npugraph_ex.", f"{operators.NAMESPACE}."))
+    return named or streams.is_known(node.target) or vendor_scopes.begins(node)
 
 
 def left_as_found(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:

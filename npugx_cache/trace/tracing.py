@@ -21,6 +21,7 @@ from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_con
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
+from npugx_cache.backend import subgraphs
 from npugx_cache.backend.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
 from npugx_cache.private.runtime import operator_name
 
@@ -105,9 +106,12 @@ def custom_operators(graph_module: torch.fx.GraphModule) -> dict[str, str | None
 
 
 def operators_in(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
-    """Registered operators that a graph calls, without overloads: the stack of a call of each."""
+    """Registered operators that a graph or the graphs inside it call, without overloads.
+
+    The values are the stack of a call of each.
+    """
     found = {}
-    for node in graph_module.graph.nodes:
+    for node in subgraphs.nodes_of(graph_module):
         name = operator_name(node.target) if node.op == "call_function" else None
         if name is not None and name[0] in ("op", "packet"):
             full = f"{name[1]}::{name[2]}" if name[0] == "op" else name[1].replace(".", "::")

@@ -98,8 +98,10 @@ def run(program):
         made.append(result.forward if isinstance(result, torch.nn.Module) else result)
         return result
 
-    with torch.no_grad():
-        plain = program(lambda target, **_: target)
+    plain = None
+    if "NPUGX_TEST_ONLY_CACHED" not in os.environ:  # eager may load a compiler, as torch.cond does
+        with torch.no_grad():
+            plain = program(lambda target, **_: target)
     before = {name for name in COMPILERS if name in sys.modules}
     with warnings_logged() as lines:
         got = program(cached)
@@ -108,7 +110,7 @@ def run(program):
         state.counters.info(0) for m in made for _, state in m._bound.values()
     ]
     return {
-        "difference": difference(plain, got),
+        "difference": None if plain is None else difference(plain, got),
         "digest": digest(got),
         "hits": sum(i.hits for i in infos),
         "misses": sum(i.misses for i in infos),

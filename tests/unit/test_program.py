@@ -9,19 +9,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npugx_cache.backend.codegen import source_text
-from npugx_cache.backend.program import Call, Constant, Operator, Program
+from npugx_cache.backend.program import Call, Constant, Function, Operator, Program
 from npugx_cache.errors import CorruptEntry
 
+BRANCHES = [["function", 0], ["function", 1]]
+INNER = ["tuple", [["value", 0], ["value", 1]]]
 PROGRAM = Program(
     inputs=("x", "n"),
     constants=(Constant("table", "float32", "cpu", (3,), (1,)),),
-    operators=(Operator("aten", "add", "Tensor"), Operator("", "operator.getitem", "")),
+    operators=(
+        Operator("aten", "add", "Tensor"),
+        Operator("", "operator.getitem", ""),
+        Operator("higher_order", "cond", ""),
+    ),
     calls=(
         Call("add", 0, [["value", 0], ["value", 2]], [["alpha", ["value", 1]]]),
         Call("first", 1, [["value", 3], 0], []),
+        Call("cond", 2, [["value", 4], *BRANCHES, ["tuple", [["value", 3]]]], []),
     ),
-    outputs=["tuple", [["value", 3], ["value", 4], None]],
+    outputs=["tuple", [["value", 3], ["value", 5], None]],
     disable_autocast=False,
+    functions=(
+        Function("inner", ("x", "y"), (Call("add", 0, [["value", 0], ["value", 1]], []),), INNER),
+        Function(
+            "outer",
+            ("x",),
+            (Call("cond", 2, [["value", 1], ["function", 0], ["function", 0], INNER], []),),
+            ["tuple", [["value", 2]]],
+        ),
+    ),
 )
 
 
@@ -29,10 +45,27 @@ def test_a_program_comes_back_from_its_data():
     assert Program.from_plain(PROGRAM.to_plain()) == PROGRAM
 
 
-def test_its_text_is_python_and_defines_one_function():
+def test_its_text_is_python_and_defines_a_function_for_each_graph():
     names: dict[str, object] = {}
     exec(compile(source_text(PROGRAM), "text", "exec"), names)
-    assert {name for name in names if name != "__builtins__"} == {"forward"}
+    assert [name for name in names if name != "__builtins__"] == ["inner", "outer", "forward"]
+
+
+def test_the_graphs_inside_are_passed_by_the_names_of_their_functions():
+    assert "cond = higher_order_cond(first, inner, outer, (add,)); del first" in source_text(
+        PROGRAM
+    )
+
+
+def test_names_of_one_function_are_no_names_of_another():
+    names: dict[str, object] = {"aten_add_Tensor": lambda a, b: a + b, "table": 5}
+    exec(compile(source_text(PROGRAM), "text", "exec"), names)
+    chosen = []
+    names["higher_order_cond"] = lambda *given: chosen.append(given) or (7,)
+    inner, outer = names["inner"], names["outer"]
+    assert inner(1, 2) == (1, 2)
+    assert outer(3) == ((7,),)
+    assert chosen == [(5, inner, inner, (3, 5))]
 
 
 def changed(change):
@@ -51,11 +84,27 @@ BAD = {
     "its own value": lambda d: d["calls"][0].__setitem__(2, [["value", 3]]),
     "a negative value": lambda d: d["calls"][0].__setitem__(2, [["value", -1]]),
     "a value that is text": lambda d: d["calls"][0].__setitem__(2, [["value", "x"]]),
-    "an unknown operator": lambda d: d["calls"][0].__setitem__(1, 2),
+    "an unknown operator": lambda d: d["calls"][0].__setitem__(1, 3),
     "a negative operator": lambda d: d["calls"][0].__setitem__(1, -1),
     "a foreign function": lambda d: d["operators"].__setitem__(1, ["", "os.system", ""]),
     "a builtin": lambda d: d["operators"].__setitem__(1, ["", "builtins.eval", ""]),
     "outputs that do not exist": lambda d: d.__setitem__("outputs", ["value", 9]),
+    "an operator that takes graphs and is not known": lambda d: d["operators"].__setitem__(
+        2, ["higher_order", "run_const_graph", ""]
+    ),
+    "a function of the future": lambda d: d["functions"][1][2][0][2].__setitem__(
+        1, ["function", 1]
+    ),
+    "a function that does not exist": lambda d: d["calls"][2][2].__setitem__(1, ["function", 2]),
+    "a negative function": lambda d: d["calls"][2][2].__setitem__(1, ["function", -1]),
+    "a function that is text": lambda d: d["calls"][2][2].__setitem__(1, ["function", "inner"]),
+    "a function named by code": lambda d: d["functions"][0].__setitem__(0, "f(): import os #"),
+    "an input of a function that is code": lambda d: d["functions"][0][1].__setitem__(0, "x, y"),
+    "a call in a function named by code": lambda d: d["functions"][0][2][0].__setitem__(0, "x = y"),
+    "a value of the future in a function": lambda d: d["functions"][0].__setitem__(3, ["value", 4]),
+    "an operator of the future in a function": lambda d: d["functions"][0][2][0].__setitem__(1, 3),
+    "a function that is too short": lambda d: d["functions"][0].pop(),
+    "no functions": lambda d: d.pop("functions"),
     "no inputs": lambda d: d.pop("inputs"),
     "calls that are no list": lambda d: d.__setitem__("calls", 5),
     "a call that is too short": lambda d: d["calls"].__setitem__(0, ["a", 0]),

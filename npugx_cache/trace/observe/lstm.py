@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npugx_cache.backend import subgraphs
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ _QUESTIONS = {
 
 def _calls(called: torch.fx.GraphModule | None) -> Iterator[torch.fx.Node]:
     """The calls of `torch._VF.lstm` in Dynamo's graph, but not of a user's operator `lstm`."""
-    nodes = called.graph.nodes if called is not None else ()
-    return (node for node in nodes if node.target is _LSTM)
+    return (node for node in subgraphs.nodes_of(called) if node.target is _LSTM)
 
 
 def _asked_of_the_cpu(called: torch.fx.GraphModule | None) -> Iterator[tuple[str, torch.fx.Node]]:

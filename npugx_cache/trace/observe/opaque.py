@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npugx_cache.backend import subgraphs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str | None]]:
     """Python functions of the user's that Dynamo's graph calls as a whole, and their stacks."""
-    for node in graph_module.graph.nodes:
+    for node in subgraphs.nodes_of(graph_module):
         if node.op != "call_function":
             continue
         target = node.target
@@ -29,7 +31,7 @@ def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str 
 
 def folded_queries(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str | None]]:
     """Questions to streams and events that a trace answers once and for all, and their stacks."""
-    for node in graph_module.graph.nodes:
+    for node in subgraphs.nodes_of(graph_module):
         asked = node.args[0] if node.op == "call_method" and node.args else None
         value = asked.meta.get("example_value") if isinstance(asked, torch.fx.Node) else None
         if isinstance(value, (torch.Stream, torch.Event)):
