@@ -279,7 +279,7 @@ def _reason(node: fx.Node) -> str:
     if schema is not None and schemas.acts(node.target) and schemas.is_custom(node.target):
         return f"{node.target} is called for an effect that a replay would not repeat"
     if str(node.target) in ("cond", "while_loop") and subgraphs.runs_graphs(node):
-        return f"{node.target} reads from a tensor which graph to run"
+        return f"{node.target} chooses at each call which graph to run"
     if _reads_data(node):
         return f"{node.target} reads a number from a tensor"
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:

@@ -45,5 +45,59 @@ def _slices(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     return (each.contiguous() for each in tensor.unbind(0))
 
 
-OPERATORS: dict[str, Callable[..., Any]] = {"cond": cond, "map_impl": map_impl}
+def scan(
+    function: Callable[..., Any],
+    carried: Sequence[Any],
+    scanned: Sequence[torch.Tensor],
+    others: Sequence[Any],
+) -> list[Any]:
+    """`torch/_higher_order_ops/scan.py`, `generic_scan`: carry values from slice to slice.
+
+    The function returns the values that are carried on, and then its results for the slice, which
+    are written to one tensor each as soon as they are known.
+    """
+    count = len(carried)
+    kept: list[Any] = []
+    for position, each in enumerate(zip(*map(_slices, scanned), strict=True)):
+        made = function(*carried, *each, *others)
+        carried, results = made[:count], made[count:]
+        if position == 0:
+            kept = [_room(result, scanned[0].shape[0]) for result in results]
+        for room, result in zip(kept, results, strict=True):
+            if result is not None:
+                room[position].copy_(result)
+    return [*carried, *kept]
+
+
+def _room(result: torch.Tensor | None, count: int) -> torch.Tensor | None:
+    """A tensor for that many results like this one."""
+    if result is None:
+        return None
+    return torch.empty((count, *result.shape), dtype=result.dtype, device=result.device)
+
+
+def while_loop(
+    goes_on: Callable[..., Any],
+    function: Callable[..., Any],
+    carried: Sequence[Any],
+    others: Sequence[Any],
+) -> Sequence[Any]:
+    """`torch/_higher_order_ops/while_loop.py`, `while_loop_dense`: call as long as a test holds.
+
+    If the function is never called, the results are copies.
+    """
+    if not goes_on(*carried, *others):
+        return [each.clone() if isinstance(each, torch.Tensor) else each for each in carried]
+    while True:
+        carried = function(*carried, *others)
+        if not goes_on(*carried, *others):
+            return carried
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "cond": cond,
+    "map_impl": map_impl,
+    "scan": scan,
+    "while_loop": while_loop,
+}
 """By the names in `program.CONTROL_FLOW`."""

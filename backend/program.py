@@ -46,7 +46,7 @@ STREAM_OPERATORS = frozenset(
 HIGHER_ORDER = "higher_order"
 """The namespace of operators that take graphs as arguments."""
 
-CONTROL_FLOW = {"cond": 4, "map_impl": 3}
+CONTROL_FLOW = {"cond": 4, "map_impl": 3, "scan": 4, "while_loop": 4}
 """The operators of that namespace that a program may call, and how many arguments each takes."""
 
 SCOPES = {"limit_cores": "restore_cores", "set_determinism": "restore_determinism"}

@@ -1,4 +1,4 @@
-"""Programs with functions that torch calls by the data, or in a loop: `torch.cond`, `map`."""
+"""Programs with functions that torch calls by the data, or in a loop: `cond`, `map`, `scan`, ..."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typing
 
 import torch
 from torch import nn
+from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops import map as map_over
 
 PROGRAMS: dict[str, typing.Callable] = {}
@@ -183,3 +184,81 @@ class Experts(nn.Module):
 @program
 def a_layer_for_each_row(cached):
     return cached(Experts())(tensor(3, 2, 4, dtype=torch.float32))
+
+
+# ---- scan, associative_scan
+
+
+class Recurrent(nn.Module):
+    """A state-space layer: two states, one result for each step."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.into, self.keep = nn.Linear(4, 3), nn.Parameter(torch.rand(3))
+
+    def step(self, carried, each):
+        state, count = carried
+        state = state * self.keep + self.into(each).tanh()
+        return (state, count + 1), (state.relu(), each.reshape(-1) * 2)
+
+    def forward(self, xs, state):
+        count = torch.zeros((), dtype=torch.int64)
+        return scan(self.step, (state, count), xs, reverse=True)
+
+
+@program
+def a_scan_with_two_states_from_the_end(cached):
+    call = cached(Recurrent().forward, dynamic=True)
+    return [call(tensor(n, 4), tensor(3)) for n in (3, 5)]
+
+
+def along_columns(x, first):
+    return scan(lambda c, r: (c + r, c * r), first, x, dim=1)
+
+
+@program
+def a_scan_over_a_transposed_tensor(cached):
+    call = cached(along_columns)
+    return [
+        call(tensor(3, 2, 4).permute(0, 2, 1), tensor(3, 2)),
+        call(tensor(3, 4, 2), tensor(3, 2)),
+    ]
+
+
+def running_sums(x):
+    def combine(a, b):
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    return associative_scan(combine, (x.sigmoid(), x), 0, combine_mode="generic")
+
+
+@program
+def an_associative_scan(cached):
+    call = cached(running_sums)
+    return [call(tensor(n, 2)) for n in (7, 4)]
+
+
+# ---- while_loop
+
+
+def doubled_until(x, limit):
+    def goes_on(steps, y):
+        return (y.sum() < limit) & (steps < 20)
+
+    return while_loop(goes_on, lambda steps, y: (steps + 1, y * 2 + SHIFT), (torch.tensor(0), x))
+
+
+@program
+def a_loop_that_ends_by_the_data(cached):
+    call = cached(doubled_until)
+    return [call(tensor(4).abs(), torch.tensor(limit)) for limit in (-1.0, 50.0)]
+
+
+def counted(x):
+    return while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y.sin() + n), (0, x))
+
+
+@program
+def a_loop_that_counts_with_a_number(cached):
+    return cached(counted)(tensor(4))

@@ -92,11 +92,13 @@ NOT_CAPTURED = {
     "programs_torch:a_number_read_from_data": "reads a number from a tensor",
     "programs_modules:an_encoder_that_asks_whether_its_mask_is_causal": "reads a number",
     "programs_data": "reads a number from a tensor",
-    "programs_control_flow": "reads from a tensor which graph to run",
+    "programs_control_flow": "chooses at each call which graph to run",
     "programs_control_flow:each_row": "whose effects are unknown",
     "programs_control_flow:each_slice_of_two_tensors_of_which_one_is_transposed": "are unknown",
     "programs_control_flow:a_branch_for_each_row": "whose effects are unknown",
     "programs_control_flow:a_layer_for_each_row": "whose effects are unknown",
+    "programs_control_flow:a_scan_with_two_states_from_the_end": "whose effects are unknown",
+    "programs_control_flow:a_scan_over_a_transposed_tensor": "whose effects are unknown",
 }
 
 
