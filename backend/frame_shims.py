@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache.portable import ordered_keys
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,6 +90,9 @@ FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
         build_stream=lambda args, kwargs: Made(torch.Stream, args, kwargs),
         build_event=lambda args, kwargs: Made(torch.Event, args, kwargs),
         tuple_iterator_getitem=tuple_iterator_getitem,
+        # A function that enters and leaves a mode ends with the modes that it began with.
+        get_torch_function_mode_stack=runtime.function_modes,
+        set_torch_function_mode_stack=runtime.set_function_modes,
         object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
         object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
     ),

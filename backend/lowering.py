@@ -22,6 +22,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
 from npugx_cache.backend import graph_calls, subgraphs
+from npugx_cache.backend.dense_operators import dense_form
 from npugx_cache.private import determinism, streams
 from npugx_cache.private.runtime import operator_name
 
@@ -167,7 +168,7 @@ class _Steps(fx.Interpreter):
                 self._modes.set()
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.op == "get_attr" and n.users and all(map(subgraphs.runs_graphs, n.users)):
+        if n.op == "get_attr" and n.users and all(map(_calls_functions, n.users)):
             inner: fx.GraphModule = self.fetch_attr(str(n.target))
             return _flat(_Steps(inner, self.notes).run)
         given = [self.env[node] for node in n.all_input_nodes]
@@ -184,6 +185,14 @@ class _Steps(fx.Interpreter):
         if self.notes.reshaped is None and before != [_layout(value) for value in given]:
             self.notes.reshaped = str(n.target), n.stack_trace
         return result
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(dense_form(target) or target, args, kwargs)
+
+
+def _calls_functions(node: fx.Node) -> bool:
+    """Whether a call of a Dynamo graph calls any function that it is given for a graph."""
+    return subgraphs.runs_graphs(node) or dense_form(node.target) is not None
 
 
 def _traced_so_far() -> int:

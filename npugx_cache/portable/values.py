@@ -368,6 +368,8 @@ def _type_name(kind: type) -> str:
 
 
 def _class_identity(cls: type) -> Plain:
+    if cls is types.NoneType:  # its own module and name lead nowhere
+        return ["class", "types", "NoneType"]
     if _is_named(cls):
         return ["class", cls.__module__, _name_in_module(cls)]
     # Two classes made by one function share their qualname, but differ in their bodies.

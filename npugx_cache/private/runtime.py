@@ -222,6 +222,20 @@ def _rest_of_state() -> tuple[object, ...]:
     )
 
 
+def function_modes() -> list[Any]:
+    """The modes of this thread that override functions of torch, the outermost first."""
+    depth = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(level) for level in range(depth)]
+
+
+def set_function_modes(modes: list[Any]) -> None:
+    """Replace these modes by others."""
+    for _ in range(torch._C._len_torch_function_stack()):
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
 def _global_hooks() -> int:
     """The number of hooks that are registered for all modules, without the hooks of AOTAutograd.
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops import map as map_over
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 PROGRAMS: dict[str, typing.Callable] = {}
 
@@ -262,3 +263,81 @@ def counted(x):
 @program
 def a_loop_that_counts_with_a_number(cached):
     return cached(counted)(tensor(4))
+
+
+# ---- flex_attention
+
+SLOPES = torch.tensor([0.5, 0.25])
+POSITIONS = torch.randn(31, generator=torch.Generator().manual_seed(7))
+
+
+def alibi(score, b, h, i, j):
+    return score + SLOPES[h] * (j - i) + POSITIONS[i - j + 15]
+
+
+def causal(b, h, i, j):
+    return i >= j
+
+
+MASK = create_block_mask(causal, None, None, 16, 16, device="cpu")
+
+
+def scored(q, k):
+    return flex_attention(q, k, k * 2, score_mod=alibi, block_mask=MASK)
+
+
+@program
+def attention_with_scores_and_a_mask(cached):
+    call = cached(scored)
+    pairs = [(tensor(1, 2, 16, 8), tensor(1, 2, 16, 8, seed=1))]
+    pairs += [(q.bfloat16(), k.bfloat16()) for q, k in pairs]
+    return [call(q, k) for q, k in pairs]
+
+
+class Window(nn.Module):
+    """Attention over a window, with documents that are packed into one row."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.window = 5
+        self.into = nn.Linear(8, 3 * 8)
+
+    def forward(self, x, documents):
+        def seen(b, h, i, j):
+            near = (i >= j) & (i - j < self.window)
+            return near & (documents[b, i] == documents[b, j])
+
+        n = x.shape[1]
+        mask = create_block_mask(seen, x.shape[0], None, n, n, device=x.device)
+        q, k, v = self.into(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return flex_attention(q, k, v, block_mask=mask, scale=0.5)
+
+
+@program
+def attention_over_documents_with_a_mask_made_inside(cached):
+    model = Window().eval()
+    call = cached(model.forward)
+    documents = torch.tensor([[0] * 6 + [1] * 10, [0] * 3 + [1] * 13])
+    return [call(tensor(2, 16, 8), documents), call(tensor(2, 16, 8), documents.flip(0))]
+
+
+def grouped(q, k, v):
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = AuxRequest(lse=True)
+        return flex_attention(q, k, v, score_mod=alibi, enable_gqa=True, return_aux=wanted)
+
+
+@program
+def grouped_attention_under_autocast_with_its_sums(cached):
+    return cached(grouped)(tensor(1, 2, 16, 8), tensor(1, 1, 16, 8), tensor(1, 1, 16, 8, seed=1))
+
+
+def over_any_length(q, k):
+    return flex_attention(q, k, k, score_mod=lambda score, b, h, i, j: score - (i - j).abs())
+
+
+@program
+def attention_over_lengths_that_change(cached):
+    call = cached(over_any_length, dynamic=True)
+    return [call(tensor(1, 2, n, 8), tensor(1, 2, n, 8, seed=1)) for n in (6, 9)]
