@@ -112,6 +112,8 @@ class CachedFunction:
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
         """Restore or compile what a call with these arguments needs, without running it.
 
+        What the call does once to a model before (`conditions.set_up`) is done.
+
         Without arguments: restore the entries for which earlier processes have captured device
         graphs, and capture those graphs again, the most used first. A graph that needs a caller's
         own tensors is left out; `Warmed.refused` names it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from npugx_cache.backend import engines, subgraphs
 from npugx_cache.backend.codegen import operator_names
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from npugx_cache.portable.devices import Accelerator, Rename
     from npugx_cache.trace import Traced
     from npugx_cache.trace.process_local import LocalOnly, Untraceable
+    from npugx_cache.trace.set_up import SetUpFirst
+
+    _Outcome = TypeVar("_Outcome", LocalOnly | Untraceable, LocalOnly | Untraceable | SetUpFirst)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def compile_call(
     state: Mapping[str, Any],
     factors: tuple[Factor, ...],
     known: Known,
-) -> Compiled | LocalOnly | Untraceable:
+) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
     """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`.
 
     `known` says which sizes were met before; it matters only with `dynamic=None`.
@@ -85,7 +88,7 @@ def _compiled(
     state: Mapping[str, Any],
     factors: tuple[Factor, ...],
     known: Known,
-) -> Compiled | LocalOnly | Untraceable:
+) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
     from npugx_cache import trace
     from npugx_cache.work_time import WorkTime
 
@@ -114,7 +117,7 @@ def _compiled(
     return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
 
 
-def _said(outcome: LocalOnly | Untraceable, scope: Scope) -> LocalOnly | Untraceable:
+def _said(outcome: _Outcome, scope: Scope) -> _Outcome:
     """The outcome with the texts of arguments removed from its reason.
 
     The reason goes to logs and into the store, and an error message in it may quote an argument.

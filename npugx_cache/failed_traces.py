@@ -27,9 +27,9 @@ class Untraced:
     """The reasons of failed traces by kind of call (`Signature.kind`).
 
     A failing trace takes as long as a good one, so it is not repeated for each new size. But the
-    eager run may do a lazy preparation that the trace could not handle (transformers installs hooks
-    under a lock when hidden states are first asked for). So if the eager run changed a module, the
-    next call is traced again, up to three tries in all.
+    eager run may do a lazy preparation that the trace could not handle (a module takes a lock and
+    installs hooks at its first call; `conditions.set_up` has those that are known). So if the eager
+    run changed a module, the next call is traced again, up to three tries in all.
     """
 
     def __init__(self) -> None:

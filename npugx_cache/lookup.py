@@ -18,7 +18,10 @@ from npugx_cache.entry.artifact import (
     CONSTANTS,
     LIBRARY,
     READABLE,
+    SET_UP,
     pack_conditions,
+    pack_set_up,
+    set_up_of,
 )
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import (
@@ -48,17 +51,21 @@ if TYPE_CHECKING:
 
     from npugx_cache.backend.capture import Captures
     from npugx_cache.compile import Compiled
+    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.check import Checker
     from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.process_local import LocalOnly, Untraceable
+    from npugx_cache.trace.set_up import SetUpFirst
 
 _MAX_REFUSALS = 16
 _MAX_NOTES = 8
+_MAX_SET_UPS = 64
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
@@ -112,8 +119,26 @@ class Lookup:
         Raises only under `strict`, and errors that the user caused. `warming`: `.warm()` asks ahead
         of a call, so a compile is no sign that something keeps changing and is not counted.
         """
+        started = time.perf_counter()
+        for _ in range(_MAX_SET_UPS):
+            answer = self._caught(args, kwargs, scope, started, warming=warming)
+            if isinstance(answer, (Specialisation, Bypass)):
+                return answer
+            # No lock of ours is held, and what the library raises is what eager would raise.
+            answer.perform()
+        return self._bypass("the models in this call have to be set up again and again")
+
+    def _caught(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope,
+        started: float,
+        *,
+        warming: bool,
+    ) -> Specialisation | Bypass | SetUp:
         try:
-            return self._answer(args, kwargs, scope, warming=warming)
+            return self._answer(args, kwargs, scope, started, warming=warming)
         except Exception as error:
             if self.settings.strict or isinstance(error, _ASKED_FOR):
                 raise
@@ -126,9 +151,14 @@ class Lookup:
             return Bypass(f"a fault of the cache: {error!r}")
 
     def _answer(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, *, warming: bool
-    ) -> Specialisation | Bypass:
-        started = time.perf_counter()
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope,
+        started: float,
+        *,
+        warming: bool,
+    ) -> Specialisation | Bypass | SetUp:
         shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
         reason = reason or environment.unsupported(untested_torch=self.settings.untested_torch)
@@ -179,8 +209,10 @@ class Lookup:
 
     # --- restore
 
-    def _found(self, call: Call, started: float, outcome: str) -> Specialisation | Bypass | None:
-        """The store's answer to a call: a graph, now bound, or a bypass. None if it has neither."""
+    def _found(
+        self, call: Call, started: float, outcome: str
+    ) -> Specialisation | Bypass | SetUp | None:
+        """The store's answer to a call: a graph, now bound, or a note. None if it has neither."""
         with self._restoring:
             known = self.bound.find(call.scope)  # another thread may have bound it meanwhile
             if known is not None:
@@ -189,6 +221,9 @@ class Lookup:
             if opened is None:
                 return None
             candidates = opened.candidates(call.fingerprint.key)
+            # First: what a model is without it is no reason why an entry does not fit.
+            if (due := self._set_up(opened, candidates, call)) is not None:
+                return due
             first = _LOOKED not in call.tried
             found = self._restored(opened, candidates, call, first=first)
             if found is not None and not self.settings.verify:
@@ -227,6 +262,29 @@ class Lookup:
             self.refusals = tuple(refusals)
         return None
 
+    def _set_up(
+        self, opened: store.Store, candidates: store.Candidates, call: Call
+    ) -> SetUp | None:
+        """What this call does to a model first, as an earlier process noted, if it is not done."""
+        for manifest in candidates.set_ups:
+            if not is_about(manifest, call) or manifest.entry in call.tried:
+                continue
+            call.tried.add(manifest.entry)
+            blobs = opened.read(manifest, [CONDITIONS, SET_UP])
+            if isinstance(blobs, store.Miss):
+                self._fault(opened, manifest.entry, blobs.reason)
+                continue
+            try:
+                due = _due(blobs, call.scope)
+            except CorruptEntry as error:
+                opened.quarantine(manifest, str(error))
+                self._fault(opened, manifest.entry, str(error))
+                continue
+            if due is not None:
+                opened.record_hit(manifest)
+                return due
+        return None
+
     def _refused(
         self,
         opened: store.Store,
@@ -236,7 +294,7 @@ class Lookup:
     ) -> Bypass | None:
         """A bypass, if an earlier process noted one whose conditions still hold for this call."""
         for manifest in candidates.bypasses:
-            if not refuses(manifest, call) or manifest.entry in call.tried:
+            if not is_about(manifest, call) or manifest.entry in call.tried:
                 continue
             call.tried.add(manifest.entry)
             known = any(ref.name == CONDITIONS for ref in manifest.blobs)
@@ -298,7 +356,7 @@ class Lookup:
 
     def _compiled_once(
         self, call: Call, started: float, *, warming: bool
-    ) -> Specialisation | Bypass:
+    ) -> Specialisation | Bypass | SetUp:
         """Compile, or use the graph that another thread or worker compiles at the same time."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason)
@@ -319,11 +377,11 @@ class Lookup:
 
     def _compiled_under_lock(
         self, name: str, call: Call, started: float, *, warming: bool
-    ) -> Specialisation | Bypass:
+    ) -> Specialisation | Bypass | SetUp:
         opened = self.opened()
         if opened is None:
             return self._compiled(call, None, started, warming=warming)
-        answers = list[Specialisation | Bypass]()
+        answers: list[Specialisation | Bypass | SetUp] = []
 
         def answered() -> bool:  # an entry that appears may be for other values, so it is tried
             if not answers:
@@ -337,7 +395,7 @@ class Lookup:
             Otherwise ranks would wait for each other and compile one after the other for nothing.
             """
             listed = opened.candidates(call.fingerprint.key).bypasses
-            return any(refuses(m, call) and m.entry not in call.outdated for m in listed)
+            return any(is_about(m, call) and m.entry not in call.outdated for m in listed)
 
         if refused():
             return self._compiled(call, opened, started, warming=warming)
@@ -349,13 +407,18 @@ class Lookup:
 
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
-    ) -> Specialisation | Bypass:
+    ) -> Specialisation | Bypass | SetUp:
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import size_history
+        from npugx_cache.trace.set_up import SetUpFirst
 
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
         outcome = self._compile(call, size_history.seen(asked, call.fingerprint.key, call.scope))
+        if isinstance(outcome, SetUpFirst):
+            if outcome.stored is not None and opened is not None:
+                self._note(opened, set_up_draft(self.recipe, call, outcome, *outcome.stored))
+            return outcome.set_up
         if not warming and getattr(outcome, "lasting", True):
             self._counted().note(call.signature.leaves, nearest)
         if not isinstance(outcome, Compiled):
@@ -398,7 +461,7 @@ class Lookup:
         fresh = self._bound(outcome.artifact.to_blobs(), call)
         return recheck.comparing_results(title, found, fresh.run, outcome.artifact)
 
-    def _compile(self, call: Call, known: Known) -> Compiled | LocalOnly | Untraceable:
+    def _compile(self, call: Call, known: Known) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
         from npugx_cache.compile import compile_call
 
         factors = call.fingerprint.factors
@@ -466,15 +529,17 @@ class Lookup:
         return Bypass(outcome.reason)
 
     def _note_bypass(self, outcome: LocalOnly | Untraceable, call: Call) -> None:
-        opened = self.opened()
-        if opened is None:
-            return
-        noted = opened.candidates(call.fingerprint.key).bypasses
-        # Without a limit, conditions that never hold again would add a note at every start.
-        if sum(refuses(manifest, call) for manifest in noted) < _MAX_NOTES:
+        if (opened := self.opened()) is not None:
             conditions = outcome.conditions
             blobs = {} if conditions is None else {CONDITIONS: pack_conditions(conditions)}
-            opened.publish(bypass_draft(self.recipe, call, outcome.reason, blobs))
+            self._note(opened, bypass_draft(self.recipe, call, outcome.reason, blobs))
+
+    def _note(self, opened: store.Store, draft: store.Draft) -> None:
+        found = opened.candidates(draft.key)
+        noted = found.bypasses if draft.kind == "bypass" else found.set_ups
+        # Without a limit, conditions that never hold again would add a note at every start.
+        if sum(each.about.get("calls") == draft.about["calls"] for each in noted) < _MAX_NOTES:
+            opened.publish(draft)
 
     def _bypass(self, reason: str) -> Bypass:
         self._warn(reason)
@@ -582,8 +647,44 @@ def bypass_draft(
     )
 
 
-def refuses(manifest: store.Manifest, call: Call) -> bool:
-    """Whether a bypass was noted for arguments of these types, whatever its conditions are."""
+def set_up_draft(
+    recipe: Recipe, call: Call, outcome: SetUpFirst, conditions: Conditions, node: int
+) -> store.Draft:
+    """A note of what such calls do to a model first, so that other processes need no trace."""
+    return store.Draft(
+        key=call.fingerprint.key,
+        identity=recipe.identity,
+        kind="set-up",
+        cost_seconds=0.0,
+        factors=call.fingerprint.factors,
+        about={
+            **_about(recipe, call, kinds_of_arguments(call.scope.frame_locals)),
+            "reason": outcome.reason,
+            "calls": call.signature.types,
+        },
+        blobs={
+            CONDITIONS: pack_conditions(conditions),
+            SET_UP: pack_set_up(outcome.set_up.name, node),
+        },
+    )
+
+
+def _due(blobs: Mapping[str, bytes], scope: Scope) -> SetUp | None:
+    """The set-up that a note is about, if its conditions hold and it is not done yet.
+
+    Raises `CorruptEntry`.
+    """
+    from npugx_cache.conditions import set_up
+
+    name, node = set_up_of(blobs)
+    checker = restore.candidate(blobs)
+    if not 0 <= node < len(checker.conditions.parents):
+        raise CorruptEntry("set_up: a place that is not in the tree")
+    return set_up.due(name, checker.value(node, scope)) if checker.holds(scope) else None
+
+
+def is_about(manifest: store.Manifest, call: Call) -> bool:
+    """Whether a note was made for arguments of these types, whatever its conditions are."""
     return manifest.about.get("calls") == call.signature.types
 
 

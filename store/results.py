@@ -37,13 +37,15 @@ class Candidates(NamedTuple):
     """The entries of one key, most recently used first.
 
     `bypasses` are notes that a call can't be cached. A bypass holds no graph; it saves others a
-    compile in vain. `missing_reason` says why there is no graph.
+    compile in vain. `set_ups` are what has to be done to a model before a graph of the key fits.
+    `missing_reason` says why there is no graph.
     """
 
     manifests: tuple[Manifest, ...] = ()
     refused: tuple[Refused, ...] = ()
     missing_reason: str | None = None
     bypasses: tuple[Manifest, ...] = ()
+    set_ups: tuple[Manifest, ...] = ()
 
 
 class Published(NamedTuple):

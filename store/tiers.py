@@ -44,13 +44,16 @@ class Layered:
     def candidates(self, key: str) -> Candidates:
         manifests: dict[str, Manifest] = {}
         bypasses: dict[str, Manifest] = {}
+        set_ups: dict[str, Manifest] = {}
         refused: list[Refused] = []
         reasons: list[str] = []
         for tier in self.tiers:
             # An entry that a nearer tier has is not read again from a slower tier.
-            found = tier.candidates(key, skip=manifests.keys() | bypasses.keys())
+            known = manifests.keys() | bypasses.keys() | set_ups.keys()
+            found = tier.candidates(key, skip=known)
             manifests.update((manifest.entry, manifest) for manifest in found.manifests)
             bypasses.update((manifest.entry, manifest) for manifest in found.bypasses)
+            set_ups.update((manifest.entry, manifest) for manifest in found.set_ups)
             refused.extend(found.refused)
             if found.missing_reason is not None:
                 reasons.append(found.missing_reason)
@@ -59,6 +62,7 @@ class Layered:
             refused=tuple(refused),
             missing_reason=None if manifests else max(reasons, key=len),
             bypasses=tuple(bypasses.values()),
+            set_ups=tuple(set_ups.values()),
         )
 
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:

@@ -34,6 +34,8 @@ _TITLES = (
     "ENVIRONMENT",
 )
 _RIGHT = frozenset({"SIZE", "HITS", "SAVED"})
+_NOTES = frozenset({"bypass", "set-up"})
+"""The kinds of entries that hold no graph, and that save nothing by themselves."""
 
 
 def print_listing(
@@ -81,7 +83,7 @@ class _Seen:
                 self.used[at] = max(self.used[at], use.last_used)
 
     def saved(self, at: int) -> float:
-        return 0.0 if self.kind[at] == "bypass" else self.hits[at] * self.cost[at]
+        return 0.0 if self.kind[at] in _NOTES else self.hits[at] * self.cost[at]
 
 
 def _order(seen: _Seen, sort: str, tests: Sequence[Test]) -> list[int]:
@@ -122,15 +124,15 @@ def _cells(seen: _Seen, chosen: Sequence[int]) -> list[list[str]]:
 
     kinds = of(seen.kind)
     hits = ["0"] * len(chosen)
-    saved = ["-" if kind == "bypass" else "0.0 s" for kind in kinds]
+    saved = ["-" if kind in _NOTES else "0.0 s" for kind in kinds]
     inputs = texts("signature")
     for row, number in enumerate(of(seen.hits)):
         if number:
             hits[row] = str(number)
-            saved[row] = "-" if kinds[row] == "bypass" else output.seconds(seen.saved(chosen[row]))
-    if "bypass" in kinds:
+            saved[row] = "-" if kinds[row] in _NOTES else output.seconds(seen.saved(chosen[row]))
+    if any(kind in kinds for kind in _NOTES):
         pairs = zip(kinds, inputs, texts("reason"), strict=True)
-        inputs = [reason if kind == "bypass" else text for kind, text, reason in pairs]
+        inputs = [reason if kind in _NOTES else text for kind, text, reason in pairs]
     return [
         [entry[:_SHOWN_DIGITS] for entry in of(seen.entry)],
         kinds,

@@ -92,6 +92,10 @@ class Checker:
         except NotPortable:  # what a fact is about is gone
             return False
 
+    def value(self, node: int, scope: Scope) -> Any:
+        """The live object at a place of the tree. Call it after `holds`; raises anything."""
+        return evaluate(self._plan, scope)[node]
+
     def _learn(self, values: list[Any], scope: Scope) -> None:
         """Build the C++ check for later calls. Not at the first call: a restart waits for it."""
         self._held += 1

@@ -8,6 +8,7 @@
 | sizes      | what Dynamo knew of sizes before and after the trace, msgpack        | a miss  |
 | program    | the graph as data, msgpack                                           | tools   |
 | library    | the graph as machine code, a shared library; backend inductor only   | restore |
+| set_up     | what to call before a graph fits, and on what; such an entry only    | restore |
 | readable   | the text that `npugx-cache readable` shows                           | people  |
 """
 
@@ -35,6 +36,7 @@ CONSTANTS = "constants"
 SIZES = "sizes"
 PROGRAM = "program"
 LIBRARY = "library"
+SET_UP = "set_up"
 READABLE = "readable"
 
 _MAX_BYTES = 1 << 30
@@ -139,6 +141,19 @@ class Artifact:
 
 def pack_conditions(conditions: Conditions) -> bytes:
     return pack(conditions.to_plain())
+
+
+def pack_set_up(name: str, node: int) -> bytes:
+    """`node` is the place of the model in the tree of the conditions of the same entry."""
+    return pack([name, node])
+
+
+def set_up_of(blobs: Mapping[str, bytes]) -> tuple[str, int]:
+    """The name of a set-up, and the place of the model; raises `CorruptEntry`."""
+    match _unpack(blobs[SET_UP]):
+        case [str() as name, int() as node]:
+            return name, node
+    raise CorruptEntry("set_up: not a name and a place")
 
 
 def conditions_of(blobs: Mapping[str, bytes]) -> Conditions:

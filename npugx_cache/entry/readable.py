@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
+_NOTES = {"bypass": "runs uncached", "set-up": "does something to a model first"}
 _DEPTH = 4  # folders between a store's root and the file of an entry
 
 
@@ -113,9 +114,9 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
     manifest = opened.find(name)
     if isinstance(manifest, store.Miss):
         raise EntryNotFound(f"{name!r} in {opened.root}: {manifest.reason}")
-    if manifest.kind == "bypass":
+    if manifest.kind in _NOTES:
         function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
-        return _comment([f"{function} runs uncached:", reason]) + "\n"
+        return _comment([f"{function} {_NOTES[manifest.kind]}:", reason]) + "\n"
     blobs = opened.read(manifest, [READABLE])
     if isinstance(blobs, store.Miss):
         raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")

@@ -40,6 +40,7 @@ from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.placeholders import described, origins_of
 from npugx_cache.trace.process_local import LocalOnly, Untraceable, local_only
 from npugx_cache.trace.refusal import conditions_of
+from npugx_cache.trace.set_up import SetUpFirst, set_up_first
 
 if TYPE_CHECKING:
     import types
@@ -87,7 +88,7 @@ def trace(
     decompositions: dict[Any, Any] | None,
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
     shaping: tuple[types.CodeType, ...] = (),
-) -> Traced | LocalOnly | Untraceable:
+) -> Traced | LocalOnly | Untraceable | SetUpFirst:
     """Trace one call. Runs nothing of it on real tensors; has no effect on the arguments.
 
     `scope` are the frame's locals and globals, `state` the global torch state, both as they are at
@@ -100,6 +101,8 @@ def trace(
         conditions_of, function=function, scope=scope, state=state, names_before=before
     )
     first = run()
+    if isinstance(first, dynamo.NotTraced) and first.stopped is not None:
+        return set_up_first(first.stopped, first.observed, function, scope, state, before)
     if isinstance(first, dynamo.NotTraced):
         conditions = depends_on(first.met) if first.lasting else None
         return Untraceable(reason=first.reason, lasting=first.lasting, conditions=conditions)

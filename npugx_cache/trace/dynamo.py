@@ -26,6 +26,7 @@ from npugx_cache.trace.observe import (
 )
 from npugx_cache.trace.observe.observation import Question, refusal
 from npugx_cache.trace.observe.set_history import Sets
+from npugx_cache.trace.observe.set_up_calls import SetUps
 from npugx_cache.trace.streams import lost_order
 
 if TYPE_CHECKING:
@@ -36,18 +37,22 @@ if TYPE_CHECKING:
 
     from npugx_cache.entry.size_history import Known
     from npugx_cache.trace.observe.observation import Observation
+    from npugx_cache.trace.observe.set_up_calls import Stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotTraced:
     """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
 
-    `lasting` is False where the next try may end otherwise.
+    `lasting` is False where the next try may end otherwise. `stopped` is the set-up that has to be
+    done before the next try, and `observed` is then what the hooks saw by then.
     """
 
     reason: str
     met: tracing.Met | None = None
     lasting: bool = True
+    stopped: Stopped | None = None
+    observed: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +125,8 @@ def _run(
         observed = recorder.observed()
         if reason := refusal(observed, Question.UNWATCHED):
             return NotTraced(reason=reason)
+        if (stopped := recorder.state(SetUps).stopped) is not None:
+            return NotTraced(reason=stopped.set_up.name, stopped=stopped, observed=observed)
         lost = refusal(observed, Question.UNCHECKABLE) if unkept_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
         return NotTraced(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)

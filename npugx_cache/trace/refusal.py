@@ -23,7 +23,7 @@ from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from npugx_cache.conditions import Check, Conditions
     from npugx_cache.conditions.evaluate import Scope
@@ -46,7 +46,7 @@ def conditions_of(
         return None
     roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, met.imports))
-    for guard in sorted(met.guards, key=_place_of):
+    for guard in in_order(met.guards):
         kind, source, _ = tracing.guard_row(guard)
         if kind not in _ABOUT_TENSORS and not _is_of_a_walked_table(source):
             with contextlib.suppress(NotPortable, NotEager):
@@ -75,8 +75,12 @@ def _is_of_a_walked_table(source: Any) -> bool:
     return by_position and not isinstance(source, tracing.sources.LocalSource)
 
 
+def in_order(guards: Iterable[Any]) -> list[Any]:
+    """The guards in the same order in every process, because Dynamo keeps them in a set."""
+    return sorted(guards, key=_place_of)
+
+
 def _place_of(guard: Any) -> tuple[str, str, str]:
-    """Puts guards in the same order in every process, because Dynamo keeps them in a set."""
     kind, source, parameters = tracing.guard_row(guard)
     return tracing.source_name(source), kind, repr(sorted(parameters))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -94,6 +95,31 @@ def met_until(error: BaseException) -> Met | None:
     if graph is None:
         return None
     return Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
+
+
+@dataclass(frozen=True, slots=True)
+class MetSoFar:
+    """What a trace has met up to the line that it has come to, complete.
+
+    `sizes` and `key_ordered` as in `Guards`; `shapes` as `shape_conditions` gives them, None where
+    a size marked as dynamic turned out not to be.
+    """
+
+    met: Met
+    sizes: Any
+    key_ordered: Any
+    shapes: tuple[list[str], dict[str, Source]] | None
+
+
+def met_so_far(graph: Any) -> MetSoFar:
+    """Must be called from inside the trace, which can't go on afterwards."""
+    met = Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
+    try:
+        shapes = _shape_conditions(graph)
+    except ConstraintViolationError:
+        shapes = None
+    sizes = dict(graph.input_source_to_sizes_strides)
+    return MetSoFar(met, sizes, list(graph.guard_on_key_order), shapes)
 
 
 def custom_operators(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
@@ -251,7 +277,10 @@ def shape_conditions(output: CaptureOutput) -> tuple[list[str], dict[str, Source
     Call it before `guards_of`, which freezes the shape environment. Raises
     `ConstraintViolationError` where a size marked as dynamic turned out not to be.
     """
-    graph = output.graph_capture_output.output_graph
+    return _shape_conditions(output.graph_capture_output.output_graph)
+
+
+def _shape_conditions(graph: Any) -> tuple[list[str], dict[str, Source]]:
     shape_env: Any = graph.shape_env
     names: dict[Source, str] = {}
 

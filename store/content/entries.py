@@ -175,12 +175,18 @@ def candidates(
     refused = tuple([item for item in found if isinstance(item, Refused)])
     entries = [item for item in found if isinstance(item, Entry)]
     entries.sort(key=lambda entry: entry.status.st_mtime, reverse=True)
-    graphs = tuple([e.manifest for e in entries if e.manifest.kind != "bypass"])
-    bypasses = tuple([e.manifest for e in entries if e.manifest.kind == "bypass"])
+    graphs = tuple([e.manifest for e in entries if e.manifest.kind not in _NOTES])
+    bypasses, set_ups = (
+        tuple([e.manifest for e in entries if e.manifest.kind == kind]) for kind in _NOTES
+    )
     missing = None
     if not graphs:
         missing = _missing_reason(bypassed=bool(bypasses), refused=refused)
-    return Candidates(graphs, refused, missing, bypasses)
+    return Candidates(graphs, refused, missing, bypasses, set_ups)
+
+
+_NOTES = ("bypass", "set-up")
+"""The kinds of entries that hold no graph."""
 
 
 def _known(

@@ -14,11 +14,15 @@ from npugx_cache import cache_compile, config, store
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import artifact, restore
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.key.signature import Signature
 from npugx_cache.portable import NotPortable
 
 SCRIPT = Path(__file__).with_name("odd_entry.py")
 ODD = [None, True, -1, 0, 1 << 40, 1e308, "", "torch.nn", b"", [], {}, [[]], ["id", "os.system"]]
 MUTANTS = 400
+
+
+KNOWN = "transformers.utils.output_capturing.maybe_install_capturing_hooks"
 
 
 class Net(torch.nn.Module):
@@ -121,3 +125,40 @@ def test_a_worker_misses_once_and_the_entry_goes_to_quarantine(surroundings):
     assert row["counts"] == [0, 1, 0, 1]  # one compile for 20 calls
     assert row["quarantined"] == 1
     assert row["second"] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("set_up", "quarantined"),
+    [
+        (b"\xc1", 1),
+        (msgpack.packb([KNOWN, "0"]), 1),
+        (msgpack.packb([KNOWN, 10_000]), 1),
+        (msgpack.packb([KNOWN, -1]), 1),
+        (msgpack.packb(["os.system", 0]), 0),
+        (msgpack.packb([KNOWN, 0]), 0),  # what is there is no model
+    ],
+)
+def test_a_set_up_that_makes_no_sense_calls_nothing(tmp_path, set_up, quarantined):
+    tmp_path.chmod(0o700)
+    net, x = Net().eval(), torch.ones(3, 4)
+    expected = cache_compile(net.forward, cache_dir=tmp_path)(x)
+    opened = store.open_store(config.load(cache_dir=tmp_path))
+    ((manifest, *_),) = ((row.manifest,) for row in opened.listing())
+    conditions = opened.read(manifest, [artifact.CONDITIONS])
+    cached = cache_compile(net.forward, cache_dir=tmp_path)
+    calls = Signature(cached._locals((net, x), {})).types
+    draft = store.Draft(
+        key=manifest.key,
+        identity=manifest.identity,
+        kind="set-up",
+        cost_seconds=0.0,
+        factors=manifest.factors,
+        about={**manifest.about, "reason": "odd", "calls": calls},
+        blobs={**conditions, artifact.SET_UP: set_up},
+    )
+    assert isinstance(opened.publish(draft), store.Published)
+    got, info = cached(x), cached.cache_info()
+    assert torch.equal(got[0], expected[0])
+    assert (info.hits, info.misses, info.bypasses) == (1, 0, 0)
+    kinds = [row.manifest.kind for row in opened.listing()]
+    assert kinds.count("set-up") == 1 - quarantined

@@ -28,6 +28,7 @@ from npugx_cache.trace.observe import (
     pure_calls,
     reversed_walks,
     set_texts,
+    set_up_calls,
     set_walks,
     torch_guards,
     unkept_calls,
@@ -360,6 +361,12 @@ _CALLABLES = [
         "variables.functions:WrapperUserFunctionVariable.call_function",
         pure_calls.answering,
         "helpers of libraries that are called again",
+        needed=Needed.ONLY_ALLOWS,
+    ),
+    Hook(
+        "variables.functions:UserFunctionVariable.call_function",
+        set_up_calls.stopping,
+        "functions of libraries that set a model up at its first call",
         needed=Needed.ONLY_ALLOWS,
     ),
     Hook(
