@@ -20,7 +20,7 @@ from npugx_cache.entry.artifact import (
     READABLE,
     SET_UP,
     pack_conditions,
-    pack_set_up,
+    set_up_blobs,
     set_up_of,
 )
 from npugx_cache.entry.restore import Specialisation
@@ -662,10 +662,7 @@ def set_up_draft(
             "reason": outcome.reason,
             "calls": call.signature.types,
         },
-        blobs={
-            CONDITIONS: pack_conditions(conditions),
-            SET_UP: pack_set_up(outcome.set_up.name, node),
-        },
+        blobs=set_up_blobs(outcome.set_up.name, node, conditions, outcome.sizes),
     )
 
 

@@ -143,9 +143,12 @@ def pack_conditions(conditions: Conditions) -> bytes:
     return pack(conditions.to_plain())
 
 
-def pack_set_up(name: str, node: int) -> bytes:
-    """`node` is the place of the model in the tree of the conditions of the same entry."""
-    return pack([name, node])
+def set_up_blobs(
+    name: str, node: int, conditions: Conditions, sizes: tuple[list[Any], list[Any]]
+) -> dict[str, bytes]:
+    """The entry of a set-up. `node` is the place of the model in the tree of the conditions."""
+    blobs = {CONDITIONS: pack_conditions(conditions), SET_UP: pack([name, node])}
+    return {**blobs, SIZES: pack(sizes)} if any(sizes) else blobs
 
 
 def set_up_of(blobs: Mapping[str, bytes]) -> tuple[str, int]:

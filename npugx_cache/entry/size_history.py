@@ -38,11 +38,15 @@ class Known(NamedTuple):
 
 
 def seen(opened: store.Store | None, key: str, scope: Scope) -> Known:
-    """What is known of sizes in all entries that refuse a call only because of its sizes."""
+    """What is known of sizes in all entries that refuse a call only because of its sizes.
+
+    Before a model is set up no graph fits, whatever the sizes are, but what to set up may.
+    """
     rows: list[Any] = []
-    manifests = opened.candidates(key).manifests[:_MAX_ENTRIES] if opened is not None else ()
-    for manifest in manifests:
-        rows += _after(opened, manifest, scope)
+    if opened is not None:
+        found = opened.candidates(key)
+        for manifest in (*found.manifests[:_MAX_ENTRIES], *found.set_ups[:_MAX_ENTRIES]):
+            rows += _after(opened, manifest, scope)
     return Known(rows)
 
 

@@ -102,7 +102,7 @@ def trace(
     )
     first = run()
     if isinstance(first, dynamo.NotTraced) and first.stopped is not None:
-        return set_up_first(first.stopped, first.observed, function, scope, state, before)
+        return set_up_first(first, first.stopped, function, scope, state, before)
     if isinstance(first, dynamo.NotTraced):
         conditions = depends_on(first.met) if first.lasting else None
         return Untraceable(reason=first.reason, lasting=first.lasting, conditions=conditions)

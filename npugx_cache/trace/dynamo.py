@@ -45,7 +45,7 @@ class NotTraced:
     """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
 
     `lasting` is False where the next try may end otherwise. `stopped` is the set-up that has to be
-    done before the next try, and `observed` is then what the hooks saw by then.
+    done before the next try; `observed` and `sizes` are then as in `DynamoTrace`.
     """
 
     reason: str
@@ -53,6 +53,7 @@ class NotTraced:
     lasting: bool = True
     stopped: Stopped | None = None
     observed: tuple[Observation, ...] = ()
+    sizes: tuple[list[Any], list[Any]] = ([], [])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,12 @@ def _run(
         if reason := refusal(observed, Question.UNWATCHED):
             return NotTraced(reason=reason)
         if (stopped := recorder.state(SetUps).stopped) is not None:
-            return NotTraced(reason=stopped.set_up.name, stopped=stopped, observed=observed)
+            return NotTraced(
+                reason=stopped.set_up.name,
+                stopped=stopped,
+                observed=observed,
+                sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
+            )
         lost = refusal(observed, Question.UNCHECKABLE) if unkept_calls.ended(error) else None
         met, lasting = tracing.met_until(error), not is_passing(error)
         return NotTraced(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.conditions.set_up import SetUp
+    from npugx_cache.trace.dynamo import NotTraced
     from npugx_cache.trace.observe.observation import Observation
     from npugx_cache.trace.observe.set_up_calls import Stopped
 
@@ -47,30 +48,32 @@ class SetUpFirst:
     """A call that can be traced once a model is set up. `reason` says that in words.
 
     `stored` is for other processes: the conditions, and the place of the model in their tree. None
-    if a part of the conditions has no portable form.
+    if a part of the conditions has no portable form. `sizes` as in `Traced`.
     """
 
     set_up: SetUp
     reason: str
     stored: tuple[Conditions, int] | None
+    sizes: tuple[list[Any], list[Any]]
 
 
 def set_up_first(
+    trace: NotTraced,
     stopped: Stopped,
-    observed: tuple[Observation, ...],
     function: types.FunctionType,
     scope: Scope,
     state: Mapping[str, Any],
     names_before: frozenset[str],
 ) -> SetUpFirst:
     """`names_before` as `Roots` takes them."""
-    name = stopped.set_up.name
+    name, observed, stored = stopped.set_up.name, trace.observed, None
     try:
-        conditions, node = _conditions(stopped, observed, function, scope, state, names_before)
+        stored = _conditions(stopped, observed, function, scope, state, names_before)
+        path = Wording(stored[0]).path(stored[1])
+        reason = f"{name}({path}) is called before a graph is looked up"
     except (NotPortable, NotEager) as error:
-        return SetUpFirst(set_up=stopped.set_up, reason=f"{name}: {error}", stored=None)
-    reason = f"{name}({Wording(conditions).path(node)}) is called before a graph is looked up"
-    return SetUpFirst(set_up=stopped.set_up, reason=reason, stored=(conditions, node))
+        reason = f"{name}: {error}"
+    return SetUpFirst(set_up=stopped.set_up, reason=reason, stored=stored, sizes=trace.sizes)
 
 
 def _conditions(

@@ -73,8 +73,8 @@ def llava():
     )
 
 
-def with_image(**more):
-    ids = tokens(8)
+def with_image(length=8, **more):
+    ids = tokens(length)
     ids[:, 1:5] = 95
     pixels = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     return {"input_ids": ids, "pixel_values": pixels, "use_cache": False, **more}
@@ -109,6 +109,7 @@ CASES = {
         llava,
         [with_image(output_hidden_states=True), with_image()],
     ),
+    **{f"llava of {length}": (llava, [with_image(length)]) for length in (11, 13, 15)},
     "by hand": (llama, [asking(), PLAIN]),
     "function edited": (llama, [asking(), PLAIN]),
     "installer edited": (llama, [asking(), PLAIN, asking()]),
@@ -213,8 +214,9 @@ def frames():
 
 
 def of_case(case, model):
-    """The model, cached in a store that no other case uses."""
-    folder = Path(os.environ["NPUGX_CACHE_DIR"]).with_name(case.replace(", ", "-"))
+    """The model, cached in a store that cases of other names (before " of ") don't use."""
+    name = case.partition(" of ")[0].replace(", ", "-")
+    folder = Path(os.environ["NPUGX_CACHE_DIR"]).with_name(name)
     return cache_compile(model, cache_dir=folder)
 
 

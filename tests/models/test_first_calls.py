@@ -115,6 +115,17 @@ def test_code_before_the_set_up_is_a_condition_of_it(surroundings):
     assert run(True) == [[1, 0, 0], 4]
 
 
+def test_a_first_call_of_a_size_that_nobody_met_hits_without_a_trace(surroundings):
+    """With `dynamic=None` the second size makes the set-up, like the graph, one for all sizes."""
+    found = []
+    for length in (11, 13, 15):
+        case = f"llava of {length}"
+        (row,) = rows_of(surroundings.run(SCRIPT, case), case)
+        is_as_in_eager(row)
+        found.append([row["counts"], row["traces"]])
+    assert found == [[[0, 1, 0], 2], [[0, 1, 0], 2], [[1, 0, 0], 0]]
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_threads_that_call_first_at_once_install_the_hooks_once(surroundings, restarted):
     case = "llama, in turn"
