@@ -11,9 +11,12 @@ its code: one that was edited, or that a release of the library changed, is left
 """
 
 from __future__ import annotations
-import __future__
 
+import ast
+import hashlib
+import inspect
 import sys
+import textwrap
 import types
 from typing import Any, NamedTuple
 
@@ -59,13 +62,13 @@ class _Known(NamedTuple):
     """A function of a library that sets a model up.
 
     `done` is the attribute of a model that says that the model is set up. `bodies` are the
-    functions that decide whether to do it, and say that it is done; each as it is in some release
-    or other. `unrelated` are classes of objects that code before the set-up may change, and that
-    the set-up does not read.
+    functions that decide whether to do it, and say that it is done, with the digests (`_digest`)
+    that they have in some release or other. `unrelated` are classes of objects that code before the
+    set-up may change, and that the set-up does not read.
     """
 
     done: str
-    bodies: dict[str, tuple[str, ...]]
+    bodies: dict[str, frozenset[str]]
     unrelated: frozenset[str]
 
 
@@ -82,17 +85,39 @@ def _is_as_known(name: str, known: _Known) -> bool:
     return all(
         type(names.get(each)) is types.FunctionType
         and names[each].__globals__ is names
-        and _hash(names[each]) in [_hash(_made(each, text)) for text in texts]
-        for each, texts in known.bodies.items()
+        and _digest(names[each]) in digests
+        for each, digests in known.bodies.items()
     )
 
 
-def _made(name: str, text: str) -> types.FunctionType:
+_ANNOTATIONS = 0x1000000  # `from __future__ import annotations`, as a flag of code and of compile
+
+
+def _digest(function: types.FunctionType) -> str | None:
+    """The SHA-256 of what a function says, without its docstring and its annotations.
+
+    None if the file does not say what the function does, because it was edited meanwhile.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    [made] = tree.body
+    if not isinstance(made, ast.FunctionDef) or made.decorator_list:
+        return None
+    if ast.get_docstring(made) is not None:  # replaced, because the code has a place for it
+        made.body[0] = ast.Expr(ast.Constant("..."))
+    made.returns = None
+    for argument in ast.walk(made.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    text = ast.unparse(tree)
     names: dict[str, Any] = {}
-    flags = __future__.annotations.compiler_flag
-    exec(compile(text, __file__, "exec", flags, dont_inherit=True), names)  # noqa: S102 - ours
-    made: types.FunctionType = names[name]
-    return made
+    flags = function.__code__.co_flags & _ANNOTATIONS  # it is part of the code's hash
+    exec(compile(text, __file__, "exec", flags, dont_inherit=True), names)  # noqa: S102 - defines it
+    if _hash(names[made.name]) != _hash(function):
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _hash(function: types.FunctionType) -> str:
@@ -103,49 +128,19 @@ def _hash(function: types.FunctionType) -> str:
     return f"{code_hash(code)} {function.__defaults__!r} {function.__kwdefaults__!r}"
 
 
-_INSTALL = '''
-def install_all_output_capturing_hooks(model, prefix=None):
-    """..."""
-    capture_flags = {flags}
-
-    capture_tasks = []
-    for key, layer_specs in capture_flags.items():
-        if not isinstance(layer_specs, list):
-            layer_specs = [layer_specs]
-        for specs in layer_specs:
-            if not isinstance(specs, OutputRecorder):
-                index = 0 if "hidden_states" in key else 1
-                class_name = None if not isinstance(specs, str) else specs
-                target_class = specs if not isinstance(specs, str) else None
-                specs = OutputRecorder(
-                    target_class=target_class, index=index, class_name=class_name
-                )
-            capture_tasks.append((key, specs))
-
-    prefix = prefix if prefix is not None else ""
-    recursively_install_hooks(model, prefix, capture_tasks)
-    setattr(model, "_output_capturing_hooks_installed", True)
-'''
-_MAYBE_INSTALL = '''
-def maybe_install_capturing_hooks(model):
-    """..."""
-    if getattr(model, "_output_capturing_hooks_installed", False):
-        return
-
-    with _hook_installation_lock:
-        if getattr(model, "_output_capturing_hooks_installed", False):
-            return
-        install_all_output_capturing_hooks(model)
-'''
 _KNOWN = {
     "transformers.utils.output_capturing.maybe_install_capturing_hooks": _Known(
         done="_output_capturing_hooks_installed",
         bodies={
-            "maybe_install_capturing_hooks": (_MAYBE_INSTALL,),
-            "install_all_output_capturing_hooks": (
-                # transformers 5.5 to 5.15 and later, and 5.23
-                _INSTALL.format(flags="_CAN_RECORD_REGISTRY.get(str(model.__class__)) or {}"),
-                _INSTALL.format(flags="_CAN_RECORD_REGISTRY.get(model)"),
+            "maybe_install_capturing_hooks": frozenset(
+                {"1c145d62da703dbb310dfcb76ab7acf1c733bf2fda24c7b3c9e404a4e1811c19"}
+            ),
+            "install_all_output_capturing_hooks": frozenset(
+                {
+                    # 5.5 to 5.15 and later, and 5.23
+                    "3ab41275a5d4b7dfebc214c8f70157250a8b26144e58ed4f0a46788c6847e9f7",
+                    "b903c186f6159bc783edcefcc93d740d02107b78d0df9fb8b8c6977e4c0ae565",
+                }
             ),
         },
         unrelated=frozenset({"transformers.utils.output_capturing.CompileableContextVar"}),
