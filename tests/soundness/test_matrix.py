@@ -20,6 +20,7 @@ CATEGORIES = {
     "tensors",
     "modules",
     "state",
+    "control_flow",
     "environment",
     "refused",
     "options",
