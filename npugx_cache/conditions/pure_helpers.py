@@ -30,7 +30,21 @@ def call(module: str, name: str, arguments: str) -> Any:
     if name not in HELPERS.get(module, ()):
         raise LookupError(f"{module}.{name} is no helper")
     given, named = ast.literal_eval(arguments)
-    return vars(sys.modules[module])[name](*given, **named)
+    return _in_one_order(vars(sys.modules[module])[name](*given, **named))
+
+
+def _in_one_order(value: Any) -> Any:
+    """What a helper gave, without the order in which a set of names was walked.
+
+    einops lists the given axes of a group in such an order, and multiplies their lengths. The list
+    is replaced as a whole, because another thread may be reading it.
+    """
+    groups = getattr(value, "input_composition_known_unknown", None)
+    if groups is not None:
+        ordered = [(sorted(known), unknown) for known, unknown in groups]
+        if ordered != groups:
+            value.input_composition_known_unknown = ordered
+    return value
 
 
 def start_libraries() -> None:

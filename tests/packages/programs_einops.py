@@ -40,6 +40,10 @@ def multiplied(x):
     return einsum(x, x[0], PATTERNS["einsum"])
 
 
+def split(x):
+    return rearrange(x, "(b c) h (e f g) -> f e g b c h", b=1, c=2, e=2, f=2, g=1)
+
+
 def packed(x):
     together, shapes = pack([x, x[:, 0]], "b *")
     return unpack(together * 2, shapes, "b *")
@@ -59,6 +63,7 @@ TARGETS = {
     "rearrange": rearranged,
     "repeat": repeated,
     "reduce": reduced,
+    "split": split,
     "einsum": multiplied,
     "pack": packed,
     "layers": Model().eval().forward,

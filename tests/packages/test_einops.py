@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 SCRIPT = Path(__file__).with_name("programs_einops.py")
-NAMES = ("rearrange", "repeat", "reduce", "einsum", "pack", "layers")
+NAMES = ("rearrange", "repeat", "reduce", "split", "einsum", "pack", "layers")
 OTHERS = {
     "rearrange": "b c (h s) -> b h (s c)",
     "repeat": "b c h -> b c (n h)",
