@@ -17,6 +17,7 @@ from npugx_cache.conditions.source_facts import (
     captured,
     constant_answer,
     group_ranks,
+    is_subclass,
     method_hash,
     pair_of,
 )
@@ -221,7 +222,10 @@ def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
 
 
 def watch_subclass(watch: Watch, module: str, name: str, said: str) -> None:
-    watch.subclasses.append((*pair_of(module, name), said == "True"))
+    if said:
+        watch.subclasses.append((*pair_of(module, name), said == "True"))
+    else:  # the class does not say, as a TypedDict
+        watch.asked_again.append(lambda: is_subclass(module, name) == said)
 
 
 def watch_group(watch: Watch, module: str, name: str, ranks: str) -> None:

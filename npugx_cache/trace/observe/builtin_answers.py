@@ -10,7 +10,7 @@ array; that is refused too. Importing this module loads the compiler.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch._dynamo import exc, variables
 from torch._dynamo.variables import VariableTracker, user_defined
@@ -35,6 +35,15 @@ def noting_what_is_raised(
         raising(exc_type, tx, **arguments)
     except exc.ObservedException:
         recorder.state(_Raised).append(_raised(tx.exn_vt_stack))
+        raise
+
+
+def raise_as_python(recorder: Recorder, tx: Any, error: Exception) -> NoReturn:
+    """Raise in traced code what Python raised here, with its text, which code may read."""
+    try:
+        exc.raise_observed_exception(type(error), tx, args=[str(error)])
+    except exc.ObservedException:
+        recorder.state(_Raised).remove(_raised(tx.exn_vt_stack))
         raise
 
 

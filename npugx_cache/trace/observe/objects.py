@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 from abc import ABCMeta
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, is_typeddict
 
 import torch
 from torch._dynamo.variables import user_defined
@@ -25,7 +25,7 @@ from npugx_cache.backend import graph_calls
 from npugx_cache.conditions import source_facts
 from npugx_cache.portable import NotPortable, ordered_keys
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.observe import observation, torch_guards
+from npugx_cache.trace.observe import builtin_answers, observation, torch_guards
 from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
@@ -102,8 +102,15 @@ def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
 
 
 def note_isinstance(recorder: Recorder, self: Any, tx: Any, value: Any, classes: Any) -> None:
-    del self, tx
-    _note_subclass(recorder, value.python_type(), classes.as_python_constant())
+    del self
+    asked = classes.as_python_constant()
+    if is_typeddict(asked):  # Dynamo says False
+        recorder.note(Question.SUBCLASS, value.python_type(), asked)
+        try:
+            isinstance(None, asked)
+        except TypeError as error:
+            builtin_answers.raise_as_python(recorder, tx, error)
+    _note_subclass(recorder, value.python_type(), asked)
 
 
 def note_issubclass(recorder: Recorder, self: Any, tx: Any, cls: Any, classes: Any) -> None:
