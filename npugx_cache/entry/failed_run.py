@@ -8,10 +8,12 @@ Without a second run, such a graph would end each call of the worker (P2).
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache import backend
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.backend.runtime import PROGRAM_FILE
@@ -36,11 +38,29 @@ def program_raised(error: Exception, caller: Callable[..., Any]) -> bool:
     below = error.__traceback__.tb_next if error.__traceback__ is not None else None
     if below is None or below.tb_frame.f_code is not getattr(caller, "__code__", None):
         return False
+    files = []
     while below is not None:
-        if below.tb_frame.f_code.co_filename == PROGRAM_FILE:
-            return not isinstance(error, NpugxCacheError) and from_outside(error) is None
+        files.append(below.tb_frame.f_code.co_filename)
         below = below.tb_next
-    return False
+    if PROGRAM_FILE not in files or isinstance(error, NpugxCacheError):
+        return False
+    return _is_of_the_graph(files[-1]) and not _lacks_memory(error)
+
+
+def _is_of_the_graph(innermost: str) -> bool:
+    """Whether the innermost frame of an error is not in the Python code of a custom operator.
+
+    Such code may have had effects, and its errors, of a network for example, are the user's.
+    """
+    return innermost == PROGRAM_FILE or innermost.startswith(_OURS)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether a second run would need memory that is not there, or an error is from outside."""
+    return from_outside(error) is not None or "can't allocate memory" in str(error)
+
+
+_OURS = tuple(f"{module.__path__[0]}{os.sep}" for module in (torch, backend))
 
 
 def lasting_effect(operators: Iterable[Operator], layout: Layout | None) -> str | None:

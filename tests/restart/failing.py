@@ -22,6 +22,22 @@ def turned(x):
     return x.new_empty(x.shape[::-1])
 
 
+@torch.library.custom_op("npugx_failing::sends", mutates_args=())
+def sends(x: torch.Tensor) -> torch.Tensor:
+    SENT.append(len(SENT))
+    if len(SENT) == 2:
+        raise RuntimeError("the network is down")
+    return x + 1
+
+
+@sends.register_fake
+def sends_fake(x):
+    return torch.empty_like(x)
+
+
+SENT = []
+
+
 class Records(logging.Handler):
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -42,6 +58,10 @@ def writes_and_fails(x, total):
 
 def looks_up(table, index):
     return torch.nn.functional.embedding(index, table)
+
+
+def calls_a_network(x):
+    return sends(x) * 2
 
 
 class Cached(torch.nn.Module):
@@ -73,6 +93,11 @@ def run_looks_up(_):
     bad, good = torch.tensor([0, 3]), torch.tensor([0, 2])
     errors = [raised_by(run, table, bad) for run in (cached, looks_up)]
     return cached, {"errors": errors, "right": torch.equal(cached(table, good), table[[0, 2]])}
+
+
+def run_calls_a_network(_):
+    cached, x = cache_compile(calls_a_network), torch.ones(3)
+    return cached, {"errors": [raised_by(cached, x) for _ in range(3)], "sent": len(SENT)}
 
 
 def run_inside(_):

@@ -56,3 +56,12 @@ def test_a_graph_deeper_in_the_call_is_the_matter_of_its_own_function(surroundin
     row = surroundings.run(SCRIPT, "inside")
     assert row["right"]
     assert row["counts"] == [0, 1, 1, 1]
+
+
+def test_an_error_of_a_custom_operator_is_raised_and_the_graph_stays(surroundings):
+    for counts in ([0, 1, 0, 1], [1, 0, 0, 0]):
+        row = surroundings.run(SCRIPT, "calls_a_network")
+        assert row["errors"] == [None, ["RuntimeError", "the network is down"], None]
+        assert row["sent"] == 3
+        assert row["counts"] == counts
+        assert row["warnings"] == []
