@@ -45,8 +45,10 @@ _UNKNOWN_NUMBER = re.compile(
 )
 """What errors say that ask for a number which only a run on real data gives."""
 
-_REPEATED = re.compile(r"[^.]*(Dynamo does not (support|know)|Detected data-dependent)[^.]*\.?")
-"""Sentences that only say again, about Dynamo, that Dynamo does not trace the construct."""
+_REPEATED = re.compile(
+    r"[^.]*(Dynamo does not support tracing dynamic control flow|Detected data-dependent)[^.]*\.?"
+)
+"""Sentences that only say again what the name of the construct says."""
 
 
 class NotEager(Exception):

@@ -9,19 +9,19 @@ import pytest
 
 HERE = Path(__file__).parent
 RUN = HERE / "run.py"
+CONTROL_FLOW = ("programs_control_flow",)  # thorough, because each of them compiles several graphs
 GROUPS = (
     ("programs", "programs_library", "programs_objects"),
     ("programs_python", "programs_data", "programs_modules"),
     ("programs_torch",),
-    ("programs_control_flow",),
 )
 CUSTOM_OP = "programs_custom_op:custom_op"
 ALL_GROUPS = (*GROUPS, (CUSTOM_OP,))
 
 
-def _names():
+def _names(groups):
     """The programs by name, without importing torch: each is a function marked `@program`."""
-    for group in GROUPS:
+    for group in groups:
         for module in group:
             lines = (HERE / f"{module}.py").read_text().splitlines()
             for mark, line in itertools.pairwise(lines):
@@ -29,7 +29,8 @@ def _names():
                     yield f"{module}:{line.removeprefix('def ').partition('(')[0]}"
 
 
-NAMES = list(_names())
+NAMES = list(_names(GROUPS))
+CONTROL_FLOW_NAMES = list(_names([CONTROL_FLOW]))
 
 
 def run_all(surroundings, *groups, **environment):
@@ -42,10 +43,21 @@ def run_all(surroundings, *groups, **environment):
 def runs(once):
     def make(surroundings):
         done = {phase: run_all(surroundings, *ALL_GROUPS) for phase in ("cold", "warm")}
-        alone = run_all(surroundings, *GROUPS, NPUGX_TEST_ONLY_CACHED="1")
-        return {**done, "alone": alone, "folder": str(surroundings.folder)}
+        return {**done, "folder": str(surroundings.folder)}
 
     return once("restart", make)
+
+
+@pytest.fixture(scope="module")
+def control_flow_runs(once):
+    def make(surroundings):
+        done = {phase: run_all(surroundings, CONTROL_FLOW) for phase in ("cold", "warm")}
+        # Eager torch.cond loads Dynamo, so that a second restart shows what a hit loads.
+        alone = run_all(surroundings, CONTROL_FLOW, NPUGX_TEST_ONLY_CACHED="1")
+        again = run_all(surroundings, CONTROL_FLOW, NPUGX_CACHE_VERIFY="recompile")
+        return {**done, "alone": alone, "again": again}
+
+    return once("restart control flow", make)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +71,10 @@ def rechecked(once, runs):
 
 @pytest.mark.parametrize("name", [*NAMES, CUSTOM_OP])
 def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, name):
-    cold, warm = runs["cold"][name], runs["warm"][name]
+    check_restarted(runs["cold"][name], runs["warm"][name])
+
+
+def check_restarted(cold, warm):
     assert cold["difference"] is None
     assert cold["bypasses"] == 0, cold["warnings"]
     assert cold["misses"] > 0
@@ -80,10 +95,21 @@ def test_every_entry_is_what_another_compile_makes(rechecked, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_loads_no_compiler(runs, name):
-    alone = runs["alone"][name]
+    assert runs["warm"][name]["loaded"] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", CONTROL_FLOW_NAMES)
+def test_graphs_inside_a_graph_are_restored_with_it(control_flow_runs, name):
+    cold, warm, alone, again = (
+        control_flow_runs[phase][name] for phase in ("cold", "warm", "alone", "again")
+    )
+    check_restarted(cold, warm)
     assert alone["loaded"] == []
     assert (alone["misses"], alone["bypasses"]) == (0, 0)
-    assert alone["digest"] == runs["cold"][name]["digest"]
+    assert alone["digest"] == cold["digest"]
+    assert again["difference"] is None
+    assert (again["misses"], again["bypasses"]) == (0, 0), [again["reasons"], again["warnings"]]
 
 
 CAPTURED = {"NPUGX_TEST_BACKEND": "npugraphs"}
@@ -105,13 +131,14 @@ NOT_CAPTURED = {
 @pytest.fixture(scope="module")
 def captured_runs(once):
     def make(surroundings):
-        return {phase: run_all(surroundings, *GROUPS, **CAPTURED) for phase in ("cold", "warm")}
+        groups = (*GROUPS, CONTROL_FLOW)
+        return {phase: run_all(surroundings, *groups, **CAPTURED) for phase in ("cold", "warm")}
 
     return once("captured", make)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *CONTROL_FLOW_NAMES])
 def test_a_captured_program_is_right_cold_and_restarted(captured_runs, name):
     cold, warm = captured_runs["cold"][name], captured_runs["warm"][name]
     assert cold["difference"] is None
