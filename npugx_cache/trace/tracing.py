@@ -2,7 +2,7 @@
 
 `trace.dynamo` makes one flat record of it. Only these two modules look into Dynamo's output; the
 hooks of `trace.observe` see the trace from inside. Importing this module loads the compiler; only
-`npugx_cache.trace` may do so. Checked on torch 2.11 and 2.13.
+`npugx_cache.trace` may do so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch._dynamo.config as dynamo_config
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
+from torch._dynamo.bytecode_transformation import _cached_cleaned_instructions
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
@@ -70,6 +71,9 @@ def capture(
     dynamic: bool | None,
 ) -> CaptureOutput:
     """Trace one call with Dynamo as a full graph; raises `TorchDynamoException`."""
+    # Dynamo remembers the instructions of equal code. Functions inside the traced one would then be
+    # those of another file with the same text, and the entry would depend on that other file.
+    _cached_cleaned_instructions.cache_clear()
     with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
         return fullgraph_capture(function, args, kwargs)
 
