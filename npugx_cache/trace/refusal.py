@@ -15,7 +15,7 @@ from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
-from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards
+from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards, in_order
 from npugx_cache.trace.conditions.observed import add_observed
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
 from npugx_cache.trace.conditions.surroundings import answers_to, environment_of
@@ -23,7 +23,7 @@ from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from npugx_cache.conditions import Check, Conditions
     from npugx_cache.conditions.evaluate import Scope
@@ -46,7 +46,7 @@ def conditions_of(
         return None
     roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, met.imports))
-    for guard in in_order(met.guards):
+    for guard in in_order(builder, met.guards):
         kind, source, _ = tracing.guard_row(guard)
         if kind not in _ABOUT_TENSORS and not _is_of_a_walked_table(source):
             with contextlib.suppress(NotPortable, NotEager):
@@ -73,16 +73,6 @@ def _is_of_a_walked_table(source: Any) -> bool:
         by_position |= isinstance(getattr(source, "index", None), positions)
         source = source.base
     return by_position and not isinstance(source, tracing.sources.LocalSource)
-
-
-def in_order(guards: Iterable[Any]) -> list[Any]:
-    """The guards in the same order in every process, because Dynamo keeps them in a set."""
-    return sorted(guards, key=_place_of)
-
-
-def _place_of(guard: Any) -> tuple[str, str, str]:
-    kind, source, parameters = tracing.guard_row(guard)
-    return tracing.source_name(source), kind, repr(sorted(parameters))
 
 
 def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> list[Check]:

@@ -27,7 +27,6 @@ from npugx_cache.trace.conditions.surroundings import (
     refuse_names,
 )
 from npugx_cache.trace.observe.observation import Question, refusal
-from npugx_cache.trace.refusal import in_order
 from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _conditions(
     builder = TreeBuilder(scope, lambda name: roots.of(name, imports))
     owners = owners_of(codes)
     refuse_names(codes, owners)
-    add_guards(builder, in_order(guards), stopped.met.sizes, stopped.met.key_ordered)
+    add_guards(builder, guards, stopped.met.sizes, stopped.met.key_ordered)
     add_shape_conditions(builder, *shapes)
     node = builder.node(stopped.source)
     if builder.value(node) is not stopped.set_up.model:

@@ -224,6 +224,11 @@ def guard_row(guard: Guard) -> GuardRow:
     return GuardRow(create.__name__, source, parameters)
 
 
+def line(guard: Guard) -> int:
+    """Where torch defines the guard's kind, which is the order in which torch checks kinds."""
+    return guard.inner_create_fn().__code__.co_firstlineno
+
+
 def is_on_mode_stack(source: Any) -> bool:
     """Whether a source leads through the stack of active torch-function modes."""
     while hasattr(source, "base"):
@@ -251,13 +256,21 @@ def _uncounted(text: str) -> str:
     return re.sub(r" at 0x[0-9a-f]+|(?<=_c)\d+\b|(?<=__builtins_dict___)\d+", "", text)
 
 
-def source_name(source: Any) -> str:
-    """What a source is called in the traced code, for people."""
+GLOBAL_IN_NAME = re.compile(r"G\['(\w+)'\]")
+"""A global in the name of a source."""
+
+
+def full_name(source: Any) -> str:
+    """What Dynamo calls a source."""
     try:
-        name = str(source.name() if callable(source.name) else source.name)
+        return str(source.name() if callable(source.name) else source.name)
     except Exception:  # noqa: BLE001 - some sources refuse to be named
         return f"a {type(source).__name__}"
-    return re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
+
+
+def source_name(source: Any) -> str:
+    """What a source is called in the traced code, for people."""
+    return re.sub(r"[LG]\['(\w+)'\]", r"\1", full_name(source))
 
 
 def is_current_stream(source: Source) -> bool:

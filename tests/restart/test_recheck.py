@@ -247,3 +247,22 @@ def test_nothing_that_outlives_a_copy_of_the_arguments_is_done_twice(surrounding
     assert len(lines) == len(UNCOMPARED)
     for name, reason in UNCOMPARED.items():
         assert any(f"{name}: results not compared: {reason}" in line for line in lines), name
+
+
+NAMES = ["n" * size for size in range(15, 35)]
+OTHERS = """
+    for n in range(12):
+        torch.compile(lambda x, n: x * max([n]), backend="eager", dynamic=False)(torch.ones(1), n)
+"""
+
+
+def test_an_entry_does_not_depend_on_what_the_process_traced_before(surroundings):
+    # Dynamo orders guards by names, and writes counters into these. One more digit moves a guard
+    # behind another one, if there is a name of that length.
+    named = "; ".join(f"{name} = min" for name in NAMES)
+    body = f"x * max([2]) + ({' + '.join(f'{name}([1])' for name in NAMES)})"
+    expected = [2.0 + len(NAMES)] * 3
+    cold = run(surroundings, body, before=named)
+    assert (cold["result"], cold["info"]["misses"]) == (expected, 1)
+    warm = run(surroundings, body, before=named + textwrap.dedent(OTHERS), **CHECK)
+    assert (warm.get("result"), warm["info"]["hits"]) == (expected, 1), warm

@@ -82,6 +82,13 @@ class TreeBuilder:
                 f"a guarded value can't be read again: {node.step.name} {node.arg!r}: {error!r}"
             ) from None
 
+    def root_name(self, name: str) -> str:
+        """What a global stands for, as a text that is the same in every process."""
+        try:
+            return repr(self._root(name))
+        except NotPortable:
+            return name
+
     def in_compiler(self, source: Any) -> bool:
         return in_compiler(source, self._root, self._scope.frame_globals)
 

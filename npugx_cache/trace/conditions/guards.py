@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from npugx_cache.private import process_groups
 from npugx_cache.trace import refuse, tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from npugx_cache.trace.conditions.builder import TreeBuilder
 
@@ -47,7 +48,7 @@ def add_guards(
 
     Raises `NotPortable` at the first that has no portable form.
     """
-    for guard in rows:
+    for guard in in_order(builder, rows):
         kind, source, parameters = tracing.guard_row(guard)
         try:
             # On the stack of modes is a default device, which is state, or the call is refused.
@@ -102,6 +103,27 @@ def _without_effect(builder: TreeBuilder, source: Any) -> bool:
         return True
     hooks = name.removesuffix("_with_kwargs")
     return hooks != name and not getattr(builder.value(builder.node(source.base)), hooks)
+
+
+def in_order(builder: TreeBuilder, guards: Iterable[Any]) -> list[Any]:
+    """The guards in the same order in every process, so that equal traces make equal entries.
+
+    Dynamo keeps them in a set, and puts counters and addresses into the names of their sources.
+    """
+    root_of = functools.cache(builder.root_name)
+
+    def named(source: Any) -> str:
+        name = tracing.full_name(source)
+        return tracing.GLOBAL_IN_NAME.sub(lambda found: root_of(found[1]), name)
+
+    def place(guard: Any) -> tuple[Any, ...]:
+        _, source, parameters = tracing.guard_row(guard)
+        name, other = named(source), parameters.get("source_b")
+        about = named(other) if other is not None else repr(parameters.get("attr"))
+        # As torch has them: those of a source come before those of what the source holds.
+        return other is not None, guard.source.value, len(name), name, tracing.line(guard), about
+
+    return sorted(guards, key=place)
 
 
 def _add_order(builder: TreeBuilder, node: int) -> None:
