@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from npugx_cache.errors import OptionError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CacheMode = Literal["on", "readonly", "off"]
-PolicyName = Literal["lru", "cost"]
+EvictionPolicy = Literal["lru", "cost"]
 TrustMode = Literal["private", "group", "signed"]
 
 _RECOMPILES = 16
@@ -54,7 +54,7 @@ class Settings:
     max_size: int | None = None
     max_entries: int | None = None
     max_age: float | None = None
-    policy: PolicyName = "lru"
+    policy: EvictionPolicy = "lru"
     lock_wait: float | None = None
     recompile_limit: int = _RECOMPILES
     verify: bool = False
@@ -91,7 +91,10 @@ def load(
         max_size=_parsed(env, "NPUGX_CACHE_MAX_SIZE", parse_size),
         max_entries=_parsed(env, "NPUGX_CACHE_MAX_ENTRIES", _count),
         max_age=_parsed(env, "NPUGX_CACHE_MAX_AGE", parse_duration),
-        policy=cast("PolicyName", _choice(env, "NPUGX_CACHE_POLICY", "lru", ("lru", "cost"))),
+        policy=cast(
+            "EvictionPolicy",
+            _choice(env, "NPUGX_CACHE_POLICY", "lru", get_args(EvictionPolicy)),
+        ),
         lock_wait=_parsed(env, "NPUGX_CACHE_LOCK_WAIT", _seconds),
         recompile_limit=_recompile_limit(env),
         verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",

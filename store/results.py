@@ -6,9 +6,10 @@ every start, and making an instance of one takes ten times as long as making a n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from npugx_cache.config import EvictionPolicy
     from npugx_cache.store.format.manifest import Manifest
 
 
@@ -71,9 +72,6 @@ class Listed(NamedTuple):
 # The limits of a store, and which entries go first when a limit is exceeded.
 
 
-Weigh = Literal["lru", "cost"]
-
-
 class PrunePolicy(NamedTuple):
     """Which entries to evict: `max_size` in bytes, `older_than` in seconds since the last use.
 
@@ -85,7 +83,7 @@ class PrunePolicy(NamedTuple):
     max_size: int | None = None
     max_entries: int | None = None
     older_than: float | None = None
-    weigh: Weigh = "lru"
+    weigh: EvictionPolicy = "lru"
     everything: bool = False
     bypasses: bool = False
 

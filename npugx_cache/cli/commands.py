@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import get_args
 
 import click
 
 from npugx_cache.cli.opening import Failure, duration, size
+from npugx_cache.config import EvictionPolicy
 
 _DIR = click.option(
     "--dir",
@@ -201,7 +202,7 @@ def new_key(file: str) -> None:
 @click.option(
     "--policy",
     "weigh",
-    type=click.Choice(["lru", "cost"]),
+    type=click.Choice(get_args(EvictionPolicy)),
     default="lru",
     show_default=True,
     help="What goes first: the least recently used, or (cost) also the large and cheaply compiled.",
@@ -224,7 +225,7 @@ def prune(  # click passes them by name
     max_size: int | None,
     older_than: float | None,
     max_entries: int | None,
-    weigh: Literal["lru", "cost"],
+    weigh: EvictionPolicy,
     refusals: bool,
     everything: bool,
     dry_run: bool,

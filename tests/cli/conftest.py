@@ -59,11 +59,18 @@ def filled(root: Path) -> Store:
     return store
 
 
+WITHOUT_TORCH = """
+import runpy, sys
+sys.modules["torch"] = None  # a command that imports torch ends in an ImportError
+runpy.run_module("npugx_cache.cli", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.fixture
 def run() -> Callable[..., subprocess.CompletedProcess[str]]:
     def running(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error", "-m", "npugx_cache.cli", *map(str, args)],
+            [sys.executable, "-W", "error", "-c", WITHOUT_TORCH, *map(str, args)],
             cwd=REPOSITORY,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,

@@ -4,9 +4,11 @@ import os
 import random
 import threading
 import time
+from typing import get_args
 
 import pytest
 
+from npugx_cache.config import EvictionPolicy
 from npugx_cache.store import PrunePolicy
 
 
@@ -382,7 +384,7 @@ def test_random_stores_are_pruned_as_promised_and_lose_no_blob_of_a_kept_entry(
         max_size=rng.choice([None, 4000, 12_000]),
         max_entries=rng.choice([None, 3, 6]),
         older_than=rng.choice([None, 30_000.0, 70_000.0]),
-        weigh=rng.choice(["lru", "cost"]),
+        weigh=rng.choice(get_args(EvictionPolicy)),
     )
     before = stored(store)
     promised = store.prune(policy, dry_run=True)
