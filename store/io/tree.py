@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from typing import TYPE_CHECKING
 
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.trust import open_root
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator
 
     from npugx_cache.config import TrustMode
@@ -55,9 +55,14 @@ class _Held:
         except OSError:
             return False
 
-    def __del__(self, close: Callable[[int], None] = syscalls.close) -> None:
-        # The functions are bound as defaults, because modules are empty when an interpreter ends.
-        if hasattr(self, "identity") and self.is_open():
+    def __del__(
+        self,
+        close: Callable[[int], None] = os.close,
+        fstat: Callable[[int], os.stat_result] = os.fstat,
+    ) -> None:
+        # The system's functions themselves are bound as defaults, because modules are empty when an
+        # interpreter ends, and a function of `syscalls` would no longer find them.
+        if hasattr(self, "identity") and self.is_open(fstat):
             close(self.fd)
 
 
