@@ -18,6 +18,7 @@ from npugx_cache.conditions.kinds import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity, ordered_keys
 from npugx_cache.private import process_groups
 from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace.observe import autocast_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -209,6 +210,12 @@ def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     step = builder.nodes[node].step
     if step == Step.MODULE:
         return  # sys.modules[name] is that module by the way it is reached
+    if type(value) in autocast_objects.KNOWN:
+        builder.check_type(node)
+        for name in autocast_objects.FIELDS:
+            field = builder.step(node, Step.ATTR, name)
+            builder.check(field, Kind.EQUALS, encode(builder.value(field)))
+        return
     builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
 
 

@@ -19,6 +19,7 @@ import torch
 
 from npugx_cache.private import runtime
 from npugx_cache.trace.observe import (
+    autocast_objects,
     builtin_answers,
     callables,
     classes,
@@ -247,6 +248,16 @@ _GRAPHS = [
         "side_effects:SideEffects.store_attr",
         objects.noting(unkept_calls.refuse_store),
         "switches of torch's that the code sets",
+    ),
+    Hook(
+        "variables.ctx_manager:AutocastModeVariable.enter",
+        autocast_objects.entering,
+        "autocast objects that existed before the call",
+    ),
+    Hook(
+        "variables.ctx_manager:AutocastModeVariable.exit",
+        autocast_objects.leaving,
+        "autocast objects that existed before the call",
     ),
 ]
 
