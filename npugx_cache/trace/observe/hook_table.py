@@ -19,6 +19,7 @@ import torch
 
 from npugx_cache.private import runtime
 from npugx_cache.trace.observe import (
+    attribute_writes,
     autocast_objects,
     builtin_answers,
     callables,
@@ -248,6 +249,12 @@ _GRAPHS = [
         "side_effects:SideEffects.store_attr",
         objects.noting(unkept_calls.refuse_store),
         "switches of torch's that the code sets",
+    ),
+    Hook(
+        "variables.dicts:SideEffectsProxyDict.__init__",
+        attribute_writes.following,
+        "writes to attributes after a graph inside the graph",
+        before=_SIBLINGS,
     ),
     Hook(
         "variables.ctx_manager:AutocastModeVariable.enter",

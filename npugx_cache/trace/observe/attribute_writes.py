@@ -1,0 +1,39 @@
+"""Keeps the writes to attributes that a trace makes after a graph inside the graph.
+
+Dynamo traces a branch or a loop's body with a copy of what it knows of writes, and goes on with
+another copy afterwards. Before torch 2.15 the `__dict__` of an object that was written to before
+keeps the first copy, and what is written there later is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.variables import dicts
+
+from npugx_cache.trace.observe import observation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+class _Written(dicts.SideEffectsProxyDict):
+    """The `__dict__` of an object, with the writes that Dynamo knows of now."""
+
+    output: Any
+
+    @property
+    def side_effects(self) -> Any:  # type: ignore[override]
+        return self.output.side_effects
+
+
+@observation.around
+def following(
+    recorder: Recorder, make: Callable[..., None], written: Any, item: Any, tx: Any
+) -> None:
+    del recorder
+    make(written, item, tx)
+    written.output = tx.output
+    written.__class__ = _Written
