@@ -90,9 +90,9 @@ FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
         build_stream=lambda args, kwargs: Made(torch.Stream, args, kwargs),
         build_event=lambda args, kwargs: Made(torch.Event, args, kwargs),
         tuple_iterator_getitem=tuple_iterator_getitem,
-        # A function that enters and leaves a mode ends with the modes that it began with.
+        # A trace begins as if there were no mode: these are the modes that the call leaves behind.
         get_torch_function_mode_stack=runtime.function_modes,
-        set_torch_function_mode_stack=runtime.set_function_modes,
+        set_torch_function_mode_stack=runtime.add_function_modes,
         object_setattr_ignore_descriptor=_set_attribute_past_descriptors,
         object_delattr_ignore_descriptor=_delete_attribute_past_descriptors,
     ),

@@ -228,10 +228,8 @@ def function_modes() -> list[Any]:
     return [torch._C._get_function_stack_at(level) for level in range(depth)]
 
 
-def set_function_modes(modes: list[Any]) -> None:
-    """Replace these modes by others."""
-    for _ in range(torch._C._len_torch_function_stack()):
-        torch._C._pop_torch_function_stack()
+def add_function_modes(modes: list[Any]) -> None:
+    """Enter more of these modes, inside those that there are, such as that of a default device."""
     for mode in modes:
         torch._C._push_on_torch_function_stack(mode)
 
