@@ -8,16 +8,13 @@ Without a second run, such a graph would end each call of the worker (P2).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache import backend
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.backend.runtime import PROGRAM_FILE
-from npugx_cache.errors import NpugxCacheError
 from npugx_cache.interruptions import from_outside
 from npugx_cache.private import schemas
 
@@ -42,25 +39,27 @@ def program_raised(error: Exception, caller: Callable[..., Any]) -> bool:
     while below is not None:
         files.append(below.tb_frame.f_code.co_filename)
         below = below.tb_next
-    if PROGRAM_FILE not in files or isinstance(error, NpugxCacheError):
+    if PROGRAM_FILE not in files or not _is_of_an_operator(error):
         return False
-    return _is_of_the_graph(files[-1]) and not _lacks_memory(error)
+    return from_outside(error) is None and not _lacks_memory(error)
 
 
-def _is_of_the_graph(innermost: str) -> bool:
-    """Whether the innermost frame of an error is not in the Python code of a custom operator.
+def _is_of_an_operator(error: Exception) -> bool:
+    """Whether the error is of a class that torch's operators raise.
 
-    Such code may have had effects, and its errors, of a network for example, are the user's.
+    Other errors come from elsewhere, such as one that another thread raises in this thread.
     """
-    return innermost == PROGRAM_FILE or innermost.startswith(_OURS)
+    of_torch = type(error).__module__.partition(".")[0] in ("builtins", "torch")
+    return of_torch and isinstance(error, _RAISED_BY_OPERATORS)
+
+
+_RAISED_BY_OPERATORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether a second run would need memory that is not there, or an error is from outside."""
-    return from_outside(error) is not None or "can't allocate memory" in str(error)
-
-
-_OURS = tuple(f"{module.__path__[0]}{os.sep}" for module in (torch, backend))
+    """Whether a second run would need memory that is not there."""
+    lacking = isinstance(error, torch.OutOfMemoryError)
+    return lacking or "can't allocate memory" in str(error)
 
 
 def lasting_effect(operators: Iterable[Operator], layout: Layout | None) -> str | None:
@@ -82,6 +81,8 @@ def effect_of(operator: Operator) -> str | None:
         return f"it calls {name}, which all ranks call together"
     packet = getattr(getattr(torch.ops, operator.namespace or "aten"), operator.name, None)
     called = getattr(packet, operator.overload or "default", None)
-    if schemas.acts(called) and schemas.is_custom(called):
+    if not schemas.is_operator(called) or not schemas.is_custom(called):
+        return None
+    if schemas.acts(called):
         return f"it calls {name}, which has no result, so that it must have an effect"
-    return None
+    return f"it calls {name}, an operator of another package, which may have an effect"
