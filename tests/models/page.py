@@ -19,6 +19,7 @@ sys.path.insert(0, str(HERE))
 import zoo  # noqa: E402
 
 WAYS = zoo.ALL
+OTHERS = "## Other packages\n"  # from here on the page is made by tests/packages/page.py
 HEAD = """\
 # Models
 
@@ -67,6 +68,10 @@ def render(cells: dict[str, str]) -> str:
     return HEAD + "\n".join([*lines, *refused, "", TAIL])
 
 
+def own_part(page: str) -> str:
+    return page.partition(f"\n{OTHERS}")[0]
+
+
 def cells_of(page: str) -> dict[str, str]:
     """The inverse of `render`, for every row the page has a line for."""
     found = {}
@@ -100,7 +105,8 @@ def run_all(store: str) -> dict[str, Any]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as store:
         cold, warm = run_all(store), run_all(store)
-    PAGE.write_text(render({row: cell(cold[row], warm[row]) for row in cold}))
+    others = PAGE.read_text().removeprefix(own_part(PAGE.read_text()))
+    PAGE.write_text(render({row: cell(cold[row], warm[row]) for row in cold}) + others)
     for row in cold:
         if cell(cold[row], warm[row]) != "cached":
             print(row, json.dumps([cold[row], warm[row]], indent=2))
