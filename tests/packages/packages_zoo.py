@@ -266,10 +266,6 @@ _EINX = Refusal(
     "marked allow_in_graph",
     "einx marks its functions `allow_in_graph`, so nothing is known of what they read",
 )
-_AUTOCAST = Refusal(
-    "torch.amp.autocast_mode.autocast has no name",
-    "a function that `autocast` decorates holds an object without a name",
-)
 _SUBCLASS = Refusal(
     "TENSOR_SUBCLASS_METADATA_MATCH", "the weights are a tensor subclass without a portable guard"
 )
@@ -303,10 +299,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
     ("accelerate", "dispatched"): _DISPATCHED,
     ("accelerate", "dispatched_inside"): _DISPATCHED,
     ("accelerate", "offloaded"): _DISPATCHED,
-    ("accelerate", "prepared"): _AUTOCAST,
-    ("rotary-embedding-torch", "attention"): _AUTOCAST,
-    ("local-attention", "windows"): _AUTOCAST,
-    ("local-attention", "transformer"): _AUTOCAST,
     ("torch-geometric", "gcn"): Refusal(
         "depends on data", "how many self-loops are added depends on the graph's edges"
     ),

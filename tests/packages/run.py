@@ -135,9 +135,10 @@ def by_torch(results):
 def run_cached(workload, results):
     # A store for each workload: two that use the same function do not find each other's entries.
     store = results.parent / "stores" / results.stem
-    cache, before, seen = Cached(store), compilers(), frames()
+    cache = Cached(store)
     with restart.warnings_logged() as lines:
         calls = workload(cache)
+        before, seen = compilers(), frames()  # packages load them too, when objects are made
         got = values(calls())
         # Before anything is compared: that loads sympy.
         loaded, traced, first = compilers() - before, frames() - seen, cache.counts()
