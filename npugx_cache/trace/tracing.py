@@ -270,7 +270,8 @@ def full_name(source: Any) -> str:
 
 def source_name(source: Any) -> str:
     """What a source is called in the traced code, for people."""
-    return re.sub(r"[LG]\['(\w+)'\]", r"\1", full_name(source))
+    name = re.sub(r"[LG]\['(\w+)'\]", r"\1", full_name(source))
+    return re.sub(r"___unnamed_scope_\d+_c\d+", "generated code", name)  # the number is an address
 
 
 def is_current_stream(source: Source) -> bool:

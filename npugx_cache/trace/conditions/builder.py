@@ -387,20 +387,20 @@ class Roots:
             return Step.MODULE, imports[name]
         if name not in self._installed:
             return Step.GLOBAL, name
-        return _root_of(self._installed[name], name)
+        return _root_of(self._installed[name])
 
 
-def _root_of(value: object, name: str) -> Root:
+def _root_of(value: object) -> Root:
     if isinstance(value, types.ModuleType):
         return Step.MODULE, value.__name__
     if isinstance(value, dict):
-        return _root_of_dict(value, name)
+        return _root_of_dict(value)
     if (asked := pure_calls.origin_of(value)) is not None:
         return Step.CALLED, asked
     return Step.OBJECT, identity(value)
 
 
-def _root_of_dict(value: dict[str, Any], name: str) -> Root:
+def _root_of_dict(value: dict[str, Any]) -> Root:
     import builtins
 
     if value is vars(builtins):
@@ -415,4 +415,4 @@ def _root_of_dict(value: dict[str, Any], name: str) -> Root:
             and "<locals>" not in cls.__qualname__
         ):
             return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{cls.__qualname__}.__new__"
-    raise NotPortable(f"the global {name} is a dict that no module owns")
+    raise NotPortable("its namespace is a dict that no module owns")
