@@ -61,12 +61,14 @@ class State:
 
     def failed_graph(self, error: Exception) -> Specialisation | None:
         """The graph whose program raised `error`, if the function itself may run that call."""
+        if self.lookup.settings.strict:
+            return None
         from npugx_cache.entry import failed_run
 
         for graph in self.specialisations:
             if failed_run.program_raised(error, graph.run):
                 effect = failed_run.lasting_effect(graph.operators, graph.layout)
-                return graph if effect is None and not self.lookup.settings.strict else None
+                return graph if effect is None else None
         return None
 
     def warm(self) -> Warmed:
