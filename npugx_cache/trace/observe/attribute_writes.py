@@ -7,6 +7,7 @@ keeps the first copy, and what is written there later is lost.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables import dicts
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 class _Written(dicts.SideEffectsProxyDict):
     """The `__dict__` of an object, with the writes that Dynamo knows of now."""
 
-    output: Any
+    output: weakref.ref[Any]
 
     @property
     def side_effects(self) -> Any:  # type: ignore[override]
-        return self.output.side_effects
+        output = self.output()
+        return output.side_effects if output is not None else None
 
 
 @observation.around
@@ -35,5 +37,7 @@ def following(
 ) -> None:
     del recorder
     make(written, item, tx)
-    written.output = tx.output
+    # Weak, as Dynamo's own references are: in a cycle, what Dynamo keeps of the call, its tensors
+    # too, would live until garbage is collected.
+    written.output = weakref.ref(tx.output)
     written.__class__ = _Written
