@@ -12,6 +12,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # bypass since 2.15     the same, from that torch on
     # refused: text         no call can be cached, for a reason that contains the text
     # refused since 2.15: text   the same, from that torch on
+    # refused before 2.15: text   the same, up to the torch before that
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
     # arguments: ...        of `cache_compile`
@@ -101,7 +102,7 @@ def parse(category: str, text: str) -> Row:
         files=files,
         edits=[_edit(line) for line in options.get("edit", ())],
         says=options.get("says", []) if refused is None else [],
-        hit="hit" in options,
+        hit="hit" in options and refused is None,
         same_result="same" in options or "hit" in options,
         bypass=bypass is not None or refused is not None,
         refused=refused,
@@ -111,11 +112,12 @@ def parse(category: str, text: str) -> Row:
 def _of_this_torch(texts: list[str]) -> str | None:
     """The text of an option, such as the reason of a refusal, if it concerns this torch."""
     for text in texts:
-        later = re.fullmatch(r"since (\d+)\.(\d+) ?(.*)", text)
-        if later is None:
+        limited = re.fullmatch(r"(since|before) (\d+)\.(\d+) ?(.*)", text)
+        if limited is None:
             return text
-        if tuple(map(int, later.groups()[:2])) <= _TORCH:
-            return later[3]
+        is_later = tuple(map(int, limited.groups()[1:3])) <= _TORCH
+        if is_later == (limited[1] == "since"):
+            return limited[4]
     return None
 
 
