@@ -12,7 +12,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # bypass since 2.15     the same, from that torch on
     # refused: text         no call can be cached, for a reason that contains the text
     # refused since 2.15: text   the same, from that torch on
-    # refused before 2.15: text   the same, up to the torch before that
+    # refused before 2.14: text   the same, up to the torch before that
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
     # arguments: ...        of `cache_compile`

@@ -90,7 +90,7 @@ def test_a_module_whose_forward_is_a_partial_is_compiled(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # since torch 2.15
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # since torch 2.14
 def test_a_module_of_torchscript_is_refused_with_what_to_do_instead():
     traced = torch.jit.trace(nn.Linear(2, 2), torch.ones(2))
     with pytest.raises(TypeError, match="give the module that it was made of"):
