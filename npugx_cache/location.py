@@ -71,9 +71,9 @@ def of_text(text: str | None) -> Place | None:
 
 
 def _is_covered(file: str) -> bool:
-    """Whether a file belongs to torch, torch_npu or Python's standard library."""
+    """Whether a file belongs to torch, torch_npu, this package or Python's standard library."""
     path = Path(file)
-    for package in ("torch", "torch_npu"):
+    for package in ("torch", "torch_npu", "npugx_cache"):
         root = getattr(sys.modules.get(package), "__file__", None)
         if root is not None and path.is_relative_to(Path(root).parent):
             return True

@@ -98,3 +98,13 @@ def test_a_place_without_a_file_of_the_user_has_no_caller(library):
     found = location.of_text(f'  File "{file}", line 3, in asks\n    if x.sum() > 0:\n')
     assert found.caller is None
     assert str(found).endswith("in asks (`if x.sum() > 0:`)")
+
+
+def test_a_place_in_this_package_is_not_the_users(library):
+    own = location.__file__
+    found = location.of_text(
+        f'  File "{library.__file__}", line 3, in asks\n    if x.sum() > 0:\n'
+        f'  File "{own}", line 5, in of_text\n    return None\n'
+    )
+    assert found.function == "asks"
+    assert found.caller is None
