@@ -329,10 +329,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
         "isinstance with Parameter",
         "e3nn makes a module at each call, and that asks which of its values are parameters",
     ),
-    ("e3nn", "norm"): Refusal(
-        "is a dict that no module owns",
-        "code that torch.fx made has its globals in a dict without a name",
-    ),
 }
 
 # Served, but a graph's results differ from eager's by more than the tolerance, or in strides.
