@@ -325,10 +325,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
         "the first call of each size makes anchors by numbers in a tensor; later calls are served",
         torch="PendingUnbackedSymbolNotFound",
     ),
-    ("e3nn", "layer"): Refusal(
-        "isinstance with Parameter",
-        "e3nn makes a module at each call, and that asks which of its values are parameters",
-    ),
 }
 
 # Served, but a graph's results differ from eager's by more than the tolerance, or in strides.
