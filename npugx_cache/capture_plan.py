@@ -228,18 +228,12 @@ def _manifests(recipe: Recipe, opened: store.Store) -> Iterator[store.Manifest]:
     """The entries that a call could use, as far as that is known without its arguments."""
     keys: dict[frozenset[str], str] = {}
     for manifest in opened.siblings(recipe.identity):
-        kinds = frozenset(_device_types(name for name, *_ in manifest.factors))
+        kinds = environment.device_kinds(name for name, *_ in manifest.factors)
         if kinds not in keys:
             factors = (*recipe.factors(), *environment.factors(kinds))
             keys[kinds] = Fingerprint.of(factors).key
         if manifest.kind == "graph" and manifest.key == keys[kinds]:
             yield manifest
-
-
-def _device_types(factors: Iterable[str]) -> Iterator[str]:
-    for name in factors:
-        if name in ("cuda", "npu") or name.startswith("device."):
-            yield name.removeprefix("device.")
 
 
 def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Specialisation | str:

@@ -17,7 +17,7 @@ from npugx_cache.private import runtime
 from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.key.fingerprint import Named
 
@@ -207,19 +207,35 @@ def _process_factors() -> tuple[Named, ...]:
 
 
 def _device(kind: str) -> Iterator[Named]:
-    if kind == "cuda":
-        from npugx_cache.private import cuda
-
-        name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-        yield "cuda", f"{torch.version.cuda} {cuda.driver_version()}"
-        yield "cuda.device", f"{name} {capability}"
-    elif kind == "npu":
-        torch_npu = sys.modules.get("torch_npu")
-        yield "npu", str(getattr(torch_npu, "__version__", "unknown"))
-        yield "npu.cann", runtime.cann_version()
-        yield "npu.device", str(vars(torch)["npu"].get_device_name())
+    if kind in _DEVICES:
+        yield from _DEVICES[kind]()
     else:
         yield f"device.{kind}", "used"
+
+
+def device_kinds(factors: Iterable[str]) -> frozenset[str]:
+    """The kinds of device whose factors are among these names: the inverse of `_device`."""
+    found = (name for name in factors if name in _DEVICES or name.startswith("device."))
+    return frozenset(name.removeprefix("device.") for name in found)
+
+
+def _cuda() -> Iterator[Named]:
+    from npugx_cache.private import cuda
+
+    name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+    yield "cuda", f"{torch.version.cuda} {cuda.driver_version()}"
+    yield "cuda.device", f"{name} {capability}"
+
+
+def _npu() -> Iterator[Named]:
+    torch_npu = sys.modules.get("torch_npu")
+    yield "npu", str(getattr(torch_npu, "__version__", "unknown"))
+    yield "npu.cann", runtime.cann_version()
+    yield "npu.device", str(vars(torch)["npu"].get_device_name())
+
+
+_DEVICES = {"cuda": _cuda, "npu": _npu}
+"""What must be equal for a graph on a kind of device to run. One factor has the kind's name."""
 
 
 def _compiler_config() -> Iterator[Named]:
