@@ -58,17 +58,10 @@ def _called(part: functools.partial[Any]) -> Any:
 
 
 def name_of(function: types.FunctionType, owner: object = None) -> str:
-    """The module and the qualified name of a function.
-
-    A partial has the name of the function that it calls. Generated code belongs to no module, and
-    is named after the class of its owner.
-    """
+    """A partial has the name of the function that it calls."""
     named = _called(owner) if isinstance(owner, functools.partial) else function
     qualname = getattr(named, "__qualname__", type(named).__qualname__)
-    module = getattr(named, "__module__", None)
-    if module is None and named is function and owner is not None:
-        return f"{type(owner).__module__}.{type(owner).__name__}.{qualname}"
-    return f"{module or type(named).__module__}.{qualname}"
+    return f"{getattr(named, '__module__', None) or type(named).__module__}.{qualname}"
 
 
 def reference(owner: object) -> Callable[[], object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
 from npugx_cache.conditions.data import Conditions, Node, Step
-from npugx_cache.portable import NotPortable, decode, function_chain, ordered_keys, resolve
+from npugx_cache.portable import NotPortable, decode, ordered_keys, resolve
 
 if TYPE_CHECKING:
     import types
@@ -124,22 +124,6 @@ def _function_globals(_: Scope, arg: Plain) -> Any:
     return found.__globals__
 
 
-def _forward_globals(scope: Scope, arg: Plain) -> Any:
-    argument, _, path = arg.partition(":")
-    owner: Any = scope.frame_locals[argument]
-    found = globals_of_forward(owner.get_submodule(path))
-    if found is None:
-        raise LookupError("the module has no forward of its own")
-    return found
-
-
-def globals_of_forward(module: Any) -> dict[str, Any] | None:
-    """The global dict of the function behind a module's own `forward`, or its class's own."""
-    forward = vars(module).get("forward", vars(type(module)).get("forward"))
-    functions = function_chain(forward)
-    return functions[-1].__globals__ if functions else None
-
-
 def _resolved(_: Scope, arg: Plain) -> Any:
     try:
         return resolve(arg)
@@ -179,7 +163,6 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.BUILTINS: _builtins,
     Step.OBJECT: _resolved,
     Step.FUNCTION_GLOBALS: _function_globals,
-    Step.FORWARD_GLOBALS: _forward_globals,
     Step.ENVIRONMENT: lambda _, name: config.environment_variable(name),
     Step.ANSWER: _answer,
     Step.CALLED: _called,

@@ -81,7 +81,6 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.CALLED: lambda _, a: f"{a[0]}.{a[1]}({a[2]})",
     Step.ENVIRONMENT: lambda _, a: f"os.environ[{a!r}]",
     Step.FUNCTION_GLOBALS: lambda _, a: f"{a.replace(':', '.')}.__globals__",
-    Step.FORWARD_GLOBALS: lambda _, a: f"{a.replace(':', '.').rstrip('.')}.forward.__globals__",
     Step.ATTR: lambda base, a: f"{base}.{a}" if a.isidentifier() else f"getattr({base}, {a!r})",
     Step.GENERIC_ATTR: lambda base, a: f"object.__getattribute__({base}, {a!r})",
     Step.ITEM: lambda base, a: f"{base}[{describe(a)}]",

@@ -169,13 +169,9 @@ def describe(data: Plain) -> str:
 
 
 _DESCRIBED: dict[str, Callable[..., str]] = {
-    "class": lambda module, name, *body: (
-        f"{module}.{name}" + "".join(f" (body {each[:8]})" for each in body)
-    ),
+    "class": lambda module, name, *_: f"{module}.{name}",
     "builtin": lambda module, name, *_: f"{module}.{name}",
-    "function": lambda module, name, code, *_: (
-        f"{f'{module}.' if module else ''}{name} (code {code[:8]})"
-    ),
+    "function": lambda module, name, code, *_: f"{module}.{name} (code {code[:8]})",
     "id": lambda named, *_: describe(named),
     "method": lambda function, *_: describe(function),
     "enum": lambda cls, name, _: f"{describe(cls)}.{name}",

@@ -106,7 +106,7 @@ def trace(
     if isinstance(first, dynamo.NotTraced):
         conditions = depends_on(first.met) if first.lasting else None
         return Untraceable(reason=first.reason, lasting=first.lasting, conditions=conditions)
-    found, roots = first, Roots(scope, before)
+    found, roots = first, Roots(function.__globals__, before)
 
     def local(reason: str) -> LocalOnly | Untraceable:
         outcome = local_only(found, scope, roots, reason)
@@ -118,7 +118,7 @@ def trace(
         if (walk := order_to_flip(found.observed)) is not None:
             again = run(flipped=walk.argument.key)
             found, graph = compare.either(walk, found, graph, again, lower)
-            roots = Roots(scope, before)
+            roots = Roots(function.__globals__, before)
         return _portable(found, graph, scope, roots, state, optimise, shaping, local)
     except NotCompiled as error:  # says something about this machine
         return local_only(found, scope, roots, str(error))
@@ -161,8 +161,7 @@ def _portable(
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
-    identified = builder.code_of_identified()
-    facts = (*facts_of(code, trace.function.__code__, owners, identified), *facts)
+    facts = (*facts_of(code, trace.function.__code__, owners), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,

@@ -85,8 +85,6 @@ def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
                 raise NotPortable("a stream or an event that was made inside leaves the function")
             raise NotPortable(f"the caller frame calls {arg}.{missing[0]}")
         return [frame.SHIM, arg]
-    if step is Step.FORWARD_GLOBALS:
-        raise NotPortable("the caller frame reads a name of generated code")
     return [int(step), arg]
 
 

@@ -44,7 +44,7 @@ def conditions_of(
     """
     if met is None:
         return None
-    roots = Roots(scope, names_before)
+    roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, met.imports))
     for guard in in_order(builder, met.guards):
         kind, source, _ = tracing.guard_row(guard)

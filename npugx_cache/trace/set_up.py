@@ -89,7 +89,7 @@ def _conditions(
     (guards, codes, imports), shapes = stopped.met.met, stopped.met.shapes
     if shapes is None:
         raise NotPortable("a size marked with mark_dynamic can't vary freely")
-    roots = Roots(scope, names_before)
+    roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, imports))
     owners = owners_of(codes)
     refuse_names(codes, owners)
@@ -110,6 +110,5 @@ def _conditions(
     tree = builder.build(state, None)
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, codes)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
-    identified = builder.code_of_identified()
-    facts = (*facts_of(codes, function.__code__, owners, identified), *facts)
+    facts = (*facts_of(codes, function.__code__, owners), *facts)
     return sealed(tree, texts_in(codes)).plus(facts), node

@@ -29,12 +29,6 @@ def test_a_partial_has_the_name_of_the_function_that_it_calls():
     assert function(owner, 3) == 6
 
 
-def test_generated_code_has_the_name_of_its_owners_class():
-    made = torch.fx.symbolic_trace(nn.Linear(2, 2))
-    name = arguments.name_of(type(made).forward, made)
-    assert name == "torch.fx.graph_module.Linear.forward"
-
-
 async def awaited(x):
     return x
 

@@ -15,8 +15,8 @@ import torch
 
 from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFact
 from npugx_cache.conditions.data import CALL, columns
-from npugx_cache.conditions.evaluate import Scope, globals_of_forward, prepare, read
-from npugx_cache.portable import NotPortable, Plain, all_code, encode, identity, ordered_keys
+from npugx_cache.conditions.evaluate import Scope, prepare, read
+from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_keys
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
 from npugx_cache.private import process_groups, runtime
 from npugx_cache.trace import tracing
@@ -160,12 +160,6 @@ class TreeBuilder:
 
     def functions(self) -> Iterator[types.FunctionType]:
         yield from (value for value in self._values if type(value) is types.FunctionType)
-
-    def code_of_identified(self) -> set[types.CodeType]:
-        """The code of functions that conditions identify by their code, wherever they are."""
-        values = [self.value(c.node) for c in self.checks.values() if c.kind is Kind.IDENTITY]
-        functions = [each for each in values if type(each) is types.FunctionType]
-        return {code for each in functions for code in all_code(each.__code__)}
 
     def classes(self) -> set[type]:
         """Classes of user code that are values of the tree, or have objects among the values."""
@@ -378,12 +372,10 @@ class Roots:
     recognise them by comparing the globals before and after the trace.
     """
 
-    def __init__(self, scope: Scope, names_before: frozenset[str]) -> None:
-        frame_globals = scope.frame_globals
+    def __init__(self, frame_globals: dict[str, Any], names_before: frozenset[str]) -> None:
         made = _made.setdefault(id(frame_globals), set())
         made |= frame_globals.keys() - names_before
         self._installed = {name: frame_globals[name] for name in made if name in frame_globals}
-        self._arguments = scope.frame_locals
 
     def installed(self) -> dict[str, Any]:
         """What traces put into the globals, by name."""
@@ -395,20 +387,20 @@ class Roots:
             return Step.MODULE, imports[name]
         if name not in self._installed:
             return Step.GLOBAL, name
-        return _root_of(self._installed[name], self._arguments)
+        return _root_of(self._installed[name])
 
 
-def _root_of(value: object, arguments: Mapping[str, Any]) -> Root:
+def _root_of(value: object) -> Root:
     if isinstance(value, types.ModuleType):
         return Step.MODULE, value.__name__
     if isinstance(value, dict):
-        return _root_of_dict(value, arguments)
+        return _root_of_dict(value)
     if (asked := pure_calls.origin_of(value)) is not None:
         return Step.CALLED, asked
     return Step.OBJECT, identity(value)
 
 
-def _root_of_dict(value: dict[str, Any], arguments: Mapping[str, Any]) -> Root:
+def _root_of_dict(value: dict[str, Any]) -> Root:
     import builtins
 
     if value is vars(builtins):
@@ -423,17 +415,4 @@ def _root_of_dict(value: dict[str, Any], arguments: Mapping[str, Any]) -> Root:
             and "<locals>" not in cls.__qualname__
         ):
             return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{cls.__qualname__}.__new__"
-    if (generated := _with_forward_in(value, arguments)) is not None:
-        return Step.FORWARD_GLOBALS, generated
     raise NotPortable("its namespace is a dict that no module owns")
-
-
-def _with_forward_in(namespace: dict[str, Any], arguments: Mapping[str, Any]) -> str | None:
-    """Which module has a generated `forward`, made in a namespace for that `forward` alone."""
-    for name, argument in arguments.items():
-        if not isinstance(argument, torch.nn.Module):
-            continue
-        for path, module in argument.named_modules():
-            if globals_of_forward(module) is namespace:
-                return f"{name}:{path}"
-    return None

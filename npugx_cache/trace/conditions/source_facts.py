@@ -18,7 +18,7 @@ from npugx_cache.portable import NotPortable, function_chain, look_up
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 Owners: TypeAlias = "Mapping[int, list[types.FunctionType]]"
 """The functions that run a code object, by the id of the code object."""
@@ -34,26 +34,21 @@ def owners_of(codes: Iterable[types.CodeType]) -> Owners:
 
 
 def facts_of(
-    codes: Iterable[types.CodeType],
-    root: types.CodeType,
-    owners: Owners,
-    identified: Collection[types.CodeType] = (),
+    codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners
 ) -> tuple[Check, ...]:
     """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
 
-    `root` is the traced function itself, whose code is a factor of the fingerprint. `identified`
-    is code that other conditions compare already: it need not be found by a name.
+    `root` is the traced function itself, whose code is a factor of the fingerprint.
     """
-    facts: set[Check] = set()
-    for code in {id(code): code for code in codes}.values():
-        if code is root or is_covered(code, owners[id(code)]):
-            continue
-        try:
-            facts.add(_fact_of(code, owners[id(code)]))
-        except NotPortable:
-            if code not in identified:
-                raise
-    return tuple(sorted(facts))
+    return tuple(
+        sorted(
+            {
+                _fact_of(code, owners[id(code)])
+                for code in {id(code): code for code in codes}.values()
+                if code is not root and not is_covered(code, owners[id(code)])
+            }
+        )
+    )
 
 
 def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
