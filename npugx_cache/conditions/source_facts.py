@@ -18,6 +18,7 @@ import enum
 import gc
 import sys
 import types
+from abc import ABCMeta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -304,10 +305,28 @@ def pair_of(module: str, name: str) -> tuple[Any, Any]:
 
 
 def is_subclass(module: str, name: str) -> str:
+    """Whether a class is derived from another, and what else `isinstance` would ask."""
+    cls, other = pair_of(module, name)
     try:
-        return str(issubclass(*pair_of(module, name)))
+        answer = str(issubclass(cls, other))
     except TypeError:  # what has this name now is no class
         return ""
+    return answer if asks_for_classes(cls, other) else f"{answer}, and code of {type(other)}"
+
+
+def asks_for_classes(cls: type, other: Any) -> bool:
+    """Whether `isinstance(an object of cls, other)` asks for classes only, and runs no other code.
+
+    torch's classes of parameters and buffers look into tensors; of other objects they ask what
+    Python asks.
+    """
+    ask: Any = type(other).__instancecheck__
+    if ask in (type.__instancecheck__, ABCMeta.__instancecheck__):
+        return True
+    import torch
+
+    of_tensors = (type(torch.nn.Parameter), type(torch.nn.Buffer))
+    return type(other) in of_tensors and not issubclass(cls, torch.Tensor)
 
 
 def members_hash(module: str, name: str) -> str:

@@ -13,7 +13,6 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import ast
-from abc import ABCMeta
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, is_typeddict
 
@@ -94,18 +93,11 @@ def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
             _note_subclass(recorder, cls, other)
         elif not isinstance(other, type) or _both_covered(cls, other):
             continue
-        elif type(other).__instancecheck__ in (type.__instancecheck__, ABCMeta.__instancecheck__):
-            recorder.note(Question.SUBCLASS, cls, other)
-        elif type(other) in _ASKING_TENSORS and not issubclass(cls, torch.Tensor):
-            recorder.note(Question.SUBCLASS, cls, torch.Tensor)
+        elif source_facts.asks_for_classes(cls, other):
             recorder.note(Question.SUBCLASS, cls, other)
         else:
             what = f"isinstance with {other.__qualname__} runs code that is not traced"
             recorder.refuse(what)
-
-
-_ASKING_TENSORS = (type(torch.nn.Parameter), type(torch.nn.Buffer))
-"""Metaclasses of torch's that look into tensors. Of other objects they ask what Python asks."""
 
 
 def note_isinstance(recorder: Recorder, self: Any, tx: Any, value: Any, classes: Any) -> None:
