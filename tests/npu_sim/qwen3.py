@@ -3,7 +3,6 @@
 python qwen3.py DEVICE FOLDER OPTION ...
 """
 
-import gc
 import hashlib
 import json
 import logging
@@ -67,20 +66,6 @@ def digest(logits):
     return hashlib.sha256(plain).hexdigest()
 
 
-def collected(call):
-    """Collect garbage after each call: what Dynamo leaves of a trace holds the call's inputs.
-
-    Until then the next input lies elsewhere, and an input that is not cloned is captured again.
-    """
-
-    def settled(**inputs):
-        out = call(**inputs)
-        gc.collect()
-        return out
-
-    return settled
-
-
 # A GPU captures a shape at its second call: each loop runs twice there, and a little longer.
 
 
@@ -91,8 +76,7 @@ def run(model, want, flip, tokens):
         cached = cache_compile(
             model.forward, dynamic=dynamic, options=options, backend=flip.backend
         )
-        call = collected(cached)
-        got = [loop(model, call, tokens) for _ in range(2 if device == "cuda" else 1)][-1]
+        got = [loop(model, cached, tokens) for _ in range(2 if device == "cuda" else 1)][-1]
         info, captures = cached.cache_info(), cached._state.captures
         found[loop.__name__] = {
             "close": close(got, want[loop.__name__]),
