@@ -37,7 +37,7 @@ def following(
 ) -> None:
     del recorder
     make(written, item, tx)
-    # Weak, as Dynamo's own references are: in a cycle, what Dynamo keeps of the call, its tensors
-    # too, would live until garbage is collected.
+    # Weak, because a cycle would keep what Dynamo has of the call, its tensors too, until garbage
+    # is collected.
     written.output = weakref.ref(tx.output)
     written.__class__ = _Written
