@@ -235,7 +235,10 @@ class Lookup:
             return refused
         self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
         if self.settings.verify:
-            found = self._rechecked(found, call)
+            from npugx_cache import garbage
+
+            with garbage.freed():
+                found = self._rechecked(found, call)
             self.bound.add([found])
         return found
 
@@ -406,6 +409,14 @@ class Lookup:
             return self._compiled(call, opened, started, warming=warming)
 
     def _compiled(
+        self, call: Call, opened: store.Store | None, started: float, *, warming: bool
+    ) -> Specialisation | Bypass | SetUp:
+        from npugx_cache import garbage  # a restored call needs none
+
+        with garbage.freed():
+            return self._compiled_and_stored(call, opened, started, warming=warming)
+
+    def _compiled_and_stored(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Bypass | SetUp:
         from npugx_cache.compile import Compiled
