@@ -7,7 +7,6 @@
 from npugx_cache.portable.digest import digest
 from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
-    PLAIN_MEMBERS,
     NotPortable,
     Plain,
     all_code,
@@ -19,7 +18,6 @@ from npugx_cache.portable.values import (
     encoded_keys,
     expression,
     function_chain,
-    has_body,
     identity,
     look_up,
     ordered_keys,
@@ -29,7 +27,6 @@ from npugx_cache.portable.values import (
 )
 
 __all__ = [
-    "PLAIN_MEMBERS",
     "NotPortable",
     "Plain",
     "all_code",
@@ -42,7 +39,6 @@ __all__ = [
     "encoded_keys",
     "expression",
     "function_chain",
-    "has_body",
     "identity",
     "look_up",
     "ordered_keys",
