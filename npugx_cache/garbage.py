@@ -10,32 +10,50 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_switched_off_by: set[int] = set()
+"""The threads inside `freed` that switched automatic collection off, by their idents."""
 
 
 @contextlib.contextmanager
 def freed() -> Iterator[None]:
     """Collect the garbage that is made inside, at the end.
 
-    All objects that are made inside stay in the youngest generation, because automatic collection
-    is off: to collect them, nothing older is looked at.
+    Automatic collection is off inside, in all threads, so that what is made inside stays in the
+    youngest generation: at the end nothing older is looked at.
 
-    After `gc.freeze()`, as servers call it before they fork, the objects of the process can't be
-    found, and a trace has to find the functions whose code it went through. So the objects are
-    thawed inside, and frozen again.
+    Objects that `gc.freeze()` froze are thawed, and stay so: a trace finds the functions of its
+    code among all objects, and can't find them among frozen ones. To freeze the objects again would
+    keep alive for ever what other threads have in cycles at that moment.
     """
-    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
-    gc.disable()
-    if frozen:
-        gc.unfreeze()
+    here, was_on = threading.get_ident(), gc.isenabled()
     try:
-        yield
-    finally:
-        gc.collect(2 if frozen else 0)
-        if frozen:
-            gc.freeze()
-        if enabled:
+        if was_on:
+            _switched_off_by.add(here)
+            gc.disable()
+        gc.unfreeze()
+        try:
+            yield
+        finally:
+            gc.collect(0)
+    finally:  # also where a signal handler raises after the collection
+        if was_on:
+            _switched_off_by.discard(here)
             gc.enable()
+
+
+def _after_fork() -> None:
+    """In the child there is no thread any more that would switch collection on again."""
+    lost = _switched_off_by - {threading.get_ident()}
+    if lost:
+        _switched_off_by.difference_update(lost)
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_after_fork)

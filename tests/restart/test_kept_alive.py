@@ -23,7 +23,8 @@ def test_nothing_of_a_first_call_is_kept_alive(surroundings, name):
 
 
 def test_a_process_with_frozen_objects_caches_as_any_other(surroundings):
-    """The functions of a trace are found among the objects of the process."""
+    """The functions of a trace are found among the objects of the process, which are thawed."""
     cold, warm = (surroundings.run(SCRIPT, "paired", "frozen") for _ in range(2))
-    for row, counts in ((cold, [0, 1, 0]), (warm, [1, 0, 0])):
-        assert row == {"right": True, "counts": counts, "alive": [], "as before": True}
+    expected = {"right": True, "alive": [], "as before": True}
+    assert cold == {**expected, "counts": [0, 1, 0], "frozen": False}
+    assert warm == {**expected, "counts": [1, 0, 0], "frozen": True}
