@@ -52,12 +52,18 @@ def facts_of(
 
 
 def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
-    """Whether the code belongs to torch, to this package or to Python's standard library."""
+    """Whether the code belongs to torch, to this package or to Python's standard library.
+
+    The file says so, where there is one. The functions that run the code don't: the module of a
+    wrapper may be that of what it wraps, and the wrappers of an earlier call may be garbage.
+    """
     if code.co_filename.startswith("<frozen "):
         return True
+    home = _module_of_file(code.co_filename)
+    if home is not None:
+        return is_covered_module(home)
     modules = [module for f in functions for module in _homes(f)]
-    modules = modules or [_module_of_file(code.co_filename) or ""]
-    return all(is_covered_module(module or "") for module in modules)
+    return all(is_covered_module(module or "") for module in modules or [""])
 
 
 def _homes(function: types.FunctionType) -> list[str]:
