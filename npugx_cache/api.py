@@ -14,7 +14,8 @@ import copy
 import functools
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 import torch
 
@@ -54,8 +55,11 @@ class CachedFunction:
         settings: Settings,
         owner: object | None = None,
         warm: str | None = None,
+        *,
+        of_class: bool = False,
     ) -> None:
         self._recipe = recipe
+        self._of_class = of_class  # it stands for the `forward` that the class of its owner has
         self._warm = warm
         self._settings = settings
         self._owner = owner
@@ -66,6 +70,8 @@ class CachedFunction:
             setattr(self, name, getattr(recipe.function, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._of_class and _forward_of(self._owner) is not self._recipe.function:
+            return self._given_way(self._owner)(*args, **kwargs)
         if torch.compiler.is_compiling() and _is_traced():
             return self.__wrapped__(*args, **kwargs)
         if self._owner is not None:
@@ -108,6 +114,22 @@ class CachedFunction:
         result = function(*args, **kwargs)
         lookup.withdraw(graph, call, failure)
         return result
+
+    def _given_way(self, module: Any) -> Callable[..., Any]:
+        """The `forward` of a module whose class got another one, as fx's `recompile()` gives it.
+
+        The attribute that `cache_compile` set would hide the class's (P1).
+        """
+        if vars(module).get("forward") is self:
+            new = _forward_of(module)
+            if isinstance(new, types.FunctionType):
+                recipe = replace(self._recipe, function=new, title=arguments.name_of(new))
+                module.forward = CachedFunction(
+                    recipe, self._settings, module, self._warm, of_class=True
+                )
+            else:
+                del module.forward
+        return cast("Callable[..., Any]", module.forward)
 
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
         """Restore or compile what a call with these arguments needs, without running it.
@@ -174,16 +196,24 @@ class CachedFunction:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
         owner = copy.deepcopy(self._owner, memo)
-        return CachedFunction(self._recipe, self._settings, owner, self._warm)
+        return CachedFunction(
+            self._recipe, self._settings, owner, self._warm, of_class=self._of_class
+        )
 
-    def __getstate__(self) -> tuple[Recipe, Settings, object | None, str | None]:
-        return self._recipe, self._settings, self._owner, self._warm
+    def __getstate__(self) -> tuple[Recipe, Settings, object | None, str | None, bool]:
+        return self._recipe, self._settings, self._owner, self._warm, self._of_class
 
-    def __setstate__(self, state: tuple[Recipe, Settings, object | None, str | None]) -> None:
-        CachedFunction.__init__(self, *state)  # a pickled model starts with nothing bound
+    def __setstate__(self, state: tuple[Recipe, Settings, object | None, str | None, bool]) -> None:
+        recipe, settings, owner, warm, of_class = state
+        # A pickled model starts with nothing bound.
+        CachedFunction.__init__(self, recipe, settings, owner, warm, of_class=of_class)
 
     def __repr__(self) -> str:
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
+
+
+def _forward_of(module: object) -> object:
+    return getattr(type(module), "forward", None)
 
 
 def _is_traced() -> bool:
@@ -273,7 +303,8 @@ def cache_compile(
             guards=guards,
             decompositions=decompositions,
         )
-        cached = CachedFunction(recipe, settings, owner, warm)
+        of_class = is_module and _forward_of(owner) is function
+        cached = CachedFunction(recipe, settings, owner, warm, of_class=of_class)
         if warm == "plan" and owner is not None:
             cached.warm_from_plan()
         if not is_module:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
+from functools import partial
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,14 @@ from npugx_cache.conditions.source_facts import (
     pair_of,
 )
 from npugx_cache.events import logger
-from npugx_cache.portable import function_chain, look_up
+from npugx_cache.portable import (
+    PLAIN_MEMBERS,
+    function_chain,
+    has_body,
+    identity,
+    look_up,
+    unwrap,
+)
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import guard_managers
 
@@ -151,9 +159,13 @@ class Watch:
     """Everything that led to a set of source facts. Raises `NotPortable` if a fact is not found.
 
     The `watch` form of each fact's kind puts what it wants to have watched into the lists.
+    `bodies` are classes that conditions compared by what their bodies hold, because no name leads
+    to them: a class inside a function, and the class that torch.fx makes for each of its modules.
     """
 
-    def __init__(self, facts: Iterable[tuple[Any, Sequence[str]]]) -> None:
+    def __init__(
+        self, facts: Iterable[tuple[Any, Sequence[str]]], bodies: Iterable[type] = ()
+    ) -> None:
         self.names: list[Row] = []
         self.functions: dict[int, types.FunctionType] = {}
         self.subclasses: list[tuple[type, type, bool]] = []
@@ -161,6 +173,8 @@ class Watch:
         self.asked_again: list[Callable[[], bool]] = []
         for watch, fact in facts:
             watch(self, *fact)
+        for cls in bodies:
+            self._add_body(cls)
         self._names = SealedNames(self.names)
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
@@ -179,9 +193,29 @@ class Watch:
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
+    def _add_body(self, cls: type) -> None:
+        """What `portable.class_body_hash` reads."""
+        for base in cls.__mro__:
+            if not has_body(identity(base)):
+                continue
+            members = vars(base).copy()
+            for name, member in members.items():
+                function = unwrap(member)
+                if isinstance(function, types.FunctionType):
+                    self.functions[id(function)] = function
+                elif not isinstance(member, PLAIN_MEMBERS):
+                    continue
+                self.names.append((base, name, member))
+            self.asked_again.append(partial(_has_members, base, len(members)))
+
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))
         return len(now) == len(self._captured) and all(map(is_, now, self._captured))
+
+
+def _has_members(cls: type, count: int) -> bool:
+    """A name that was added counts too; one that was deleted is missed among the names."""
+    return len(vars(cls)) == count
 
 
 def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:

@@ -38,6 +38,7 @@ class NativeCheck:
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep = managers.keep
         self._names = SealedNames(managers.shadows)
+        self._bodies = arguments.bodies(managers.types)
         self._residue = Residue(tree, left, values, arguments)
         self._state = runtime.SameState()
 
@@ -48,6 +49,7 @@ class NativeCheck:
             and scope.frame_globals is self._globals
             and self._managers.check(scope.frame_locals)
             and self._names.unchanged()
+            and all(body.unchanged() for body in self._bodies)
             and self._residue.accept(scope)
         )
 

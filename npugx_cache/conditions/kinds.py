@@ -41,6 +41,7 @@ from npugx_cache.portable import (
     encode,
     encoded_keys,
     expression,
+    has_body,
     identity,
     ordered_keys,
     same,
@@ -65,20 +66,25 @@ if TYPE_CHECKING:
 
 
 class Identity:
-    """A recorded identity, and the live class that was found to have it.
+    """A recorded identity, and the live classes that were found to have it.
 
-    Such a class was compared in full once, and is compared by `is` afterwards.
+    Such a class was compared in full once, and is compared by `is` afterwards. A class that no name
+    leads to was compared by its body, which can be edited in place: `bodies` watches each of these,
+    by its address.
     """
 
-    __slots__ = ("known", "plain")
+    __slots__ = ("bodies", "known", "of_body", "plain")
 
     def __init__(self, plain: Plain) -> None:
-        self.plain = plain
+        self.plain, self.of_body = plain, has_body(plain)
         self.known: object = MISSING
+        self.bodies: dict[int, tuple[type, code_watch.Watch]] = {}
 
     def is_of(self, live: object) -> bool:
         if live is self.known:
             return True
+        if self.of_body and isinstance(live, type):
+            return self._has_body_of(live)
         try:
             found = bool(identity(live) == self.plain)
         except NotPortable:
@@ -87,6 +93,24 @@ class Identity:
         if found and isinstance(live, type):
             self.known = live
         return found
+
+    def _has_body_of(self, cls: type) -> bool:
+        known = self.bodies.get(id(cls))
+        if known is not None and known[1].unchanged():
+            return True
+        try:
+            watch = code_watch.Watch((), [cls])  # before the comparison: sees what is edited then
+            found = bool(identity(cls) == self.plain)
+        except NotPortable:
+            return False
+        if found:
+            kept = self.bodies if len(self.bodies) < _MAX_CLASSES else {}
+            self.bodies = {**kept, id(cls): (cls, watch)}  # a new one, because threads read it
+        return found
+
+
+_MAX_CLASSES = 8
+"""Of one identity. A function that makes a class at every call must not keep all of them alive."""
 
 
 class LiveTensorFact(NamedTuple):
@@ -180,6 +204,11 @@ class LiveArguments:
     def __init__(self, tree: Conditions) -> None:
         self._idents = tuple(map(Identity, tree.idents))
         self._tensors = tuple(LiveTensorFact.of(fact, self._idents) for fact in tree.tensors)
+
+    def bodies(self, addresses: Collection[int]) -> list[code_watch.Watch]:
+        """What watches the classes at these addresses that were compared by their bodies."""
+        known = [each for ident in self._idents for each in ident.bodies.items()]
+        return [watch for address, (_, watch) in known if address in addresses]
 
     def of(self, kind: Kind, args: Sequence[Any]) -> Sequence[Any]:
         if kind is Kind.TYPE or kind is Kind.IDENTITY:
@@ -424,15 +453,19 @@ def _revealed(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
     return revealed
 
 
+def _type_words(path: str, was: str, now: str) -> str:
+    if was == now:  # no name leads to the class, and its members were compared
+        return f"the class {now} of {path} has other members or bases"
+    return f"type({path}) was {was}, is {now}"
+
+
 KINDS: dict[Kind, Row] = {
     Kind.TYPE: Row(
         test=lambda value, ident: ident.is_of(type(value)),
         bulk=_types_match,
         native=lambda made, node, *_: made.pin_type(node),
         python=lambda words, path, arg: f"type({path}) is {words.ident(arg)}",
-        reason=lambda words, path, arg, live: (
-            f"type({path}) was {words.ident(arg)}, is {type_name(live)}"
-        ),
+        reason=lambda words, path, arg, live: _type_words(path, words.ident(arg), type_name(live)),
     ),
     Kind.IDENTITY: Row(
         test=lambda value, ident: ident.is_of(value),

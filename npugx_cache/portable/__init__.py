@@ -7,6 +7,7 @@
 from npugx_cache.portable.digest import digest
 from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
+    PLAIN_MEMBERS,
     NotPortable,
     Plain,
     all_code,
@@ -18,6 +19,7 @@ from npugx_cache.portable.values import (
     encoded_keys,
     expression,
     function_chain,
+    has_body,
     identity,
     look_up,
     ordered_keys,
@@ -27,6 +29,7 @@ from npugx_cache.portable.values import (
 )
 
 __all__ = [
+    "PLAIN_MEMBERS",
     "NotPortable",
     "Plain",
     "all_code",
@@ -39,6 +42,7 @@ __all__ = [
     "encoded_keys",
     "expression",
     "function_chain",
+    "has_body",
     "identity",
     "look_up",
     "ordered_keys",

@@ -410,9 +410,18 @@ def class_body_hash(cls: type) -> str:
         function = unwrap(member)
         if isinstance(function, types.FunctionType):
             digest.update(code_hash(function.__code__).encode())
-        elif isinstance(member, (int, float, str, bytes, bool, tuple, type(None))):
+        elif isinstance(member, PLAIN_MEMBERS):
             digest.update(repr(member).encode())
     return digest.hexdigest()[:32]
+
+
+PLAIN_MEMBERS = (int, float, str, bytes, bool, tuple, type(None))
+"""Members of these types count in the identity of a class that no name leads to, by their value."""
+
+
+def has_body(data: Plain) -> bool:
+    """Whether an identity is that of a class that no name leads to, and so holds a hash of it."""
+    return data[0] == "class" and len(data) == len(("class", "module", "name", "hash"))
 
 
 def _function_identity(function: types.FunctionType, depth: int) -> Plain:

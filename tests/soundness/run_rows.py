@@ -90,15 +90,21 @@ class Program:
         from npugx_cache import cache_compile
 
         self.module = importlib.import_module(f"{name}.main")
-        self.made = []
+        self._results = []
 
         def cached(target, **arguments):
             result = cache_compile(target, **arguments)
-            self.made.append(result.forward if isinstance(result, torch.nn.Module) else result)
+            self._results.append(result)
             return result
 
         self.plain = self.module.make(lambda target, **_: target)
         self.cached = self.module.make(cached)
+
+    @property
+    def made(self):
+        """What `cache_compile` made; the `forward` of a module may be another one by now."""
+        forwards = (r.forward if isinstance(r, torch.nn.Module) else r for r in self._results)
+        return list(forwards)
 
     def change(self):
         change = getattr(self.module, "change", None)
