@@ -70,8 +70,8 @@ class CachedFunction:
             setattr(self, name, getattr(recipe.function, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._of_class and _forward_of(self._owner) is not self._recipe.function:
-            return self._given_way(self._owner)(*args, **kwargs)
+        if self._of_class and (successor := self._successor()) is not self:
+            return successor(*args, **kwargs)
         if torch.compiler.is_compiling() and _is_traced():
             return self.__wrapped__(*args, **kwargs)
         if self._owner is not None:
@@ -115,21 +115,25 @@ class CachedFunction:
         lookup.withdraw(graph, call, failure)
         return result
 
-    def _given_way(self, module: Any) -> Callable[..., Any]:
+    def _successor(self) -> Callable[..., Any]:
         """The `forward` of a module whose class got another one, as fx's `recompile()` gives it.
 
-        The attribute that `cache_compile` set would hide the class's (P1).
+        The attribute that `cache_compile` set would hide the new one (P1). Returns `self` where
+        nothing changed. A `forward` that somebody else holds stays what it was, as a bound method
+        does: a wrapper of the user's, or the new `forward` itself, may call it.
         """
-        if vars(module).get("forward") is self:
-            new = _forward_of(module)
-            if isinstance(new, types.FunctionType):
-                recipe = replace(self._recipe, function=new, title=arguments.name_of(new))
-                module.forward = CachedFunction(
-                    recipe, self._settings, module, self._warm, of_class=True
-                )
-            else:
-                del module.forward
-        return cast("Callable[..., Any]", module.forward)
+        module: Any = self._owner
+        new = getattr(type(module), "forward", None)
+        if new is self._recipe.function or vars(module).get("forward") is not self:
+            return self
+        if not isinstance(new, types.FunctionType):
+            vars(module).pop("forward", None)
+            return cast("Callable[..., Any]", module.forward)
+        recipe = replace(self._recipe, function=new)
+        cached = CachedFunction(recipe, self._settings, module, self._warm, of_class=True)
+        cached._state.lookup.count_with(self._state.lookup)
+        module.forward = cached
+        return cached
 
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
         """Restore or compile what a call with these arguments needs, without running it.
@@ -142,6 +146,9 @@ class CachedFunction:
         """
         from npugx_cache.capture_plan import Warmed
 
+        successor = self._successor() if self._of_class else self
+        if successor is not self and isinstance(successor, CachedFunction):
+            return successor.warm(*args, **kwargs)
         planned = not args and not kwargs
         warmed = self.warm_from_plan() if planned else Warmed()
         if self._owner is not None:
@@ -191,7 +198,7 @@ class CachedFunction:
 
     def _twin(self, owner: object, state: State) -> CachedFunction:
         twin = object.__new__(CachedFunction)
-        twin.__dict__.update(self.__dict__, _owner=owner, _state=state)
+        twin.__dict__.update(self.__dict__, _owner=owner, _state=state, _of_class=False)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
@@ -210,10 +217,6 @@ class CachedFunction:
 
     def __repr__(self) -> str:
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
-
-
-def _forward_of(module: object) -> object:
-    return getattr(type(module), "forward", None)
 
 
 def _is_traced() -> bool:
@@ -303,7 +306,7 @@ def cache_compile(
             guards=guards,
             decompositions=decompositions,
         )
-        of_class = is_module and _forward_of(owner) is function
+        of_class = is_module and getattr(type(owner), "forward", None) is function
         cached = CachedFunction(recipe, settings, owner, warm, of_class=of_class)
         if warm == "plan" and owner is not None:
             cached.warm_from_plan()

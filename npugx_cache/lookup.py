@@ -453,6 +453,10 @@ class Lookup:
             self._recompiles = Recompiles(self.settings.recompile_limit)
         return self._recompiles
 
+    def count_with(self, other: Lookup) -> None:
+        """Count compiles together with another lookup, under one recompile limit."""
+        self._recompiles = other._counted()
+
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
         """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
         from npugx_cache.compile import Compiled

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import types
-from functools import partial
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,9 @@ from npugx_cache.conditions.source_facts import (
 )
 from npugx_cache.events import logger
 from npugx_cache.portable import (
-    PLAIN_MEMBERS,
+    body_of,
     function_chain,
-    has_body,
-    identity,
+    is_named,
     look_up,
     unwrap,
 )
@@ -43,9 +41,9 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of such a class ca
 class SealedNames:
     """What a set of names stood for when this object was made. Safe to use from several threads."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], whole: Iterable[Whole] = ()) -> None:
         kept = list(rows)
-        self._names = PinnedNames(kept)
+        self._names = PinnedNames(kept, whole)
         self._owners = list({id(owner): owner for owner, _, _ in kept}.values())
         self._seal: Any = None
         self._passed = 0
@@ -105,6 +103,9 @@ ABSENT = object()
 Row = tuple[Any, str, object]
 """An object with a namespace (a class or a module), a name, and what is under it or `ABSENT`."""
 
+Whole = tuple[type, frozenset[str]]
+"""A class, and all names of its body (`portable.body_of`)."""
+
 
 def looked_up(cls: type, name: str) -> Iterator[Row]:
     """The rows that decide what a name means in a class: up to the class that provides it."""
@@ -117,7 +118,8 @@ def looked_up(cls: type, name: str) -> Iterator[Row]:
 class PinnedNames:
     """What a set of names stood for when this object was made. Keeps owners and values alive."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], whole: Iterable[Whole] = ()) -> None:
+        self._whole = tuple(whole)
         spaces: dict[int, tuple[Any, dict[str, object]]] = {}
         for owner, name, found in rows:
             spaces.setdefault(id(owner), (owner, {}))[1][name] = found
@@ -138,9 +140,11 @@ class PinnedNames:
 
     def unchanged(self) -> bool:
         try:
-            return all(
-                all(map(is_, get(space), values)) for space, get, values in self._present
-            ) and all(space.keys().isdisjoint(names) for space, names in self._absent)
+            return (
+                all(all(map(is_, get(space), values)) for space, get, values in self._present)
+                and all(space.keys().isdisjoint(names) for space, names in self._absent)
+                and all(body_of(cls).keys() == names for cls, names in self._whole)
+            )
         except KeyError:  # somebody deleted a name
             return False
 
@@ -171,11 +175,13 @@ class Watch:
         self.subclasses: list[tuple[type, type, bool]] = []
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
+        self.whole: list[Whole] = []
+        self.kinds: list[tuple[type, type, tuple[type, ...]]] = []
         for watch, fact in facts:
             watch(self, *fact)
         for cls in bodies:
             self._add_body(cls)
-        self._names = SealedNames(self.names)
+        self._names = SealedNames(self.names, self.whole)
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
         self._methods = list(self.methods.values())
@@ -190,32 +196,31 @@ class Watch:
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
+            and (not self.kinds or self._kinds_are_same())
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
     def _add_body(self, cls: type) -> None:
-        """What `portable.class_body_hash` reads."""
-        for base in cls.__mro__:
-            if not has_body(identity(base)):
+        """Watch what `portable.class_body_hash` reads of a class, its bases and its metaclass."""
+        kind: type = type(cls)
+        self.kinds.append((cls, kind, cls.__mro__))
+        for base in (*cls.__mro__, *kind.__mro__):
+            if is_named(base):
                 continue
-            members = vars(base).copy()
+            members = body_of(base)
+            self.whole.append((base, frozenset(members)))
             for name, member in members.items():
                 function = unwrap(member)
                 if isinstance(function, types.FunctionType):
+                    self.names.append((base, name, member))
                     self.functions[id(function)] = function
-                elif not isinstance(member, PLAIN_MEMBERS):
-                    continue
-                self.names.append((base, name, member))
-            self.asked_again.append(partial(_has_members, base, len(members)))
+
+    def _kinds_are_same(self) -> bool:
+        return all(type(cls) is kind and cls.__mro__ is mro for cls, kind, mro in self.kinds)
 
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))
         return len(now) == len(self._captured) and all(map(is_, now, self._captured))
-
-
-def _has_members(cls: type, count: int) -> bool:
-    """A name that was added counts too; one that was deleted is missed among the names."""
-    return len(vars(cls)) == count
 
 
 def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
@@ -251,7 +256,10 @@ def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:
 
 
 def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
-    for cls in getattr(look_up(module, name), "__mro__", ()):
+    found: Any = look_up(module, name)
+    if isinstance(found, type) and not is_covered_module(found.__module__):
+        watch.kinds.append((found, type(found), found.__mro__))
+    for cls in getattr(found, "__mro__", ()):
         watch.names += special_names(cls)
 
 

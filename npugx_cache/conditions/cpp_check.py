@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.code_watch import SealedNames
+from npugx_cache.conditions.code_watch import SealedNames, Watch
 from npugx_cache.conditions.cpp_paths import LeftToPython, Managers
 from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
 from npugx_cache.conditions.evaluate import evaluate, plan
@@ -38,7 +38,7 @@ class NativeCheck:
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep = managers.keep
         self._names = SealedNames(managers.shadows)
-        self._bodies = arguments.bodies(managers.types)
+        self._bodies = _watched_bodies(tree, values, arguments)
         self._residue = Residue(tree, left, values, arguments)
         self._state = runtime.SameState()
 
@@ -52,6 +52,21 @@ class NativeCheck:
             and all(body.unchanged() for body in self._bodies)
             and self._residue.accept(scope)
         )
+
+
+def _watched_bodies(
+    tree: Conditions, values: Sequence[Any], arguments: LiveArguments
+) -> tuple[Watch, ...]:
+    """Classes that were compared by their bodies: C++ compares only which class it is."""
+    found: dict[int, Watch] = {}
+    for node, kind, arg in tree.all_checks():
+        if kind not in (Kind.TYPE, Kind.IDENTITY, Kind.TENSOR):
+            continue
+        cls = values[node] if kind is Kind.IDENTITY else type(values[node])
+        watch = arguments.watch_of(tree.tensors[arg].type if kind is Kind.TENSOR else arg, cls)
+        if watch is not None:
+            found[id(cls)] = watch
+    return tuple(found.values())
 
 
 def _add(check: Check, managers: Managers) -> bool:

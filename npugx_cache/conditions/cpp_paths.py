@@ -15,7 +15,7 @@ import torch
 
 from npugx_cache.conditions.code_watch import ABSENT, Row
 from npugx_cache.conditions.data import Conditions, Step
-from npugx_cache.portable import decode, has_body, identity
+from npugx_cache.portable import decode, is_named
 from npugx_cache.private import guard_managers
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class Managers:
 
     `shadows` are rows for `PinnedNames`: children of modules are read from the module's dicts,
     which is right for as long as no class gives their names another meaning. `keep` holds what
-    guards compare by address, `types` the addresses of types in it; `kind` is what torch wants to
-    know of a manager it makes.
+    guards compare by address; `kind` is what torch wants to know of a manager it makes.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Managers:
         self.shadows: list[Row] = []
         roots = {"modules": sys.modules, "globals": scope.frame_globals}
         self.keep: list[object] = [roots]
-        self.types: set[int] = set()
         self.kind = manager_type
         self.tree, self._frame_globals = tree, scope.frame_globals
         self._locals = {name: (name, place) for place, name in enumerate(scope.frame_locals)}
@@ -99,7 +97,6 @@ class Managers:
 
     def guard_type(self, manager: Manager, kind: type) -> None:
         self.keep.append(kind)
-        self.types.add(id(kind))
         manager.add_type_match_guard(id(kind), REASON, None)
 
     def guard_identity(self, manager: Manager, value: object) -> None:
@@ -311,7 +308,7 @@ def _is_fixed(value: object) -> bool:
     if type(value) is tuple:
         return all(map(_is_fixed, value))
     if isinstance(value, type):
-        return not has_body(identity(value))
+        return is_named(value)
     return isinstance(value, types.ModuleType) or type(value) in _SCALARS
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache.conditions import code_watch, set_order, shapes, source_facts
+from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
 from npugx_cache.conditions.data import Check, Kind, TensorFact
 from npugx_cache.conditions.evaluate import MISSING
@@ -69,22 +70,21 @@ class Identity:
     """A recorded identity, and the live classes that were found to have it.
 
     Such a class was compared in full once, and is compared by `is` afterwards. A class that no name
-    leads to was compared by its body, which can be edited in place: `bodies` watches each of these,
-    by its address.
+    leads to was compared by its body, which can be edited in place: `watch_of` watches the body.
     """
 
-    __slots__ = ("bodies", "known", "of_body", "plain")
+    __slots__ = ("_bodies", "known", "of_body", "plain")
 
     def __init__(self, plain: Plain) -> None:
         self.plain, self.of_body = plain, has_body(plain)
         self.known: object = MISSING
-        self.bodies: dict[int, tuple[type, code_watch.Watch]] = {}
+        self._bodies: dict[int, tuple[type, Watch]] = {}
 
     def is_of(self, live: object) -> bool:
         if live is self.known:
             return True
         if self.of_body and isinstance(live, type):
-            return self._has_body_of(live)
+            return self.watch_of(live) is not None
         try:
             found = bool(identity(live) == self.plain)
         except NotPortable:
@@ -94,23 +94,25 @@ class Identity:
             self.known = live
         return found
 
-    def _has_body_of(self, cls: type) -> bool:
-        known = self.bodies.get(id(cls))
+    def watch_of(self, cls: type) -> Watch | None:
+        """What tells whether a class still has this identity; None if it has another one."""
+        known = self._bodies.get(id(cls))
         if known is not None and known[1].unchanged():
-            return True
+            return known[1]
         try:
-            watch = code_watch.Watch((), [cls])  # before the comparison: sees what is edited then
+            watch = Watch((), [cls])  # before the comparison, so that it sees an edit meanwhile
             found = bool(identity(cls) == self.plain)
         except NotPortable:
-            return False
-        if found:
-            kept = self.bodies if len(self.bodies) < _MAX_CLASSES else {}
-            self.bodies = {**kept, id(cls): (cls, watch)}  # a new one, because threads read it
-        return found
+            return None
+        if not found:
+            return None
+        kept = list(self._bodies.items())[1 - _MAX_CLASSES :]
+        self._bodies = {**dict(kept), id(cls): (cls, watch)}  # a new one, because threads read it
+        return watch
 
 
-_MAX_CLASSES = 8
-"""Of one identity. A function that makes a class at every call must not keep all of them alive."""
+_MAX_CLASSES = 128
+"""Of one identity: a function that makes a class at every call must not keep them all alive."""
 
 
 class LiveTensorFact(NamedTuple):
@@ -205,10 +207,17 @@ class LiveArguments:
         self._idents = tuple(map(Identity, tree.idents))
         self._tensors = tuple(LiveTensorFact.of(fact, self._idents) for fact in tree.tensors)
 
-    def bodies(self, addresses: Collection[int]) -> list[code_watch.Watch]:
-        """What watches the classes at these addresses that were compared by their bodies."""
-        known = [each for ident in self._idents for each in ident.bodies.items()]
-        return [watch for address, (_, watch) in known if address in addresses]
+    def watch_of(self, ident: int, cls: object) -> Watch | None:
+        """What tells that a class whose body was compared is as it was. None: no body was.
+
+        Raises `LeftToPython` if the class has another identity by now.
+        """
+        if not self._idents[ident].of_body or not isinstance(cls, type):
+            return None
+        watch = self._idents[ident].watch_of(cls)
+        if watch is None:
+            raise LeftToPython("the class was edited")
+        return watch
 
     def of(self, kind: Kind, args: Sequence[Any]) -> Sequence[Any]:
         if kind is Kind.TYPE or kind is Kind.IDENTITY:
@@ -459,6 +468,12 @@ def _type_words(path: str, was: str, now: str) -> str:
     return f"type({path}) was {was}, is {now}"
 
 
+def _identity_words(path: str, was: str, now: str) -> str:
+    if was == now:
+        return f"the class {now} at {path} has other members or bases"
+    return f"{path} was {was}, is {now}"
+
+
 KINDS: dict[Kind, Row] = {
     Kind.TYPE: Row(
         test=lambda value, ident: ident.is_of(type(value)),
@@ -471,7 +486,9 @@ KINDS: dict[Kind, Row] = {
         test=lambda value, ident: ident.is_of(value),
         native=lambda made, node, *_: made.pin_identity(node),
         python=lambda words, path, arg: f"{path} is {words.ident(arg)}",
-        reason=lambda words, path, arg, now: f"{path} was {words.ident(arg)}, is {words.live(now)}",
+        reason=lambda words, path, arg, live: _identity_words(
+            path, words.ident(arg), words.live(live)
+        ),
     ),
     Kind.EQUALS: Row(
         test=_equals,

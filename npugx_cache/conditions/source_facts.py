@@ -85,6 +85,7 @@ def class_facts_of(
     A `__bool__` or an `__init__` that a class gets later changes what was traced, and nothing else
     tells.
     """
+    met = {each for cls in met for each in (cls, type(cls)) if each is not type}
     named = ((cls, other) for cls, other in pairs if _has_name(other))
     asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
     edited = ((cls, "") for cls in enums if not is_covered_module(cls.__module__))
@@ -135,9 +136,21 @@ def _of_classes(
 ) -> Iterator[Check]:
     """Facts about classes; each row has a class, and what follows its name in that of the fact."""
     for cls, rest in rows:
-        with contextlib.suppress(NotPortable):
-            if _has_name(cls):
-                yield fact(kind, found, cls.__module__, cls.__qualname__ + rest)
+        for named in _with_names(cls):
+            with contextlib.suppress(NotPortable):
+                yield fact(kind, found, named.__module__, named.__qualname__ + rest)
+
+
+def _with_names(cls: type) -> list[type]:
+    """The class, or the nearest of its bases to which names lead.
+
+    The identity of a class without a name holds the names in the class, and what its bases are
+    called: the facts about these bases say what is in them.
+    """
+    if _has_name(cls):
+        return [cls]
+    bases = (base for base in cls.__bases__ if base is not object)
+    return [named for base in bases for named in _with_names(base)]
 
 
 def _has_name(cls: type) -> bool:

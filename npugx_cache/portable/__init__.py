@@ -7,10 +7,10 @@
 from npugx_cache.portable.digest import digest
 from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
-    PLAIN_MEMBERS,
     NotPortable,
     Plain,
     all_code,
+    body_of,
     code_hash,
     contents,
     decode,
@@ -22,6 +22,7 @@ from npugx_cache.portable.values import (
     has_body,
     identity,
     is_float_of_numpy,
+    is_named,
     look_up,
     ordered_keys,
     resolve,
@@ -30,10 +31,10 @@ from npugx_cache.portable.values import (
 )
 
 __all__ = [
-    "PLAIN_MEMBERS",
     "NotPortable",
     "Plain",
     "all_code",
+    "body_of",
     "code_hash",
     "contents",
     "decode",
@@ -46,6 +47,7 @@ __all__ = [
     "has_body",
     "identity",
     "is_float_of_numpy",
+    "is_named",
     "look_up",
     "ordered_keys",
     "resolve",

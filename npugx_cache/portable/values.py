@@ -398,13 +398,13 @@ def _type_name(kind: type) -> str:
 def _class_identity(cls: type) -> Plain:
     if cls is types.NoneType:  # its own module and name lead nowhere
         return ["class", "types", "NoneType"]
-    if _is_named(cls):
+    if is_named(cls):
         return ["class", cls.__module__, _name_in_module(cls)]
     # Two classes made by one function share their qualname, but differ in their bodies.
     return ["class", cls.__module__, cls.__qualname__, class_body_hash(cls)]
 
 
-def _is_named(cls: type) -> bool:
+def is_named(cls: type) -> bool:
     """Whether module and qualified name lead to the class; source facts find classes that way."""
     if "<locals>" in cls.__qualname__:
         return False
@@ -427,24 +427,30 @@ _PYBIND = "pybind11_builtins"
 
 
 def class_body_hash(cls: type) -> str:
-    """A hash of what a class itself defines (functions and plain values) and of its bases."""
-    digest = hashlib.sha256()
-    for base in cls.__bases__:
-        digest.update(repr(identity(base)).encode())
-    for name, member in sorted(vars(cls).copy().items()):
+    """A hash of the names in a class, its methods, its bases and its metaclass.
+
+    Values count only in an enumeration: torch guards what a trace reads of the others.
+    """
+    kinds = cls.__bases__ if type(cls) is type else (*cls.__bases__, type(cls))
+    digest = hashlib.sha256("".join(repr(identity(each)) for each in kinds).encode())
+    for name, member in sorted(body_of(cls).items()):
         digest.update(name.encode())
-        if name == _FIRST_LINE:
-            continue
         function = unwrap(member)
         if isinstance(function, types.FunctionType):
             digest.update(code_hash(function.__code__).encode())
-        elif isinstance(member, PLAIN_MEMBERS):
-            digest.update(repr(member).encode())
+    if isinstance(cls, enum.EnumMeta):
+        named: dict[str, Any] = dict(cls.__members__)
+        digest.update(repr([(name, each.value) for name, each in named.items()]).encode())
     return digest.hexdigest()[:32]
 
 
-PLAIN_MEMBERS = (int, float, str, bytes, bool, tuple, type(None))
-"""Members of these types count in the identity of a class that no name leads to, by their value."""
+def body_of(cls: type) -> dict[str, Any]:
+    """The members of a class by their names, without what Python itself adds when it is asked."""
+    return {name: member for name, member in vars(cls).copy().items() if name not in _ADDED}
+
+
+_ADDED = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__firstlineno__"})
+"""By `copy`, by a look at the annotations, or because of the line at which a class begins."""
 
 
 def has_body(data: Plain) -> bool:

@@ -1,5 +1,9 @@
 """Edits of a class that no name leads to are seen at every call, also by the C++ check."""
 
+import copy
+import functools
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -7,13 +11,28 @@ from torch import nn
 from npugx_cache import cache_compile
 
 
+class Root:
+    def ended(self, x):
+        return x
+
+
+class Ending:
+    def ended(self, x):
+        return x / 2
+
+
+class Named(Root):
+    pass
+
+
 def build():
-    class Base:
+    class Base(Named):
         def added(self, x):
             return x + 1
 
     class Box(Base):
         factor = 2
+        things = [1]  # noqa: RUF012
 
         def scaled(self, x):
             return x * self.factor
@@ -22,7 +41,7 @@ def build():
 
 
 def run(x, box):
-    return box.added(box.scaled(x)) if box else x
+    return box.ended(box.added(box.scaled(x))) if box else x
 
 
 def replaces_a_method(cls):
@@ -45,6 +64,27 @@ def adds_a_length(cls):
     cls.__len__ = lambda self: 0
 
 
+def adds_a_length_in_the_place_of_a_list(cls):
+    del cls.things
+    cls.__len__ = lambda self: 0
+
+
+def replaces_a_base(cls):
+    class Other(Named):
+        def added(self, x):
+            return x + 7
+
+    cls.__bases__ = (Other,)
+
+
+def adds_a_length_to_a_base_with_a_name(cls):
+    Named.__len__ = lambda self: 0
+
+
+def replaces_a_base_of_a_base_with_a_name(cls):
+    Named.__bases__ = (Ending,)
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -53,12 +93,19 @@ def adds_a_length(cls):
         replaces_a_method_of_the_base,
         replaces_a_number,
         adds_a_length,
+        adds_a_length_in_the_place_of_a_list,
+        replaces_a_base,
+        adds_a_length_to_a_base_with_a_name,
+        replaces_a_base_of_a_base_with_a_name,
     ],
 )
 @pytest.mark.parametrize("calls", [1, 2, 8])
-def test_an_edit_after_some_calls(tmp_path, edit, calls):
+def test_an_edit_after_some_calls(tmp_path, edit, calls, monkeypatch):
+    monkeypatch.setattr(
+        sys.modules[__name__], "Named", type("Named", (Root,), {"__module__": __name__})
+    )
     box, x = build(), torch.ones(3)
-    cached = cache_compile(run, cache_dir=tmp_path)
+    cached = cache_compile(run, cache_dir=tmp_path, dynamic=False)
     for _ in range(calls):
         assert torch.equal(cached(x, box), run(x, box))
     edit(type(box))
@@ -94,17 +141,58 @@ class Doubling(nn.Module):
         return x * 2
 
 
+def tripled(self, x):
+    return x * 3
+
+
 def test_a_module_whose_class_gets_another_forward(tmp_path, monkeypatch):
     module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
     held = module.forward
     assert torch.equal(module(x), x * 2)
-    monkeypatch.setattr(Doubling, "forward", lambda self, x: x * 3)
+    monkeypatch.setattr(Doubling, "forward", tripled)
     assert torch.equal(module(x), x * 3)
-    assert torch.equal(held(x), x * 3)
+    assert torch.equal(held(x), x * 2)  # as a bound method that somebody holds
     assert module.forward.cache_info()[:3] == (0, 1, 0)
     monkeypatch.undo()
     assert torch.equal(module(x), x * 2)
     assert module.forward.cache_info()[:3] == (1, 0, 0)
+
+
+def test_a_new_forward_that_is_warmed(tmp_path, monkeypatch):
+    module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
+    module.forward.warm(x)
+    monkeypatch.setattr(Doubling, "forward", tripled)
+    module.forward.warm(x)
+    assert torch.equal(module(x), x * 3)
+    assert module.forward.cache_info()[:3] == (0, 1, 0)
+
+
+def test_a_new_forward_that_calls_the_old_one(tmp_path, monkeypatch):
+    module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
+    old = module.forward
+    assert torch.equal(module(x), x * 2)
+    monkeypatch.setattr(Doubling, "forward", lambda self, x: old(x) + 1)
+    for _ in range(3):
+        assert torch.equal(module(x), x * 2 + 1)
+
+
+def test_a_wrapper_around_the_forward_keeps_it(tmp_path, monkeypatch):
+    """As accelerate puts hooks around the `forward` of a module."""
+    module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
+    module.inner = module.forward
+    module.forward = functools.partial(lambda module, x: module.inner(x), module)
+    assert torch.equal(module(x), x * 2)
+    monkeypatch.setattr(Doubling, "forward", tripled)
+    for _ in range(3):
+        assert torch.equal(module(x), x * 2)
+
+
+def test_a_class_that_gets_the_cached_forward_of_a_module(tmp_path, monkeypatch):
+    module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
+    assert torch.equal(module(x), x * 2)
+    monkeypatch.setattr(Doubling, "forward", module.forward)
+    for called in (module, Doubling(), module):
+        assert torch.equal(called(x), x * 2)
 
 
 def test_a_module_whose_class_gets_a_forward_that_is_no_function(tmp_path, monkeypatch):
@@ -113,3 +201,56 @@ def test_a_module_whose_class_gets_a_forward_that_is_no_function(tmp_path, monke
     monkeypatch.setattr(Doubling, "forward", torch.neg)
     assert torch.equal(module(x), -x)
     assert "forward" not in vars(module)
+
+
+def test_a_class_that_gets_another_forward_at_every_call(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPUGX_CACHE_RECOMPILE_LIMIT", "3")
+    module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
+    for number in range(6):
+        source = f"def forward(self, x):\n    return x * {number}\n"
+        space = {}
+        exec(compile(source, __file__, "exec"), space)
+        monkeypatch.setattr(Doubling, "forward", space["forward"])
+        assert torch.equal(module(x), x * number)
+    assert len(list((tmp_path / "v1").rglob("*.manifest"))) <= 3
+
+
+def test_an_edit_of_one_class_of_many_with_one_body(tmp_path):
+    """More than are remembered: torch.fx makes a class for each module."""
+    boxes, x = [build() for _ in range(140)], torch.ones(3)
+
+    def all_of(x, boxes):
+        return sum(box.scaled(x) for box in boxes)
+
+    cached = cache_compile(all_of, cache_dir=tmp_path)
+    for _ in range(4):
+        assert torch.equal(cached(x, boxes), all_of(x, boxes))
+    type(boxes[0]).scaled = lambda self, x: x * 3
+    assert torch.equal(cached(x, boxes), all_of(x, boxes))
+    assert cached.cache_info().misses == 2
+
+
+def copy_an_object(cls):
+    copy.copy(cls())
+
+
+def ask_for_annotations(cls):
+    return cls.__annotations__
+
+
+@pytest.mark.parametrize("use", [copy_an_object, ask_for_annotations])
+def test_what_changes_no_result_costs_no_compile(tmp_path, use):
+    cached, box, x = cache_compile(run, cache_dir=tmp_path), build(), torch.ones(3)
+    for _ in range(8):
+        assert torch.equal(cached(x, box), run(x, box))
+        use(type(box))
+    assert cached.cache_info()[:3] == (0, 1, 0)
+
+
+def test_a_count_in_a_class_costs_no_compile(tmp_path):
+    cached, box, x = cache_compile(run, cache_dir=tmp_path), build(), torch.ones(3)
+    type(box).count = 0
+    for _ in range(8):
+        assert torch.equal(cached(x, box), run(x, box))
+        type(box).count += 1
+    assert cached.cache_info()[:3] == (0, 1, 0)
