@@ -42,9 +42,10 @@ class SealedNames:
     """What a set of names stood for when this object was made. Safe to use from several threads."""
 
     def __init__(self, rows: Iterable[Row], whole: Iterable[Whole] = ()) -> None:
-        kept = list(rows)
-        self._names = PinnedNames(kept, whole)
-        self._owners = list({id(owner): owner for owner, _, _ in kept}.values())
+        kept, classes = list(rows), list(whole)
+        self._names = PinnedNames(kept, classes)
+        owners = [*(owner for owner, _, _ in kept), *(cls for cls, _ in classes)]
+        self._owners = list({id(owner): owner for owner in owners}.values())
         self._seal: Any = None
         self._passed = 0
 

@@ -32,12 +32,14 @@ def build():
 
     class Box(Base):
         factor = 2
-        things = [1]  # noqa: RUF012
 
         def scaled(self, x):
             return x * self.factor
 
-    return Box()
+    class Last(Box):
+        things = [1]  # noqa: RUF012
+
+    return Last()
 
 
 def run(x, box):
@@ -70,7 +72,7 @@ def adds_a_length_in_the_place_of_a_list(cls):
 
 
 def replaces_a_base(cls):
-    class Other(Named):
+    class Other(cls.__base__):
         def added(self, x):
             return x + 7
 
