@@ -127,7 +127,7 @@ def test_an_owner_that_the_tree_reaches_becomes_a_check_there(monkeypatch):
     ]
 
 
-def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_does_not():
+def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_those_of_its_bases():
     class Local(Users):
         pass
 
@@ -140,11 +140,12 @@ def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_does_not():
         Observation(Question.TENSOR_METHOD, None, "add"),
     ]
     facts = observed.add_observed(tree, asked, {})
-    assert [fact.kind for fact in facts] == [
-        Kind.LOOKUP,
-        Kind.SUBCLASS,
-        Kind.SPECIAL_NAMES,
-        Kind.TENSOR_METHOD,
+    assert [(fact.kind, fact.arg[1]) for fact in facts] == [
+        (Kind.LOOKUP, "Derived.method"),
+        (Kind.LOOKUP, "Users.method"),
+        (Kind.SUBCLASS, f"Derived < {__name__}:Users"),
+        (Kind.SPECIAL_NAMES, "Derived"),
+        (Kind.TENSOR_METHOD, "add"),
     ]
     rows = list(observed.rows_here(asked))
     assert {(owner, name) for owner, name, _ in rows} >= {(Local, "method"), (Derived, "__bool__")}
