@@ -63,6 +63,7 @@ class CachedFunction:
         self._warm = warm
         self._settings = settings
         self._owner = owner
+        self._module: Any = owner if of_class else None
         self._state = State(recipe, settings, owner, warm)
         self._bound: dict[int, tuple[Any, State]] = {}
         self._locals = arguments.FrameLocals(recipe.function)
@@ -70,8 +71,10 @@ class CachedFunction:
             setattr(self, name, getattr(recipe.function, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._of_class and (successor := self._successor()) is not self:
-            return successor(*args, **kwargs)
+        if self._of_class and type(self._module).forward is not self._recipe.function:
+            successor = self._successor()
+            if successor is not self:
+                return successor(*args, **kwargs)
         if torch.compiler.is_compiling() and _is_traced():
             return self.__wrapped__(*args, **kwargs)
         if self._owner is not None:
@@ -122,8 +125,7 @@ class CachedFunction:
         nothing changed. A `forward` that somebody else holds stays what it was, as a bound method
         does: a wrapper of the user's, or the new `forward` itself, may call it.
         """
-        module: Any = self._owner
-        new = getattr(type(module), "forward", None)
+        module, new = self._module, type(self._module).forward
         if new is self._recipe.function or vars(module).get("forward") is not self:
             return self
         if not isinstance(new, types.FunctionType):
@@ -306,7 +308,7 @@ def cache_compile(
             guards=guards,
             decompositions=decompositions,
         )
-        of_class = is_module and getattr(type(owner), "forward", None) is function
+        of_class = is_module and type(decorated).forward is function
         cached = CachedFunction(recipe, settings, owner, warm, of_class=of_class)
         if warm == "plan" and owner is not None:
             cached.warm_from_plan()

@@ -23,6 +23,7 @@ from npugx_cache.conditions.source_facts import (
 )
 from npugx_cache.events import logger
 from npugx_cache.portable import (
+    PLAIN_MEMBERS,
     body_of,
     function_chain,
     is_named,
@@ -157,7 +158,7 @@ class PinnedNames:
 # patch the graph is not used; the next lookup checks the facts in full and says what changed.
 
 
-_CODE = attrgetter("__code__")
+_CODE, _MRO = attrgetter("__code__"), attrgetter("__mro__")
 
 
 class Watch:
@@ -177,7 +178,7 @@ class Watch:
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
         self.whole: list[Whole] = []
-        self.kinds: list[tuple[type, type, tuple[type, ...]]] = []
+        self.with_mro: dict[int, type] = {}
         for watch, fact in facts:
             watch(self, *fact)
         for cls in bodies:
@@ -185,6 +186,8 @@ class Watch:
         self._names = SealedNames(self.names, self.whole)
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
+        self._ordered = list(self.with_mro.values())
+        self._mros = list(map(_MRO, self._ordered))
         self._methods = list(self.methods.values())
         self._captured = list(chain.from_iterable(map(captured, self._methods)))
         self._classes = [cls for cls, _, _ in self.subclasses]
@@ -197,14 +200,14 @@ class Watch:
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
-            and (not self.kinds or self._kinds_are_same())
+            and (not self._mros or all(map(is_, map(_MRO, self._ordered), self._mros)))
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
     def _add_body(self, cls: type) -> None:
         """Watch what `portable.class_body_hash` reads of a class, its bases and its metaclass."""
         kind: type = type(cls)
-        self.kinds.append((cls, kind, cls.__mro__))
+        self.with_mro[id(cls)] = cls
         for base in (*cls.__mro__, *kind.__mro__):
             if is_named(base):
                 continue
@@ -213,11 +216,10 @@ class Watch:
             for name, member in members.items():
                 function = unwrap(member)
                 if isinstance(function, types.FunctionType):
-                    self.names.append((base, name, member))
                     self.functions[id(function)] = function
-
-    def _kinds_are_same(self) -> bool:
-        return all(type(cls) is kind and cls.__mro__ is mro for cls, kind, mro in self.kinds)
+                elif not isinstance(member, PLAIN_MEMBERS):
+                    continue
+                self.names.append((base, name, member))
 
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))
@@ -259,7 +261,7 @@ def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:
 def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
     found: Any = look_up(module, name)
     if isinstance(found, type) and not is_covered_module(found.__module__):
-        watch.kinds.append((found, type(found), found.__mro__))
+        watch.with_mro[id(found)] = found
     for cls in getattr(found, "__mro__", ()):
         watch.names += special_names(cls)
 

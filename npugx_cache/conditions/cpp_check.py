@@ -49,7 +49,7 @@ class NativeCheck:
             and scope.frame_globals is self._globals
             and self._managers.check(scope.frame_locals)
             and self._names.unchanged()
-            and all(body.unchanged() for body in self._bodies)
+            and (not self._bodies or all(body.unchanged() for body in self._bodies))
             and self._residue.accept(scope)
         )
 

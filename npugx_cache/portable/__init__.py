@@ -7,6 +7,7 @@
 from npugx_cache.portable.digest import digest
 from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
+    PLAIN_MEMBERS,
     NotPortable,
     Plain,
     all_code,
@@ -31,6 +32,7 @@ from npugx_cache.portable.values import (
 )
 
 __all__ = [
+    "PLAIN_MEMBERS",
     "NotPortable",
     "Plain",
     "all_code",

@@ -427,9 +427,9 @@ _PYBIND = "pybind11_builtins"
 
 
 def class_body_hash(cls: type) -> str:
-    """A hash of the names in a class, its methods, its bases and its metaclass.
+    """A hash of what a class defines (names, functions, plain values), its bases and metaclass.
 
-    Values count only in an enumeration: torch guards what a trace reads of the others.
+    Plain values count because a trace may read one without a guard, by `super()` or `__class__`.
     """
     kinds = cls.__bases__ if type(cls) is type else (*cls.__bases__, type(cls))
     digest = hashlib.sha256("".join(repr(identity(each)) for each in kinds).encode())
@@ -438,10 +438,13 @@ def class_body_hash(cls: type) -> str:
         function = unwrap(member)
         if isinstance(function, types.FunctionType):
             digest.update(code_hash(function.__code__).encode())
-    if isinstance(cls, enum.EnumMeta):
-        named: dict[str, Any] = dict(cls.__members__)
-        digest.update(repr([(name, each.value) for name, each in named.items()]).encode())
+        elif isinstance(member, PLAIN_MEMBERS):
+            digest.update(repr(member).encode())
     return digest.hexdigest()[:32]
+
+
+PLAIN_MEMBERS = (int, float, str, bytes, bool, tuple, type(None))
+"""Members of these types count in the identity of a class that no name leads to, by their value."""
 
 
 def body_of(cls: type) -> dict[str, Any]:

@@ -291,8 +291,8 @@ def make():
     ("text", "is_same"),
     [
         ("\n" + CLASS, (True, True)),
-        ("\n" + CLASS.replace("x = 3", "x = 4"), (False, True)),
-        (CLASS.replace("x = 3", "x = 4"), (False, True)),
+        ("\n" + CLASS.replace("x = 3", "x = 4"), (False, False)),
+        (CLASS.replace("x = 3", "x = 4"), (False, False)),
         (CLASS.replace("x = 3", "y = 3"), (False, False)),
         (CLASS.replace("self.c", "self.d"), (False, False)),
         (CLASS.replace("3\n    return", "4\n    return"), (False, False)),
