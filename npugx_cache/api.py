@@ -213,8 +213,7 @@ class CachedFunction:
         return self._recipe, self._settings, self._owner, self._warm, self._of_class
 
     def __setstate__(self, state: tuple[Recipe, Settings, object | None, str | None, bool]) -> None:
-        recipe, settings, owner, warm, of_class = state
-        # A pickled model starts with nothing bound.
+        recipe, settings, owner, warm, of_class = state  # nothing is bound in a pickled model
         CachedFunction.__init__(self, recipe, settings, owner, warm, of_class=of_class)
 
     def __repr__(self) -> str:
