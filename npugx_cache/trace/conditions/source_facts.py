@@ -54,14 +54,15 @@ def facts_of(
 def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
     """Whether the code belongs to torch, to this package or to Python's standard library.
 
-    The file says so, where there is one. The functions that run the code don't: the module of a
-    wrapper may be that of what it wraps, and the wrappers of an earlier call may be garbage.
+    The file says so, and the globals of the functions that run the code. The `__module__` of a
+    function does not: `functools.wraps` makes that the module of what a wrapper wraps.
     """
     if code.co_filename.startswith("<frozen "):
         return True
     home = _module_of_file(code.co_filename)
     if home is not None:
-        return is_covered_module(home)
+        spaces = (str(each.__globals__.get("__name__")) for each in functions)
+        return all(map(is_covered_module, (home, *spaces)))
     modules = [module for f in functions for module in _homes(f)]
     return all(is_covered_module(module or "") for module in modules or [""])
 
@@ -72,9 +73,11 @@ def _homes(function: types.FunctionType) -> list[str]:
     For a generated function, such as the `__new__` of a namedtuple, they are the modules of the
     class that the function was generated for.
     """
-    if function.__module__ in sys.modules:
+    module = sys.modules.get(function.__module__)
+    if module is not None and vars(module) is function.__globals__:
         return [function.__module__]
-    return [cls.__module__ for cls in _classes_with(function)] or [function.__module__]
+    owner = str(function.__globals__.get("__name__"))
+    return [cls.__module__ for cls in _classes_with(function)] or [owner]
 
 
 def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
