@@ -114,13 +114,13 @@ def method_facts(
                 if not _has_name(base):
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
-                    place = _place_of(chain[0].__code__)
+                    place = place_of(chain[0].__code__)
                     raise NotPortable(location.reason(what, place, change))
                 rows.append((base, f".{name}"))
     return tuple(sorted(_of_classes(Kind.METHOD, method_hash, rows)))
 
 
-def _place_of(code: types.CodeType) -> location.Place:
+def place_of(code: types.CodeType) -> location.Place:
     return location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
 
 

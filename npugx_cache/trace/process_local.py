@@ -74,7 +74,8 @@ def local_only(
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
     except NotPortable as error:
-        return Untraceable(reason=f"{reason}; and {error}")
+        more = "" if str(error) == reason else f"; and {error}"
+        return Untraceable(reason=f"{reason}{more}")
     if not check(scope.frame_locals):
         return Untraceable(reason=f"{reason}; and torch's own guards refuse the call")
     return LocalOnly(

@@ -8,11 +8,13 @@ import sys
 import types
 from typing import TYPE_CHECKING, TypeAlias
 
+from npugx_cache import location
 from npugx_cache.conditions import Check, Kind
 from npugx_cache.conditions.source_facts import (
     fact,
     file_hash,
     function_hash,
+    place_of,
 )
 from npugx_cache.portable import NotPortable, function_chain, look_up
 from npugx_cache.portable.pinned import is_covered_module
@@ -43,7 +45,7 @@ def facts_of(
     return tuple(
         sorted(
             {
-                _fact_of(code, owners[id(code)])
+                _fact_of(code, owners[id(code)], root)
                 for code in {id(code): code for code in codes}.values()
                 if code is not root and not is_covered(code, owners[id(code)])
             }
@@ -101,7 +103,9 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
 _SYMBOLIC_SIZES = frozenset({"sympy", "mpmath"})
 
 
-def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> Check:
+def _fact_of(
+    code: types.CodeType, functions: list[types.FunctionType], root: types.CodeType
+) -> Check:
     for module, name in names_of(code, functions):
         try:
             chain = function_chain(look_up(module, name))
@@ -112,7 +116,11 @@ def _fact_of(code: types.CodeType, functions: list[types.FunctionType]) -> Check
     module = _module_of_file(code.co_filename) or ""
     found = fact(Kind.FILE, file_hash, module, code.co_qualname)
     if not found.arg[-1]:
-        raise NotPortable(f"the source of {code.co_qualname} can't be found again")
+        what = (
+            f"the source of {code.co_qualname} can't be found again for the graph of the function"
+        )
+        change = "define the function in the file of a module"
+        raise NotPortable(location.reason(what, place_of(root), change))
     return found
 
 
