@@ -100,6 +100,7 @@ class Kind(IntEnum):
     SPECIAL_NAMES = 58  # what a class defines for Python's own syntax
     METHOD = 59  # code, defaults and closures of `Class.method`, for an object the trace made
     ANSWER = 60  # what a function that is marked as constant gives: `function(arguments)`
+    CLASS_VALUE = 61  # the value of `Class.attribute`
 
 
 CALL = -1

@@ -77,6 +77,13 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
     return tuple(sorted(_of_classes(Kind.LOOKUP, provider, rows)))
 
 
+def value_fact(cls: type, name: str) -> Check:
+    """The value of an attribute of a class, which nobody can edit in place."""
+    if not _has_name(cls):
+        raise NotPortable(f"no name leads to {cls.__qualname__}")
+    return fact(Kind.CLASS_VALUE, class_value, cls.__module__, f"{cls.__qualname__}.{name}")
+
+
 def class_facts_of(
     pairs: Iterable[tuple[type, type]], enums: Iterable[type], met: Iterable[type]
 ) -> tuple[Check, ...]:
@@ -235,6 +242,17 @@ def provider(module: str, full: str) -> str:
             code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
             return f"{cls.__module__}.{cls.__qualname__} {kind} {made} {code if covered else ''}"
     return ""
+
+
+def class_value(module: str, full: str) -> str:
+    qualname, _, name = full.rpartition(".")
+    space = vars(look_up(module, qualname))
+    if name not in space:
+        return ""
+    value = space[name]
+    if isinstance(value, type) and not _has_name(value):
+        raise NotPortable(f"no name leads to {value.__qualname__}")
+    return digest([repr(encode(value))])[:32]
 
 
 def tensor_method(_: str, name: str) -> str:

@@ -227,6 +227,7 @@ class Base:
     def __bool__(self): return True
     def act(self): return 1
 class Thing(Base):
+    width = 3
     def scaled(self, x, by=2): return x * by
 class Other: pass
 class Mode(enum.Enum):
@@ -258,6 +259,7 @@ def found(module):
         source_facts.operator_fact("aten", "add", "Tensor"),
         *source_facts.lookup_facts([(module.Thing, "act")]),
         *source_facts.tensor_method_facts(["add"]),
+        source_facts.value_fact(module.Thing, "width"),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(met, lambda _: True),
@@ -281,6 +283,7 @@ BREAKS = {
     Kind.METHOD: lambda m: (m.Thing, "scaled", lambda self, x, by=3: x * by),
     Kind.LOOKUP: lambda m: (m.Thing, "act", len),
     Kind.TENSOR_METHOD: lambda _: (torch.Tensor, "add", lambda *_: None),
+    Kind.CLASS_VALUE: lambda m: (m.Thing, "width", 4),
     Kind.ANSWER: lambda m: (m, "SIZES", {"small": 3}),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),
     Kind.SPECIAL_NAMES: lambda m: (m.Thing, "__len__", lambda _: 1),

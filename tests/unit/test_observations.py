@@ -26,6 +26,9 @@ class Users:
 
 
 class Derived(Users):
+    limit = 3
+    kind = Users
+
     def method(self):
         return self
 
@@ -39,7 +42,7 @@ def test_every_question_has_one_consequence(question):
         observed._FACTS,
         observed._PLACES,
         observed._ELSEWHERE,
-        {Question.SET_ORDER, Question.METHODS},
+        {Question.SET_ORDER, Question.METHODS, Question.VALUE},
     )
     assert sum(question in each for each in places) == 1
 
@@ -154,6 +157,8 @@ def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_those_of_it
 
 def made_by_a_factory(scale):
     class Local:
+        limit = 3
+
         def grow(self, x):
             return x * scale
 
@@ -169,6 +174,19 @@ def test_what_a_traced_method_captured_becomes_a_fact_where_the_class_has_a_name
     assert observed.add_observed(builder(), [made], {}) == ()
     with pytest.raises(NotPortable, match="grow captured values, and the class has no name at"):
         observed.add_observed(builder(), [Observation(Question.METHODS, scaled)], traced)
+
+
+def test_a_value_in_a_class_becomes_a_fact_where_the_class_has_a_name():
+    asked = [Observation(Question.VALUE, Derived, name) for name in ("limit", "kind")]
+    facts = observed.add_observed(builder(), asked, {})
+    assert [(fact.kind, fact.arg[1]) for fact in facts] == [
+        (Kind.CLASS_VALUE, "Derived.kind"),
+        (Kind.CLASS_VALUE, "Derived.limit"),
+    ]
+    assert (Derived, "limit", 3) in list(observed.rows_here(asked))
+    unnamed = Observation(Question.VALUE, made_by_a_factory(2), "limit", PLACE)
+    with pytest.raises(NotPortable, match=r"Local.limit has no guard \(no name .* model\.py:7"):
+        observed.add_observed(builder(), [unnamed], {})
 
 
 def test_a_set_whose_order_cannot_be_checked_refuses_at_its_line():

@@ -21,6 +21,7 @@ from npugx_cache.conditions.source_facts import (
     lookup_facts,
     method_facts,
     tensor_method_facts,
+    value_fact,
 )
 from npugx_cache.config import environment_variable
 from npugx_cache.portable import NotPortable, code_hash, encode
@@ -48,6 +49,7 @@ def add_observed(
     """
     found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
     made: list[type] = []
+    values: set[Check] = set()
     for each in observed:
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
@@ -58,10 +60,16 @@ def add_observed(
             _add_order(builder, each, owners)
         elif each.question is Question.METHODS:
             made.append(each.owner)
+        elif each.question is Question.VALUE:
+            values.add(_value(each))
         elif each.question not in _ELSEWHERE:
             raise NotPortable(f"no condition follows from an observation of {each.question.name}")
     facts = [fact for question, rows in found.items() for fact in _FACTS[question](rows)]
-    return (*facts, *method_facts(made, lambda function: id(function.__code__) in owners))
+    return (
+        *facts,
+        *sorted(values),
+        *method_facts(made, lambda function: id(function.__code__) in owners),
+    )
 
 
 _PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
@@ -104,6 +112,15 @@ def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
         builder.check(CALL, Kind.ORDER, [made, walk.order])
 
 
+def _value(each: Observation) -> Check:
+    try:
+        return value_fact(each.owner, each.argument)
+    except NotPortable as error:
+        what = f"the value of {each.owner.__qualname__}.{each.argument} has no guard ({error})"
+        change = "define the class at the top level of a module"
+        raise NotPortable(location.reason(what, each.where, change)) from None
+
+
 def _leaf(builder: TreeBuilder, each: Observation, owners: Owners, place: int) -> Plain:
     leaf = each.argument.leaves[place]
     if leaf.code is None:
@@ -142,7 +159,7 @@ def may_differ_here(observed: Iterable[Observation]) -> bool:
 def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
     """Names in classes, which must be what they are now."""
     for each in observed:
-        if each.question is Question.NAME:
+        if each.question in (Question.NAME, Question.VALUE):
             yield from looked_up(each.owner, each.argument)
         elif each.question is Question.SPECIAL_NAMES:
             for base in each.owner.__mro__:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo.variables import user_defined
 
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.observe.observation import Question, place_of_the_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.trace.observe.observation import Recorder
 
@@ -57,6 +58,9 @@ def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: A
         _refuse_subclasses(recorder, variable, is_call=bool(rest))
     if isinstance(name, str) and _is_of_users(cls):
         recorder.note(Question.NAME, cls, name)
+        if isinstance(variable.value, type) and not variable.source:
+            kind: type = type(cls)
+            _note_value(recorder, (*cls.__mro__, *kind.__mro__), name)
         if name == "__reduce_ex__":
             _refuse_to_copy(recorder, cls)
 
@@ -95,11 +99,52 @@ def _refuse_subclasses(recorder: Recorder, variable: Any, *, is_call: bool) -> N
 
 
 def note_inherited(recorder: Recorder, variable: Any, tx: Any, name: str, *_: Any) -> None:
-    """`super()` looks in the classes that follow a class: each of them may get the name."""
+    """`super()` looks in the classes that follow a class: each of them may get the name.
+
+    Of an object that the trace itself made, Dynamo reads a value there without a guard.
+    """
     del tx
+    if variable.objvar is None:
+        return
     cls = _class_of(getattr(variable.objvar, "value", None))
     for base in _of_users(cls):
         recorder.note(Question.NAME, base, name)
+    start, order = variable.typevar.as_python_constant(), cls.__mro__
+    following = order[order.index(start) + 1 :] if start in order else order
+    found = next((vars(each)[name] for each in following if name in vars(each)), True)
+    if not hasattr(type(found), "__get__") and not found:
+        recorder.refuse(f"super().{name} is traced as if no class had it, because it is false")
+    if not variable.objvar.source:
+        _note_value(recorder, following, name)
+
+
+def _note_value(recorder: Recorder, classes: Iterable[type], name: str) -> None:
+    """Note a value that Dynamo reads from a class without a guard, if it can be compared.
+
+    Functions and properties are conditions of their own. What can be edited in place, such as a
+    list, is refused.
+    """
+    found = next((each for each in classes if name in vars(each)), None)
+    if found is None or is_covered_module(found.__module__):
+        return
+    value = vars(found)[name]
+    if hasattr(type(value), "__get__"):
+        return
+    if _is_fixed(value) or isinstance(value, type):
+        recorder.note(Question.VALUE, found, name, place_of_the_trace())
+    else:
+        recorder.refuse(f"the value of {found.__qualname__}.{name} is read without a guard")
+
+
+def _is_fixed(value: object) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_fixed, value))
+    return type(value) in _FIXED
+
+
+_FIXED = frozenset(
+    {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device},
+)
 
 
 def note_stored(

@@ -39,6 +39,7 @@ class Question(enum.Enum):
     SET_CALLED = "what a function of Python's own makes of a set, which it walks as it likes"
     KEY_ORDER = "the order of an OrderedDict; `argument`: whether move_to_end had changed that"
     NAME = "in which class `argument` is found, when it is looked up in the class `owner`"
+    VALUE = "the value of `argument` in the class `owner`, which was read without a guard"
     SUBCLASS = "whether the class `owner` is derived from the class `argument`"
     MEMBERS = "the members of the enumeration `owner`"
     SPECIAL_NAMES = "the special methods of the class `owner`, which Python looks up by itself"
