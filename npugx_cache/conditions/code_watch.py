@@ -26,11 +26,11 @@ from npugx_cache.portable import (
     PLAIN_MEMBERS,
     body_of,
     function_chain,
+    is_covered_class,
     is_named,
     look_up,
     unwrap,
 )
-from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import guard_managers
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:
 
 def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
     found: Any = look_up(module, name)
-    if isinstance(found, type) and not is_covered_module(found.__module__):
+    if isinstance(found, type) and not is_covered_class(found):
         watch.with_mro[id(found)] = found
     for cls in getattr(found, "__mro__", ()):
         watch.names += special_names(cls)
@@ -288,5 +288,5 @@ def watch_nothing(*_: object) -> None:
 
 def special_names(cls: type) -> Iterator[Row]:
     """The rows for what a class of user code defines for Python's own syntax."""
-    if not is_covered_module(cls.__module__):
+    if not is_covered_class(cls):
         yield from ((cls, name, vars(cls).get(name, ABSENT)) for name in SPECIAL)

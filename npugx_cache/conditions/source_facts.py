@@ -33,6 +33,7 @@ from npugx_cache.portable import (
     encode,
     function_chain,
     identity,
+    is_covered_class,
     look_up,
     texts_in,
     unwrap,
@@ -40,7 +41,7 @@ from npugx_cache.portable import (
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npugx_cache.conditions.data import Conditions
 
@@ -95,7 +96,7 @@ def class_facts_of(
     met = {each for cls in met for each in (cls, type(cls)) if each is not type}
     named = ((cls, other) for cls, other in pairs if _has_name(other))
     asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
-    edited = ((cls, "") for cls in enums if not is_covered_module(cls.__module__))
+    edited = ((cls, "") for cls in enums if not is_covered_class(cls))
     facts = [
         *_of_classes(Kind.SUBCLASS, is_subclass, asked),
         *_of_classes(Kind.MEMBERS, members_hash, edited),
@@ -105,15 +106,16 @@ def class_facts_of(
 
 
 def method_facts(
-    classes: Iterable[type], is_traced: Callable[[types.FunctionType], bool]
+    classes: Mapping[type, location.Place | None], is_traced: Callable[[types.FunctionType], bool]
 ) -> tuple[Check, ...]:
     """What traced functions captured that stand in classes of user code, or in bases of these.
 
-    Raises `NotPortable` where no name leads to such a class.
+    `classes` has the place where the trace made an object of each. Raises `NotPortable` where no
+    name leads to such a class.
     """
     rows = []
-    for base in {base for cls in classes for base in cls.__mro__}:
-        if is_covered_module(base.__module__):
+    for base, made_at in {base: at for cls, at in classes.items() for base in cls.__mro__}.items():
+        if is_covered_class(base):
             continue
         for name, member in vars(base).copy().items():
             chain = function_chain(member)
@@ -121,14 +123,9 @@ def method_facts(
                 if not _has_name(base):
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
-                    place = place_of(chain[0].__code__)
-                    raise NotPortable(location.reason(what, place, change))
+                    raise NotPortable(location.reason(what, made_at, change))
                 rows.append((base, f".{name}"))
     return tuple(sorted(_of_classes(Kind.METHOD, method_hash, rows)))
-
-
-def place_of(code: types.CodeType) -> location.Place:
-    return location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
 
 
 def captured(function: types.FunctionType) -> list[object]:
@@ -238,7 +235,7 @@ def provider(module: str, full: str) -> str:
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
             made = made_by(found) if kind else ""
             member = unwrap(found)
-            covered = is_covered_module(cls.__module__)
+            covered = is_covered_class(cls)
             code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
             return f"{cls.__module__}.{cls.__qualname__} {kind} {made} {code if covered else ''}"
     return ""
@@ -378,7 +375,7 @@ def special_hash(module: str, name: str) -> str:
     parts = []
     for cls in getattr(look_up(module, name), "__mro__", ()):
         space = vars(cls)
-        names = () if is_covered_module(cls.__module__) else sorted(SPECIAL & space.keys())
+        names = () if is_covered_class(cls) else sorted(SPECIAL & space.keys())
         defined = (f"{each}={made_by(space[each])}" for each in names)
         parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]

@@ -380,10 +380,35 @@ def is_named(cls: type) -> bool:
     """Whether module and qualified name lead to the class; source facts find classes that way."""
     if "<locals>" in cls.__qualname__:
         return False
+    return _is_found(cls) or is_covered_class(cls)
+
+
+def is_covered_class(cls: type) -> bool:
+    """Whether a version in the key says what the class is: it is of torch or of Python.
+
+    A class that a call made, such as `dataclasses.make_dataclass`, may have the module of that
+    function, and a decorator may give a class the module of another one.
+    """
+    if not is_covered_module(cls.__module__):
+        return False
+    if _is_found(cls) or not cls.__flags__ & _MADE_BY_PYTHON:
+        return True
+    members = map(unwrap, vars(cls).copy().values())
+    spaces = [each.__globals__ for each in members if isinstance(each, types.FunctionType)]
+    homes = [str(space.get("__name__")) for space in spaces]
+    return cls.__module__ not in _MAKERS_OF_CLASSES and all(map(is_covered_module, homes))
+
+
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_MAKERS_OF_CLASSES = frozenset({"types", "abc"})
+"""Modules with functions that make a class for others, and give it their own module's name."""
+
+
+def _is_found(cls: type) -> bool:
     try:
-        return look_up(cls.__module__, cls.__qualname__) is cls or is_covered_module(cls.__module__)
+        return look_up(cls.__module__, cls.__qualname__) is cls
     except NotPortable:
-        return is_covered_module(cls.__module__)
+        return False
 
 
 def _name_in_module(cls: type) -> str:

@@ -262,7 +262,7 @@ def found(module):
         source_facts.value_fact(module.Thing, "width"),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
-        *source_facts.method_facts(met, lambda _: True),
+        *source_facts.method_facts(dict.fromkeys(met), lambda _: True),
         fact(Kind.ANSWER, source_facts.constant_answer, HERE, "size((('small',), {}))"),
     ]
     return {each.kind: each for each in facts}

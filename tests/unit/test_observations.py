@@ -172,8 +172,12 @@ def test_what_a_traced_method_captured_becomes_a_fact_where_the_class_has_a_name
     [fact] = observed.add_observed(builder(), [made], traced)
     assert (fact.kind, fact.arg[:2]) == (Kind.METHOD, (__name__, "Derived.scaled"))
     assert observed.add_observed(builder(), [made], {}) == ()
-    with pytest.raises(NotPortable, match="grow captured values, and the class has no name at"):
-        observed.add_observed(builder(), [Observation(Question.METHODS, scaled)], traced)
+    with pytest.raises(
+        NotPortable, match=r"grow captured values, and the class has no name at model\.py:7"
+    ):
+        observed.add_observed(
+            builder(), [Observation(Question.METHODS, scaled, None, PLACE)], traced
+        )
 
 
 def test_a_value_in_a_class_becomes_a_fact_where_the_class_has_a_name():

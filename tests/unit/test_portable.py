@@ -8,6 +8,7 @@ import functools
 import math
 import struct
 import threading
+import types
 
 import msgpack
 import pytest
@@ -23,6 +24,8 @@ from npugx_cache.portable import (
     describe,
     encode,
     identity,
+    is_covered_class,
+    is_named,
     resolve,
 )
 from npugx_cache.portable.values import class_body_hash
@@ -307,3 +310,33 @@ def test_the_hash_of_code_and_class_does_not_know_where_a_class_stands(text, is_
 
     pairs = zip(hashes(CLASS), hashes(text), strict=True)
     assert tuple(one == other for one, other in pairs) == is_same
+
+
+class SaysItIsOfTorch:
+    def scaled(self, x):
+        return x
+
+
+SaysItIsOfTorch.__module__, SaysItIsOfTorch.__qualname__ = "torch.nn", "NoSuchClass"
+
+
+@pytest.mark.parametrize(
+    ("cls", "covered"),
+    [
+        (torch.nn.Linear, True),
+        (torch.Tensor, True),
+        (type(torch.float32), True),
+        (types.FunctionType, True),  # builtins.function leads nowhere
+        (types.NoneType, True),
+        (type(torch.nn.Module().state_dict()), True),
+        (type(torch.ones(2, 2).max(0)), True),
+        (type(torch.nn.Module().load_state_dict({})), True),
+        (Colour, False),
+        (types.new_class("Made"), False),
+        (type("Made", (torch.nn.Module,), {}), False),
+        (SaysItIsOfTorch, False),
+    ],
+)
+def test_a_class_is_covered_if_a_version_in_the_key_says_what_it_is(cls, covered):
+    assert is_covered_class(cls) is covered
+    assert is_named(cls) is (covered or cls is Colour)

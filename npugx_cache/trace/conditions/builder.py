@@ -16,7 +16,14 @@ import torch
 from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFact
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
-from npugx_cache.portable import NotPortable, Plain, encode, identity, ordered_keys
+from npugx_cache.portable import (
+    NotPortable,
+    Plain,
+    encode,
+    identity,
+    is_covered_class,
+    ordered_keys,
+)
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
 from npugx_cache.private import process_groups, runtime
 from npugx_cache.trace import tracing
@@ -164,7 +171,7 @@ class TreeBuilder:
     def classes(self) -> set[type]:
         """Classes of user code that are values of the tree, or have objects among the values."""
         met = {value if isinstance(value, type) else type(value) for value in self._values}
-        return {cls for cls in met if not is_covered_module(cls.__module__)}
+        return {cls for cls in met if not is_covered_class(cls)}
 
     def guarded_classes(self) -> set[type]:
         return {type(self.value(c.node)) for c in self.checks.values() if c.kind is Kind.TYPE}

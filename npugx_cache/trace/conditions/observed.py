@@ -48,7 +48,7 @@ def add_observed(
     `owners` are those of the traced code.
     """
     found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
-    made: list[type] = []
+    made: dict[type, location.Place | None] = {}
     values: set[Check] = set()
     for each in observed:
         if each.question in _FACTS:
@@ -59,7 +59,7 @@ def add_observed(
         elif each.question is Question.SET_ORDER:
             _add_order(builder, each, owners)
         elif each.question is Question.METHODS:
-            made.append(each.owner)
+            made[each.owner] = each.where
         elif each.question is Question.VALUE:
             values.add(_value(each))
         elif each.question not in _ELSEWHERE:

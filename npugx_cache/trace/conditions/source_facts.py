@@ -14,7 +14,6 @@ from npugx_cache.conditions.source_facts import (
     fact,
     file_hash,
     function_hash,
-    place_of,
 )
 from npugx_cache.portable import NotPortable, function_chain, look_up
 from npugx_cache.portable.pinned import is_covered_module
@@ -103,6 +102,10 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
 _SYMBOLIC_SIZES = frozenset({"sympy", "mpmath"})
 
 
+def _place_of(code: types.CodeType) -> location.Place:
+    return location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
+
+
 def _fact_of(
     code: types.CodeType, functions: list[types.FunctionType], root: types.CodeType
 ) -> Check:
@@ -120,7 +123,7 @@ def _fact_of(
             f"the source of {code.co_qualname} can't be found again for the graph of the function"
         )
         change = "define the function in the file of a module"
-        raise NotPortable(location.reason(what, place_of(root), change))
+        raise NotPortable(location.reason(what, _place_of(root), change))
     return found
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache.conditions.process import ANSWERS
-from npugx_cache.portable import NotPortable
-from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.portable import NotPortable, is_covered_class
 from npugx_cache.trace.conditions.source_facts import is_covered
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.refuse import NotEager
@@ -140,7 +139,7 @@ def lookups_of(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> Iterato
         yield Observation(Question.NAME, cls, name)
     names = {name for code in set(codes) for name in code.co_names}
     for cls in builder.guarded_classes():
-        bodies = [vars(base) for base in cls.__mro__ if not is_covered_module(base.__module__)]
+        bodies = [vars(base) for base in cls.__mro__ if not is_covered_class(base)]
         for name in names:
             if any(name in body for body in bodies):
                 yield Observation(Question.NAME, cls, name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def refuse_wrappers(recorder: Recorder, variable: Any, *given: Any) -> None:
 def refuse_derived(recorder: Recorder, builds: Any, value: object) -> None:
     del builds
     cls = type(value)
-    if isinstance(value, functools.partial) and not is_covered_module(cls.__module__):
+    if isinstance(value, functools.partial) and not is_covered_class(cls):
         recorder.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
 
 

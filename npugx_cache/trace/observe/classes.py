@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.variables import user_defined
 
-from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.observe.observation import Question, place_of_the_trace
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _class_of(value: object) -> type:
 
 
 def _of_users(cls: type) -> Iterator[type]:
-    return (base for base in cls.__mro__ if not is_covered_module(base.__module__))
+    return (base for base in cls.__mro__ if not is_covered_class(base))
 
 
 def _is_of_users(cls: type) -> bool:
@@ -48,7 +48,7 @@ def note_class(
     for each in filter(_is_of_users, (cls, type(cls))):
         recorder.note(Question.SPECIAL_NAMES, each)
         if source is None:
-            recorder.note(Question.METHODS, each)
+            recorder.note(Question.METHODS, each, None, place_of_the_trace())
 
 
 def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: Any) -> None:
@@ -125,7 +125,7 @@ def _note_value(recorder: Recorder, classes: Iterable[type], name: str) -> None:
     list, is refused.
     """
     found = next((each for each in classes if name in vars(each)), None)
-    if found is None or is_covered_module(found.__module__):
+    if found is None or is_covered_class(found):
         return
     value = vars(found)[name]
     if hasattr(type(value), "__get__"):

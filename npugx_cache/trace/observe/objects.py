@@ -22,8 +22,7 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from npugx_cache.backend import graph_calls
 from npugx_cache.conditions import source_facts
-from npugx_cache.portable import NotPortable, ordered_keys
-from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.portable import NotPortable, is_covered_class, ordered_keys
 from npugx_cache.trace.observe import builtin_answers, observation, torch_guards
 from npugx_cache.trace.observe.observation import Question
 
@@ -82,7 +81,7 @@ def refuse_object_dict(
 
 
 def _both_covered(*classes: type) -> bool:
-    return all(is_covered_module(cls.__module__) for cls in classes)
+    return all(map(is_covered_class, classes))
 
 
 def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
