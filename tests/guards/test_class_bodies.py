@@ -175,6 +175,26 @@ def tripled(self, x):
     return x * 3
 
 
+def scaled_by(factor):
+    def scaled(x):
+        return x * factor
+
+    return scaled
+
+
+def test_a_module_of_fx_whose_graph_stays_in_the_process_calls_another_function(tmp_path):
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(scaled_by(2), (graph.placeholder("x"),)))
+    module, x = torch.fx.GraphModule(nn.Module(), graph), torch.ones(3)
+    cached = cache_compile(lambda x: module(x), cache_dir=tmp_path)
+    assert [cached(x)[0].item() for _ in range(3)] == [2, 2, 2]
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.target = scaled_by(7)
+    module.recompile()
+    assert [cached(x)[0].item() for _ in range(3)] == [7, 7, 7]
+
+
 def test_a_module_whose_class_gets_another_forward(tmp_path, monkeypatch):
     module, x = cache_compile(Doubling(), cache_dir=tmp_path), torch.ones(3)
     held = module.forward
