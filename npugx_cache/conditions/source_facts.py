@@ -243,8 +243,8 @@ def provider(module: str, full: str) -> str:
 
 def class_value(module: str, full: str) -> str:
     qualname, _, name = full.rpartition(".")
-    space = vars(look_up(module, qualname))
-    if name not in space:
+    space = getattr(look_up(module, qualname), "__dict__", {})
+    if name not in space:  # what has the name of the class now may be no class
         return ""
     value = space[name]
     if isinstance(value, type) and not _has_name(value):
