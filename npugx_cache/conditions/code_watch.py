@@ -45,7 +45,7 @@ class SealedNames:
     def __init__(self, rows: Iterable[Row], whole: Iterable[Whole] = ()) -> None:
         kept, classes = list(rows), list(whole)
         self._names = PinnedNames(kept, classes)
-        owners = [*(owner for owner, _, _ in kept), *(cls for cls, _ in classes)]
+        owners = [*(owner for owner, _ in kept), *(cls for cls, _ in classes)]
         self._owners = list({id(owner): owner for owner in owners}.values())
         self._seal: Any = None
         self._passed = 0
@@ -102,8 +102,8 @@ def _seal(owners: list[Any]) -> Any:
 ABSENT = object()
 """Stands for the value of a name that a namespace does not have."""
 
-Row = tuple[Any, str, object]
-"""An object with a namespace (a class or a module), a name, and what is under it or `ABSENT`."""
+Row = tuple[Any, dict[str, object]]
+"""An object with a namespace (a class or a module), and what its names stand for or `ABSENT`."""
 
 Whole = tuple[type, frozenset[str]]
 """A class, and all names of its body (`portable.body_of`)."""
@@ -112,7 +112,7 @@ Whole = tuple[type, frozenset[str]]
 def looked_up(cls: type, name: str) -> Iterator[Row]:
     """The rows that decide what a name means in a class: up to the class that provides it."""
     for base in cls.__mro__:
-        yield base, name, vars(base).get(name, ABSENT)
+        yield base, {name: vars(base).get(name, ABSENT)}
         if name in vars(base):
             return
 
@@ -123,8 +123,8 @@ class PinnedNames:
     def __init__(self, rows: Iterable[Row], whole: Iterable[Whole] = ()) -> None:
         self._whole = tuple(whole)
         spaces: dict[int, tuple[Any, dict[str, object]]] = {}
-        for owner, name, found in rows:
-            spaces.setdefault(id(owner), (owner, {}))[1][name] = found
+        for owner, names in rows:
+            spaces.setdefault(id(owner), (owner, {}))[1].update(names)
         self._present: list[tuple[Mapping[str, Any], Callable[..., Any], tuple[object, ...]]] = []
         self._absent: list[tuple[Mapping[str, Any], frozenset[str]]] = []
         for owner, names in spaces.values():
@@ -213,13 +213,15 @@ class Watch:
                 continue
             members = body_of(base)
             self.whole.append((base, frozenset(members)))
+            compared = {}
             for name, member in members.items():
                 function = unwrap(member)
                 if isinstance(function, types.FunctionType):
                     self.functions[id(function)] = function
                 elif not isinstance(member, PLAIN_MEMBERS):
                     continue
-                self.names.append((base, name, member))
+                compared[name] = member
+            self.names.append((base, compared))
 
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))
@@ -233,7 +235,7 @@ def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
     if isinstance(holder, type):
         watch.names += looked_up(holder, name)
     else:
-        watch.names.append((holder, name, vars(holder).get(name, ABSENT)))
+        watch.names.append((holder, {name: vars(holder).get(name, ABSENT)}))
 
 
 def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
@@ -287,6 +289,11 @@ def watch_nothing(*_: object) -> None:
 
 
 def special_names(cls: type) -> Iterator[Row]:
-    """The rows for what a class of user code defines for Python's own syntax."""
+    """The row for what a class of user code defines for Python's own syntax."""
     if not is_covered_class(cls):
-        yield from ((cls, name, vars(cls).get(name, ABSENT)) for name in SPECIAL)
+        members = vars(cls)
+        defined = {name: members.get(name, ABSENT) for name in SPECIAL & members.keys()}
+        yield cls, _NOTHING_SPECIAL | defined
+
+
+_NOTHING_SPECIAL = dict.fromkeys(SPECIAL, ABSENT)

@@ -34,7 +34,7 @@ class NativeCheck:
     ) -> None:
         with guard_managers.building() as manager_type:
             managers = Managers(tree, values, scope, manager_type)
-            left = [check for check in tree.all_checks() if not _add(check, managers)]
+            left = _add_all(tree, managers)
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep = managers.keep
         self._names = SealedNames(managers.shadows)
@@ -58,6 +58,8 @@ def _watched_bodies(
     tree: Conditions, values: Sequence[Any], arguments: LiveArguments
 ) -> tuple[Watch, ...]:
     """Classes that were compared by their bodies: C++ compares only which class it is."""
+    if not arguments.compare_bodies:
+        return ()
     found: dict[int, Watch] = {}
     for node, kind, arg in tree.all_checks():
         if kind not in (Kind.TYPE, Kind.IDENTITY, Kind.TENSOR):
@@ -69,14 +71,17 @@ def _watched_bodies(
     return tuple(found.values())
 
 
-def _add(check: Check, managers: Managers) -> bool:
-    """Put a check on the managers; False if it is left to Python."""
-    value = None if check.node == CALL else managers.values[check.node]
-    try:
-        KINDS[check.kind].native(managers, check.node, value, check.arg)
-    except LeftToPython:
-        return False
-    return True
+def _add_all(tree: Conditions, managers: Managers) -> list[Check]:
+    """Put the checks on the managers; returns those that are left to Python."""
+    left, values = [], managers.values
+    for kind, (nodes, args) in tree.checks.items():
+        native = KINDS[kind].native
+        for node, arg in zip(nodes, args, strict=True):
+            try:
+                native(managers, node, None if node == CALL else values[node], arg)
+            except LeftToPython:
+                left.append(Check(node, kind, arg))
+    return left
 
 
 class Residue:

@@ -225,7 +225,8 @@ class Managers:
             self._plain[cls, name] = known
             names = ("__getattr__", "__getattribute__", name) if known else ()
             for base in cls.__mro__:
-                self.shadows += [(base, n, vars(base).get(n, ABSENT)) for n in names]
+                members = vars(base)
+                self.shadows.append((base, {name: members.get(name, ABSENT) for name in names}))
         return known
 
     def _child(self, parent: int, name: str, value: object, source: str) -> Manager | None:

@@ -206,6 +206,7 @@ class LiveArguments:
     def __init__(self, tree: Conditions) -> None:
         self._idents = tuple(map(Identity, tree.idents))
         self._tensors = tuple(LiveTensorFact.of(fact, self._idents) for fact in tree.tensors)
+        self.compare_bodies = any(ident.of_body for ident in self._idents)
 
     def watch_of(self, ident: int, cls: object) -> Watch | None:
         """What tells that a class whose body was compared is as it was. None: no body was.

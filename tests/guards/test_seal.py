@@ -26,11 +26,11 @@ def module():
 def names(module):
     module.helper = len
     rows = [
-        (Derived, "act", ABSENT),
-        (Base, "act", vars(Base)["act"]),
-        (module, "helper", len),
-        (object, "act", ABSENT),
-        (torch.Tensor, "add", vars(torch.Tensor).get("add", ABSENT)),
+        (Derived, {"act": ABSENT}),
+        (Base, {"act": vars(Base)["act"]}),
+        (module, {"helper": len}),
+        (object, {"act": ABSENT}),
+        (torch.Tensor, {"add": vars(torch.Tensor).get("add", ABSENT)}),
     ]
     made = SealedNames(rows)
     assert made.unchanged()
@@ -70,7 +70,7 @@ def test_other_names_do_not_matter(names, module):
 
 def test_an_owner_without_versions_is_compared_by_its_names():
     holder = types.SimpleNamespace(f=len)
-    names = SealedNames([(holder, "f", len)])
+    names = SealedNames([(holder, {"f": len})])
     assert [names.unchanged() for _ in range(4)] == [True] * 4
     assert names._seal is None
     holder.f = max
