@@ -16,6 +16,7 @@ from npugx_cache.conditions.source_facts import (
     SPECIAL,
     captured,
     constant_answer,
+    functions_without_name,
     group_ranks,
     is_subclass,
     method_hash,
@@ -167,18 +168,24 @@ class Watch:
     The `watch` form of each fact's kind puts what it wants to have watched into the lists.
     `bodies` are classes that conditions compared by what their bodies hold, because no name leads
     to them: a class inside a function, and the class that torch.fx makes for each of its modules.
+    `names` are watched with the code of the functions that they stand for.
     """
 
     def __init__(
-        self, facts: Iterable[tuple[Any, Sequence[str]]], bodies: Iterable[type] = ()
+        self,
+        facts: Iterable[tuple[Any, Sequence[str]]],
+        bodies: Iterable[type] = (),
+        names: Iterable[Row] = (),
     ) -> None:
-        self.names: list[Row] = []
+        self.names: list[Row] = list(names)
         self.functions: dict[int, types.FunctionType] = {}
         self.subclasses: list[tuple[type, type, bool]] = []
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
         self.whole: list[Whole] = []
         self.with_mro: dict[int, type] = {}
+        for _, found in self.names:
+            self.add_functions(chain.from_iterable(map(function_chain, found.values())))
         for watch, fact in facts:
             watch(self, *fact)
         for cls in bodies:
@@ -203,6 +210,9 @@ class Watch:
             and (not self._mros or all(map(is_, map(_MRO, self._ordered), self._mros)))
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
+
+    def add_functions(self, functions: Iterable[types.FunctionType]) -> None:
+        self.functions.update((id(function), function) for function in functions)
 
     def _add_body(self, cls: type) -> None:
         """Watch what `portable.class_body_hash` reads of a class, its bases and its metaclass."""
@@ -240,8 +250,14 @@ def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
 
 def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
     watch_name(watch, module, name)
-    functions = function_chain(look_up(module, name))
-    watch.functions.update((id(function), function) for function in functions)
+    watch.add_functions(function_chain(look_up(module, name)))
+
+
+def watch_lookup(watch: Watch, module: str, name: str, was: str) -> None:
+    watch_name(watch, module, name, was)
+    provider, [(name, value)] = watch.names[-1][0], watch.names[-1][1].items()
+    if isinstance(provider, type) and value is not ABSENT:
+        watch.add_functions(functions_without_name(provider, name))
 
 
 def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
@@ -265,7 +281,10 @@ def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
     if isinstance(found, type) and not is_covered_class(found):
         watch.with_mro[id(found)] = found
     for cls in getattr(found, "__mro__", ()):
-        watch.names += special_names(cls)
+        for owner, names in special_names(cls):
+            watch.names.append((owner, names))
+            defined = (name for name, value in names.items() if value is not ABSENT)
+            watch.add_functions(chain(*(functions_without_name(owner, name) for name in defined)))
 
 
 def watch_subclass(watch: Watch, module: str, name: str, said: str) -> None:

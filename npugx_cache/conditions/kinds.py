@@ -631,7 +631,7 @@ KINDS: dict[Kind, Row] = {
     Kind.OPERATOR: _fact(
         source_facts.operator_schema, "schema of operator", code_watch.watch_nothing
     ),
-    Kind.LOOKUP: _fact(source_facts.provider, "where to find", code_watch.watch_name),
+    Kind.LOOKUP: _fact(source_facts.provider, "where to find", code_watch.watch_lookup),
     Kind.CLASS_VALUE: _fact(source_facts.class_value, "the value of", code_watch.watch_name),
     Kind.TENSOR_METHOD: _fact(
         source_facts.tensor_method, "code of", code_watch.watch_tensor_method

@@ -225,20 +225,36 @@ def _text_of_captured(value: object) -> str:
 def provider(module: str, full: str) -> str:
     """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
 
-    With the name of the function in it, which a library may have made (`_replace` of a namedtuple);
-    for one of torch also its code.
+    With the name of the function in it, which a library may have made (`_replace` of a namedtuple),
+    and the code of `functions_without_name`.
     """
     qualname, _, name = full.rpartition(".")
     for cls in getattr(look_up(module, qualname), "__mro__", ()):
         if name in vars(cls):
             found = vars(cls)[name]
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
-            made = made_by(found) if kind else ""
-            member = unwrap(found)
-            covered = is_covered_class(cls)
-            code = code_hash(member.__code__) if isinstance(member, types.FunctionType) else ""
-            return f"{cls.__module__}.{cls.__qualname__} {kind} {made} {code if covered else ''}"
+            made = made_by(cls, name) if kind else ""
+            return f"{cls.__module__}.{cls.__qualname__} {kind} {made}"
     return ""
+
+
+def functions_without_name(cls: type, name: str) -> list[types.FunctionType]:
+    """The functions behind an attribute of a class that don't have the name of that attribute.
+
+    A fact about traced code finds the code by a name. That does not tell which function the class
+    has now, where a factory, a lambda, a decorator or another class made the function: two
+    functions of one factory have the same name. No fact is about the code of torch and Python, so
+    of their classes the function counts whatever its name is.
+    """
+    member = unwrap(vars(cls)[name])
+    if is_covered_class(cls):
+        return [member] if isinstance(member, types.FunctionType) else []
+    own = (cls.__module__, *(f"{cls.__qualname__}.{name}",) * 2)
+    return [
+        each
+        for each in function_chain(member)
+        if (each.__module__, each.__qualname__, each.__code__.co_qualname) != own
+    ]
 
 
 def class_value(module: str, full: str) -> str:
@@ -376,15 +392,20 @@ def special_hash(module: str, name: str) -> str:
     for cls in getattr(look_up(module, name), "__mro__", ()):
         space = vars(cls)
         names = () if is_covered_class(cls) else sorted(SPECIAL & space.keys())
-        defined = (f"{each}={made_by(space[each])}" for each in names)
+        defined = (f"{each}={made_by(cls, each)}" for each in names)
         parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
-def made_by(member: Any) -> str:
-    """The qualified name in the source of the function that a member is or wraps, or its type."""
+def made_by(cls: type, name: str) -> str:
+    """The qualified name in the source of the function behind an attribute of a class, or a type.
+
+    With the code of `functions_without_name`.
+    """
+    member = vars(cls)[name]
     code = getattr(unwrap(member), "__code__", None)
-    return code.co_qualname if code is not None else type(member).__name__
+    made = code.co_qualname if code is not None else type(member).__name__
+    return " ".join([made, *(code_hash(f.__code__) for f in functions_without_name(cls, name))])
 
 
 _OPERATORS = (

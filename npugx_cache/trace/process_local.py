@@ -11,7 +11,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.code_watch import SealedNames, Watch
+from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace import refuse, tracing
@@ -107,6 +107,6 @@ def _runnable(trace: DynamoTrace, roots: Roots) -> Callable[..., Any]:
 def _watched(trace: DynamoTrace) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
     facts = facts_of(trace.code, trace.function.__code__, owners_of(trace.code))
-    functions = Watch((KINDS[fact.kind].watch, fact.arg) for fact in facts)
-    names = SealedNames(rows_here(trace.observed))
-    return lambda: functions.unchanged() and names.unchanged()
+    return Watch(
+        ((KINDS[fact.kind].watch, fact.arg) for fact in facts), names=rows_here(trace.observed)
+    ).unchanged
