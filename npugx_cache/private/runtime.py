@@ -199,9 +199,18 @@ class SameState:
     def __init__(self) -> None:
         self._guard = _c_guards.GlobalStateGuard()
         self._rest = _rest_of_state()
+        found = accelerator()
+        self._kinds = ("cpu",) if found is None else ("cpu", found)
+        self._dtypes = list(map(torch.get_autocast_dtype, self._kinds))
 
     def holds(self) -> bool:
-        return self._guard.check() and _rest_of_state() == self._rest
+        # torch's guard compares the dtypes of autocast only while autocast is on. A graph that
+        # enters autocast itself depends on the dtype that was set before.
+        return (
+            self._guard.check()
+            and _rest_of_state() == self._rest
+            and list(map(torch.get_autocast_dtype, self._kinds)) == self._dtypes
+        )
 
 
 def _rest_of_state() -> tuple[object, ...]:
