@@ -12,14 +12,18 @@ from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from npugx_cache.conditions.source_facts import (
     SPECIAL,
     captured,
     constant_answer,
-    functions_without_name,
+    function_without_name,
+    functions_of_method,
     group_ranks,
     is_subclass,
     method_hash,
+    missing,
     pair_of,
 )
 from npugx_cache.events import logger
@@ -168,7 +172,7 @@ class Watch:
     The `watch` form of each fact's kind puts what it wants to have watched into the lists.
     `bodies` are classes that conditions compared by what their bodies hold, because no name leads
     to them: a class inside a function, and the class that torch.fx makes for each of its modules.
-    `names` are watched with the code of the functions that they stand for.
+    `names` are watched with the functions that they stand for, and with what these captured.
     """
 
     def __init__(
@@ -185,7 +189,9 @@ class Watch:
         self.whole: list[Whole] = []
         self.with_mro: dict[int, type] = {}
         for _, found in self.names:
-            self.add_functions(chain.from_iterable(map(function_chain, found.values())))
+            functions = list(chain.from_iterable(map(function_chain, found.values())))
+            self.add_functions(functions)
+            self.methods.update((id(function), function) for function in functions)
         for watch, fact in facts:
             watch(self, *fact)
         for cls in bodies:
@@ -213,6 +219,13 @@ class Watch:
 
     def add_functions(self, functions: Iterable[types.FunctionType]) -> None:
         self.functions.update((id(function), function) for function in functions)
+
+    def add_nameless(self, owner: Any, names: Mapping[str, object]) -> None:
+        """Watch the code of each function in a class that its name does not identify."""
+        if isinstance(owner, type):
+            defined = (name for name, value in names.items() if value is not ABSENT)
+            found = (function_without_name(owner, name) for name in defined)
+            self.add_functions(each for each in found if each is not None)
 
     def _add_body(self, cls: type) -> None:
         """Watch what `portable.class_body_hash` reads of a class, its bases and its metaclass."""
@@ -255,21 +268,30 @@ def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
 
 def watch_lookup(watch: Watch, module: str, name: str, was: str) -> None:
     watch_name(watch, module, name, was)
-    provider, [(name, value)] = watch.names[-1][0], watch.names[-1][1].items()
-    if isinstance(provider, type) and value is not ABSENT:
-        watch.add_functions(functions_without_name(provider, name))
+    watch.add_nameless(*watch.names[-1])  # the class that provides the attribute
 
 
 def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
     """With the values that the functions captured; a list or a dict among these is read again."""
     watch_function(watch, module, name, was)
-    functions = function_chain(look_up(module, name))
+    functions = functions_of_method(look_up(module, name))
+    watch.add_functions(functions)
     watch.methods.update((id(function), function) for function in functions)
-    if any(isinstance(each, _CONTAINERS) for f in functions for each in captured(f)):
+    if not all(is_fixed(value) for function in functions for value in captured(function)):
         watch.asked_again.append(lambda: method_hash(module, name) == was)
 
 
-_CONTAINERS = (list, dict, set)
+def is_fixed(value: object) -> bool:
+    """Whether identity says all about a captured value; functions are watched themselves."""
+    if type(value) is tuple:
+        return all(is_fixed(each) and type(each) is not types.FunctionType for each in value)
+    return type(value) in _FIXED or isinstance(value, (type, torch.Tensor))
+
+
+_FIXED = frozenset(
+    {*(bool, int, float, complex, str, bytes, type(None), types.FunctionType)}
+    | {types.ModuleType, torch.dtype, torch.device, torch.Size}
+)
 
 
 def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:
@@ -283,8 +305,13 @@ def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
     for cls in getattr(found, "__mro__", ()):
         for owner, names in special_names(cls):
             watch.names.append((owner, names))
-            defined = (name for name, value in names.items() if value is not ABSENT)
-            watch.add_functions(chain(*(functions_without_name(owner, name) for name in defined)))
+            watch.add_nameless(owner, names)
+
+
+def watch_members(watch: Watch, module: str, name: str, _: str) -> None:
+    cls: Any = look_up(module, name)
+    watch.names += looked_up(cls, "_missing_")
+    watch.add_functions(functions_of_method(missing(cls)))
 
 
 def watch_subclass(watch: Watch, module: str, name: str, said: str) -> None:
@@ -308,8 +335,8 @@ def watch_nothing(*_: object) -> None:
 
 
 def special_names(cls: type) -> Iterator[Row]:
-    """The row for what a class of user code defines for Python's own syntax."""
-    if not is_covered_class(cls):
+    """The row for what a class defines for Python's own syntax."""
+    if not cls.__flags__ & _IMMUTABLE:
         members = vars(cls)
         defined = {name: members.get(name, ABSENT) for name in SPECIAL & members.keys()}
         yield cls, _NOTHING_SPECIAL | defined

@@ -639,7 +639,7 @@ KINDS: dict[Kind, Row] = {
     Kind.GROUP: _fact(source_facts.group_ranks, "ranks of process group", code_watch.watch_group),
     Kind.ANSWER: _fact(source_facts.constant_answer, "the answer of", code_watch.watch_answer),
     Kind.SUBCLASS: _fact(source_facts.is_subclass, "the answer to", code_watch.watch_subclass),
-    Kind.MEMBERS: _fact(source_facts.members_hash, "a member of", code_watch.watch_nothing),
+    Kind.MEMBERS: _fact(source_facts.members_hash, "a member of", code_watch.watch_members),
     Kind.SPECIAL_NAMES: _fact(
         source_facts.special_hash, "the special methods of", code_watch.watch_special_names
     ),

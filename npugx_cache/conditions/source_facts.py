@@ -209,24 +209,35 @@ def method_hash(module: str, name: str) -> str:
     A method of an object that the trace itself made has no guards on what the method captured, and
     functions that a decorator made differ in nothing else.
     """
-    chain = function_chain(look_up(module, name))
-    if not chain:
+    functions = functions_of_method(look_up(module, name))
+    if not functions:
         raise NotPortable(f"{module}.{name} is not a Python function")
     return digest(
-        code_hash(each.__code__) + "".join(map(_text_of_captured, captured(each))) for each in chain
+        code_hash(each.__code__) + "".join(map(_text_of_captured, captured(each)))
+        for each in functions
     )[:32]
 
 
+def functions_of_method(found: object) -> list[types.FunctionType]:
+    """As `function_chain`, with the functions that these have as defaults, and so on."""
+    functions = function_chain(found)
+    for each in functions:  # which grows meanwhile
+        for value in captured(each):
+            if type(value) is types.FunctionType:
+                functions += [new for new in function_chain(value) if new not in functions]
+    return functions
+
+
 def _text_of_captured(value: object) -> str:
-    """Functions among the captured values stand in the chain themselves."""
-    return "" if isinstance(value, types.FunctionType) else text_or_type(value)
+    """Functions are among the `functions_of_method` themselves."""
+    return "" if type(value) is types.FunctionType else text_or_type(value)
 
 
 def provider(module: str, full: str) -> str:
     """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
 
     With the name of the function in it, which a library may have made (`_replace` of a namedtuple),
-    and the code of `functions_without_name`.
+    and its code, if it is a `function_without_name`.
     """
     qualname, _, name = full.rpartition(".")
     for cls in getattr(look_up(module, qualname), "__mro__", ()):
@@ -238,23 +249,21 @@ def provider(module: str, full: str) -> str:
     return ""
 
 
-def functions_without_name(cls: type, name: str) -> list[types.FunctionType]:
-    """The functions behind an attribute of a class that don't have the name of that attribute.
+def function_without_name(cls: type, name: str) -> types.FunctionType | None:
+    """The function behind an attribute of a class, if the attribute's own name does not lead to it.
 
     A fact about traced code finds the code by a name. That does not tell which function the class
     has now, where a factory, a lambda, a decorator or another class made the function: two
     functions of one factory have the same name. No fact is about the code of torch and Python, so
-    of their classes the function counts whatever its name is.
+    of their classes the function counts whatever its name is. What the function captured has
+    guards, or a fact of the kind `METHOD`.
     """
-    member = unwrap(vars(cls)[name])
-    if is_covered_class(cls):
-        return [member] if isinstance(member, types.FunctionType) else []
-    own = (cls.__module__, *(f"{cls.__qualname__}.{name}",) * 2)
-    return [
-        each
-        for each in function_chain(member)
-        if (each.__module__, each.__qualname__, each.__code__.co_qualname) != own
-    ]
+    function = unwrap(vars(cls)[name])
+    if type(function) is not types.FunctionType:
+        return None
+    own = f"{cls.__qualname__}.{name}"
+    named = function.__module__, function.__qualname__, function.__code__.co_qualname
+    return function if is_covered_class(cls) or named != (cls.__module__, own, own) else None
 
 
 def class_value(module: str, full: str) -> str:
@@ -374,12 +383,22 @@ def asks_for_classes(cls: type, other: Any) -> bool:
 
 
 def members_hash(module: str, name: str) -> str:
-    """Of the names and values of an enumeration's members, in their order."""
+    """Of the names and values of an enumeration's members, in their order, and its `_missing_`.
+
+    Python calls that method for a value that no member has.
+    """
     cls: Any = look_up(module, name)
     if not isinstance(cls, enum.EnumMeta):
         return ""
     named: dict[str, Any] = dict(cls.__members__)
-    return digest(f"{each}={text_or_type(member.value)}" for each, member in named.items())
+    members = [f"{each}={text_or_type(member.value)}" for each, member in named.items()]
+    return digest([*members, *(code_hash(f.__code__) for f in functions_of_method(missing(cls)))])
+
+
+def missing(cls: type) -> object:
+    """The `_missing_` that an enumeration has, if it is of user code."""
+    owner = next((base for base in cls.__mro__ if "_missing_" in vars(base)), enum.Enum)
+    return None if is_covered_class(owner) else vars(owner)["_missing_"]
 
 
 def special_hash(module: str, name: str) -> str:
@@ -391,21 +410,41 @@ def special_hash(module: str, name: str) -> str:
     parts = []
     for cls in getattr(look_up(module, name), "__mro__", ()):
         space = vars(cls)
-        names = () if is_covered_class(cls) else sorted(SPECIAL & space.keys())
+        names = sorted(SPECIAL & space.keys())
+        if is_covered_class(cls):
+            names = [each for each in names if _is_patched(space[each])]
         defined = (f"{each}={made_by(cls, each)}" for each in names)
         parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
-def made_by(cls: type, name: str) -> str:
-    """The qualified name in the source of the function behind an attribute of a class, or a type.
+def _is_patched(member: object) -> bool:
+    """Whether user code put a special method into a class of torch's, such as `Tensor.__add__`."""
+    function = unwrap(member) if type(member) not in _IN_C else member
+    if type(function) is not types.FunctionType:
+        return type(member) not in _IN_C
+    return not is_covered_module(str(function.__globals__.get("__name__")))
 
-    With the code of `functions_without_name`.
+
+_IN_C = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+    type(None),
+)
+
+
+def made_by(cls: type, name: str) -> str:
+    """What made the function behind an attribute of a class: its qualified name in the source.
+
+    And its code, if it is a `function_without_name`; the type of the attribute, if it is none.
     """
     member = vars(cls)[name]
     code = getattr(unwrap(member), "__code__", None)
     made = code.co_qualname if code is not None else type(member).__name__
-    return " ".join([made, *(code_hash(f.__code__) for f in functions_without_name(cls, name))])
+    nameless = function_without_name(cls, name)
+    return made if nameless is None else f"{made} {code_hash(nameless.__code__)}"
 
 
 _OPERATORS = (

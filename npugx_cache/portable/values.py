@@ -200,19 +200,23 @@ def expression(data: Plain) -> str:
 # --- finds code by module and qualified name, also behind descriptors and decorators
 
 
-_MAX_CHAIN = 16
+_MAX_CHAIN = 64
 
 
 def unwrap(member: object) -> object:
     """The plain function behind a descriptor, a partial or a decorator with `functools.wraps`.
 
-    Returns the innermost object if there is no function behind it.
+    Returns the innermost object if there is no function behind it. No `__getattr__` is called: a
+    decorator may have captured a proxy that raises, or imports something, when it is asked.
     """
     for _ in range(MAX_DEPTH):
-        if isinstance(member, types.FunctionType):
+        if type(member) is types.FunctionType:
             return member
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
-            inner = getattr(member, attribute, None)
+            try:
+                inner = object.__getattribute__(member, attribute)
+            except Exception:  # noqa: BLE001 - a property of the user's may raise anything
+                inner = None
             if inner is not None:
                 member = inner
                 break
@@ -244,14 +248,16 @@ def look_up(module: str, name: str) -> object:
 def function_chain(found: object) -> list[types.FunctionType]:
     """The function behind an object, and the functions that its decorators wrap.
 
-    These are found in `__wrapped__` and in closures; at most 16 functions are returned.
+    These are found in `__wrapped__` and in closures. Raises `NotPortable` for more than 64.
     """
     chain: list[types.FunctionType] = []
     waiting = [found]
-    while waiting and len(chain) < _MAX_CHAIN:
+    while waiting:
         function = unwrap(waiting.pop(0))
-        if not isinstance(function, types.FunctionType) or function in chain:
+        if type(function) is not types.FunctionType or function in chain:
             continue
+        if len(chain) == _MAX_CHAIN:
+            raise NotPortable(f"{chain[0].__qualname__} leads to more than {_MAX_CHAIN} functions")
         chain.append(function)
         waiting += [getattr(function, "__wrapped__", None)]
         waiting += [contents(cell) for cell in function.__closure__ or ()]

@@ -189,6 +189,7 @@ def _told(builder: TreeBuilder, trace: DynamoTrace, owners: Owners) -> Iterator[
     yield from builtins_used(trace.code, owners)
     yield from trace.observed
     yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
+    yield Observation(Question.SPECIAL_NAMES, torch.Tensor)  # an operator may be patched
     yield from lookups_of(builder, trace.code)  # of the whole tree, so this comes last
 
 

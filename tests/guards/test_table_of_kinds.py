@@ -286,6 +286,7 @@ BREAKS = {
     Kind.CLASS_VALUE: lambda m: (m.Thing, "width", 4),
     Kind.ANSWER: lambda m: (m, "SIZES", {"small": 3}),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),
+    Kind.MEMBERS: lambda m: (m.Mode, "_missing_", classmethod(lambda cls, value: cls.FAST)),
     Kind.SPECIAL_NAMES: lambda m: (m.Thing, "__len__", lambda _: 1),
 }
 """Patches that are seen at the next call. Other kinds are not watched, but for the ranks of groups,

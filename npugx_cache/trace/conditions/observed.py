@@ -8,15 +8,19 @@ condition at all can check does not come here: `trace.dynamo` refuses the trace 
 from __future__ import annotations
 
 from functools import partial
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, set_order
-from npugx_cache.conditions.code_watch import looked_up, special_names
+from npugx_cache.conditions.code_watch import is_fixed, looked_up, special_names
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.process import recorded
 from npugx_cache.conditions.source_facts import (
     answer_facts,
+    captured,
     class_facts_of,
     lookup_facts,
     method_facts,
@@ -24,7 +28,13 @@ from npugx_cache.conditions.source_facts import (
     value_fact,
 )
 from npugx_cache.config import environment_variable
-from npugx_cache.portable import NotPortable, code_hash, encode
+from npugx_cache.portable import (
+    NotPortable,
+    code_hash,
+    encode,
+    function_chain,
+    is_covered_class,
+)
 from npugx_cache.trace.conditions.source_facts import names_of
 from npugx_cache.trace.observe.observation import Question
 
@@ -157,13 +167,24 @@ def may_differ_here(observed: Iterable[Observation]) -> bool:
 
 
 def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
-    """Names in classes, which must be what they are now."""
+    """Names in classes, which must be what they are now. Raises `NotPortable`."""
+    yield from special_names(torch.Tensor)
     for each in observed:
         if each.question in (Question.NAME, Question.VALUE):
             yield from looked_up(each.owner, each.argument)
         elif each.question is Question.SPECIAL_NAMES:
             for base in each.owner.__mro__:
                 yield from special_names(base)
+        elif each.question is Question.METHODS:
+            yield from map(_methods, filterfalse(is_covered_class, each.owner.__mro__))
+
+
+def _methods(cls: type) -> Row:
+    functions = {name: each for name, each in vars(cls).copy().items() if function_chain(each)}
+    for name, member in functions.items():
+        if not all(is_fixed(value) for each in function_chain(member) for value in captured(each)):
+            raise NotPortable(f"{cls.__qualname__}.{name} captured what can change in place")
+    return cls, functions
 
 
 # What is asked once more, in another trace.

@@ -58,6 +58,8 @@ def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: A
         _refuse_subclasses(recorder, variable, is_call=bool(rest))
     if isinstance(name, str) and _is_of_users(cls):
         recorder.note(Question.NAME, cls, name)
+        if isinstance(variable.value, type) and _is_of_users(type(cls)):
+            recorder.note(Question.NAME, type(cls), name)  # a class has methods of its metaclass
         if isinstance(variable.value, type) and not variable.source:
             kind: type = type(cls)
             _note_value(recorder, (*cls.__mro__, *kind.__mro__), name)
