@@ -22,6 +22,7 @@ from npugx_cache.conditions.source_facts import (
     functions_of_method,
     group_ranks,
     is_subclass,
+    is_watched_for_patches,
     method_hash,
     missing,
     pair_of,
@@ -335,8 +336,8 @@ def watch_nothing(*_: object) -> None:
 
 
 def special_names(cls: type) -> Iterator[Row]:
-    """The row for what a class defines for Python's own syntax."""
-    if not cls.__flags__ & _IMMUTABLE:
+    """The row for what a class defines for Python's own syntax, if user code may define that."""
+    if is_watched_for_patches(cls):
         members = vars(cls)
         defined = {name: members.get(name, ABSENT) for name in SPECIAL & members.keys()}
         yield cls, _NOTHING_SPECIAL | defined

@@ -93,7 +93,8 @@ def class_facts_of(
     A `__bool__` or an `__init__` that a class gets later changes what was traced, and nothing else
     tells.
     """
-    met = {each for cls in met for each in (cls, type(cls)) if each is not type}
+    with_kinds = ((cls, each) for cls in met for each in (cls, type(cls)))
+    met = {each for cls, each in with_kinds if each is cls or not is_covered_class(each)}
     named = ((cls, other) for cls, other in pairs if _has_name(other))
     asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
     edited = ((cls, "") for cls in enums if not is_covered_class(cls))
@@ -408,30 +409,40 @@ def special_hash(module: str, name: str) -> str:
     be replaced by the user's.
     """
     parts = []
-    for cls in getattr(look_up(module, name), "__mro__", ()):
+    for cls in getattr(look_up(module, name), "__mro__", ())[:-1]:  # the last one is `object`
         space = vars(cls)
-        names = sorted(SPECIAL & space.keys())
-        if is_covered_class(cls):
-            names = [each for each in names if _is_patched(space[each])]
+        names = sorted(SPECIAL & space.keys()) if is_watched_for_patches(cls) else []
+        if names and is_covered_class(cls):
+            names = _patched_names(cls, names)
         defined = (f"{each}={made_by(cls, each)}" for each in names)
         parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
-def _is_patched(member: object) -> bool:
-    """Whether user code put a special method into a class of torch's, such as `Tensor.__add__`."""
-    function = unwrap(member) if type(member) not in _IN_C else member
-    if type(function) is not types.FunctionType:
-        return type(member) not in _IN_C
-    return not is_covered_module(str(function.__globals__.get("__name__")))
+def is_watched_for_patches(cls: type) -> bool:
+    """Whether special names of a class count: user code patches operators of tensors, too."""
+    return cls is sys.modules["torch"].Tensor or not is_covered_class(cls)
 
 
-_IN_C = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.BuiltinFunctionType,
-    types.ClassMethodDescriptorType,
-    type(None),
+def _patched_names(cls: type, names: list[str]) -> list[str]:
+    """The names in a class of torch's that user code has patched, found with few calls."""
+    space = vars(cls)
+    members = [space[name] for name in names]
+    spaces = [m.__globals__ if type(m) is types.FunctionType else {} for m in members]
+    homes = dict(zip(map(id, spaces), spaces, strict=True))
+    own = {key for key, space in homes.items() if is_covered_module(str(space.get("__name__")))}
+    return [
+        name
+        for name, member, home in zip(names, members, map(id, spaces), strict=True)
+        if home not in own and type(member) not in _IN_C
+    ]
+
+
+_IN_C = frozenset(
+    {
+        *(types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType),
+        *(types.ClassMethodDescriptorType, type(None)),
+    }
 )
 
 
