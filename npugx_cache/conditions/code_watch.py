@@ -273,8 +273,8 @@ def watch_lookup(watch: Watch, module: str, name: str, was: str) -> None:
 
 
 def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
-    """With the values that the functions captured; a list or a dict among these is read again."""
-    watch_function(watch, module, name, was)
+    """With the values that the functions captured; what may change in place is read again."""
+    watch_name(watch, module, name)
     functions = functions_of_method(look_up(module, name))
     watch.add_functions(functions)
     watch.methods.update((id(function), function) for function in functions)

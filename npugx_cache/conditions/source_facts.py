@@ -447,9 +447,10 @@ _IN_C = frozenset(
 
 
 def made_by(cls: type, name: str) -> str:
-    """What made the function behind an attribute of a class: its qualified name in the source.
+    """The qualified name in the source of the function behind an attribute of a class.
 
-    And its code, if it is a `function_without_name`; the type of the attribute, if it is none.
+    A `function_without_name` counts by its code as well. An attribute without a function behind
+    the attribute counts by its type.
     """
     member = vars(cls)[name]
     code = getattr(unwrap(member), "__code__", None)
