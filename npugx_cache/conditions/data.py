@@ -36,7 +36,7 @@ class Step(IntEnum):
     OBJECT = 5  # an object found by its identity (portable.resolve)
     FUNCTION_GLOBALS = 6  # the global dict of a function found by module and qualname
     ENVIRONMENT = 7  # the value of an environment variable, or None
-    ANSWER = 8  # what the process answers: its rank, whether it has an accelerator (answers.py)
+    ANSWER = 8  # what the process answers: its rank, whether it has an accelerator (process.py)
     CALLED = 9  # what a pure helper of a library gives: module, name, arguments (pure_helpers.py)
     ATTR = 10
     GENERIC_ATTR = 11  # object.__getattribute__, past a user's __getattr__
