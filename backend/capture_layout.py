@@ -16,7 +16,7 @@ from npugx_cache.backend.capture.tasks import ARITHMETIC
 from npugx_cache.backend.capture.updatable import BESIDE, UPDATABLE, key
 from npugx_cache.backend.passes import effects
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
-from npugx_cache.private import schemas
+from npugx_cache.private import runtime, schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -264,6 +264,14 @@ def _refusal(graph_module: fx.GraphModule, devices: list[str]) -> str:
     return ""
 
 
+def _data_reason(node: fx.Node) -> str:
+    if _reads_data(node):
+        return f"{node.target} reads a number from a tensor"
+    if runtime.depends_on_data(node.meta.get("val")):
+        return f"the size of what {node.target} returns depends on data"
+    return ""
+
+
 def _reason(node: fx.Node) -> str:
     value: Any = node.meta.get("val")
     if node.op == "placeholder" and isinstance(value, torch.Tensor):
@@ -280,8 +288,8 @@ def _reason(node: fx.Node) -> str:
         return f"{node.target} is called for an effect that a replay would not repeat"
     if str(node.target) in ("cond", "while_loop") and subgraphs.runs_graphs(node):
         return f"{node.target} chooses at each call which graph to run"
-    if _reads_data(node):
-        return f"{node.target} reads a number from a tensor"
+    if reason := _data_reason(node):
+        return reason
     if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:
         return f"it calls {node.target}, whose effects are unknown"
     return ""

@@ -196,6 +196,8 @@ class _Encoder:
         named = runtime.operator_name(target)
         if named is not None and named[0] == "op":
             refuse_call(node)
+            if self._name != MAIN:
+                _refuse_sizes_from_data(node)
             if named[1] == STREAMS and named[2] not in STREAM_OPERATORS:
                 _refuse(node, f"{node.target} works on a stream of this process", _OUTSIDE)
             if named[1] == COLLECTIVES and named[2].rstrip("_") not in _COLLECTIVES_KNOWN:
@@ -236,9 +238,16 @@ def refuse_call(node: fx.Node) -> None:
     if torch.Tag.nondeterministic_seeded in target.tags and not _without_dropout(node):
         change = "call eval() if it is dropout, or pass the random numbers in as an argument"
         _refuse(node, f"{target} draws random numbers", change)
+
+
+def _refuse_sizes_from_data(node: fx.Node) -> None:
+    """Raise `NotPortable` for a size that depends on data inside a graph inside the graph.
+
+    `data_sizes` writes its checks into the graph itself only.
+    """
     if runtime.depends_on_data(node.meta.get("val")):
-        what = f"the size of what {target} returns depends on data"
-        _refuse(node, what, "do this outside the cached function, or select with torch.where")
+        what = f"the size of what {node.target} returns depends on data, inside a branch or a loop"
+        _refuse(node, what, "do this outside of it, or select with torch.where")
 
 
 def _refuse_higher_order(node: fx.Node, name: str) -> None:

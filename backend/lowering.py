@@ -9,6 +9,7 @@ import contextlib
 import copy
 import importlib
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +18,14 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, rebind_unbacked
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
 
 from npugx_cache.backend import graph_calls, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
 from npugx_cache.private import determinism, streams
-from npugx_cache.private.runtime import operator_name
+from npugx_cache.private.runtime import depends_on_data, operator_name
 
 if TYPE_CHECKING:
     import types
@@ -69,6 +70,7 @@ def lower(
     streams.make_switches_explicit(lowered.graph)
     lowered.meta[RESHAPED] = steps.notes.reshaped if steps else None
     lowered.meta[CODE_RUN] = tuple(steps.notes.code) if steps else ()
+    lowered.meta[COPIED] = tuple(steps.notes.copied) if steps else ()
     return lowered
 
 
@@ -82,6 +84,13 @@ CODE_RUN = "npugx_code_run"
 
 They are the fake implementations and all that those call. They matter because they decide the
 sizes and strides of the results."""
+
+
+COPIED = "npugx_copied"
+"""A key of the lowered graph's `meta`. The value is the calls that copy a tensor, and their stacks.
+
+Only copies in steps that return a view if the sizes allow one, such as `reshape`, and only if a
+size depends on data, so that the trace could not ask whether they do."""
 
 
 class NotKept(Exception):
@@ -139,11 +148,12 @@ class _Notes:
     """What is noted while a graph and the graphs inside it run node by node.
 
     `reshaped` is the first step that changed the layout of an argument. `code` is the code that ran
-    for custom operators.
+    for custom operators. `copied` as in COPIED.
     """
 
     def __init__(self) -> None:
         self.reshaped: tuple[str, str | None] | None = None
+        self.copied: list[tuple[fx.Node, str | None]] = []
         self.code: dict[types.CodeType, None] = {}
 
 
@@ -172,10 +182,15 @@ class _Steps(fx.Interpreter):
             inner: fx.GraphModule = self.fetch_attr(str(n.target))
             return _flat(_Steps(inner, self.notes).run)
         given = [self.env[node] for node in n.all_input_nodes]
-        before, traced = [_layout(value) for value in given], _traced_so_far()
+        before, traced = [_layout(value) for value in given], len(_traced_so_far())
         with _seen(self.notes.code) if _is_custom(n.target) else contextlib.nullcontext():
             result = super().run_node(n)
-        left_nothing = result is None and _traced_so_far() == traced
+        if "unbacked_bindings" in n.meta:  # what Dynamo assumed holds for the symbols of this trace
+            rebind_unbacked(_shape_env(), n, result)
+        if not _is_clone(n.target):
+            new = islice(reversed(_traced_so_far()), len(_traced_so_far()) - traced)
+            self.notes.copied += ((each, n.stack_trace) for each in new if _copies_by_data(each))
+        left_nothing = result is None and len(_traced_so_far()) == traced
         if left_nothing and n.op.startswith("call_") and not graph_calls.may_leave_nothing(n):
             raise NotKept(graph_calls.not_held(str(n.target)), n.stack_trace)
         if n.op == "output" and graph_calls.modes() != self._modes:
@@ -195,10 +210,27 @@ def _calls_functions(node: fx.Node) -> bool:
     return subgraphs.runs_graphs(node) or dense_form(node.target) is not None
 
 
-def _traced_so_far() -> int:
-    """How many nodes the trace that runs has made."""
+def _traced_so_far() -> Any:
+    """The nodes that the trace that runs has made."""
     mode: Any = get_proxy_mode()
-    return len(mode.tracer.graph.nodes)
+    return mode.tracer.graph.nodes
+
+
+def _shape_env() -> ShapeEnv | None:
+    mode = detect_fake_mode()
+    return mode.shape_env if mode is not None else None
+
+
+def _is_clone(target: Any) -> bool:
+    return getattr(target, "__name__", target) in ("clone", "clone.default")
+
+
+def _copies_by_data(node: fx.Node) -> bool:
+    """Whether a call in the lowered graph copies a tensor with a size that only data tell."""
+    if node.target is not torch.ops.aten.clone.default:
+        return False
+    values = [node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]
+    return any(map(depends_on_data, values))
 
 
 def _is_custom(target: object) -> bool:

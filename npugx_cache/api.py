@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.capture_plan import Warmed
     from npugx_cache.config import Settings
+    from npugx_cache.entry.failed_run import Failure
     from npugx_cache.events import CacheInfo, Refusal
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -85,12 +86,11 @@ class CachedFunction:
             with torch.no_grad():
                 return self._find(args, kwargs)(*args, **kwargs)
         except Exception as error:
-            graph = self._state.failed_graph(error)
-            if graph is None:
+            failure = self._state.failure(error)
+            if failure is None:
                 raise
-            failure = f"{type(error).__name__}: {error}".partition("\n")[0]
         with torch.no_grad():
-            return self._run_itself(graph, failure, args, kwargs)
+            return self._run_itself(failure, args, kwargs)
 
     def _find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, warming: bool = False
@@ -106,16 +106,14 @@ class CachedFunction:
         answer = state.lookup.answer(args, kwargs, scope, warming=warming)
         return answer.run if isinstance(answer, Specialisation) else function
 
-    def _run_itself(
-        self, graph: Specialisation, failure: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _run_itself(self, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function in the place of a graph that raised. If it raises too, so be it."""
         function, lookup = self._recipe.function, self._state.lookup
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
         scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
         call = lookup.call_of(args, kwargs, scope)  # before the function may change arguments
         result = function(*args, **kwargs)
-        lookup.withdraw(graph, call, failure)
+        lookup.withdraw(failure, call)
         return result
 
     def _successor(self) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from npugx_cache.specialisations import Specialisations
 if TYPE_CHECKING:
     from npugx_cache.capture_plan import Recorder, Warmed
     from npugx_cache.config import Settings
-    from npugx_cache.entry.restore import Specialisation
+    from npugx_cache.entry.failed_run import Failure
     from npugx_cache.events import CacheInfo
     from npugx_cache.key.recipe import Recipe
 
@@ -59,17 +59,13 @@ class State:
             self._recorder = Recorder(self.lookup)
         self._recorder.changed()
 
-    def failed_graph(self, error: Exception) -> Specialisation | None:
+    def failure(self, error: Exception) -> Failure | None:
         """The graph whose program raised `error`, if the function itself may run that call."""
         if self.lookup.settings.strict:
             return None
         from npugx_cache.entry import failed_run
 
-        for graph in self.specialisations:
-            if failed_run.program_raised(error, graph.run):
-                effect = failed_run.lasting_effect(graph.operators, graph.layout)
-                return graph if effect is None else None
-        return None
+        return failed_run.failure_of(self.specialisations, error)
 
     def warm(self) -> Warmed:
         """Bind the entries that have capture plans, and capture the graphs in these plans."""

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from npugx_cache import location
 from npugx_cache.backend import engines, subgraphs
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import COLLECTIVES, HIGHER_ORDER, STREAMS
 from npugx_cache.conditions.source_facts import group_fact, operator_fact
 from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import Artifact, Bindings
+from npugx_cache.entry.failed_run import lasting_effect
 from npugx_cache.entry.readable import Readable, render
 from npugx_cache.events import Progress
 from npugx_cache.portable import NotPortable, devices
@@ -147,6 +149,8 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
         program = program.placed(rename)
         constants = _constant_bytes(tensors)
         made = traced.graph.meta.get(engines.LIBRARY)
+    bindings = _bindings(traced, program, made)
+    _refuse_checks_after_effects(traced.graph, program, bindings)
     facts = (*_operator_facts(program), *_group_facts(traced.graph))
     conditions = traced.conditions.plus(facts)
     text = render(
@@ -163,13 +167,31 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
     )
     return Artifact(
         conditions=conditions,
-        bindings=_bindings(traced, program, made).placed(rename),
+        bindings=bindings.placed(rename),
         constants=constants,
         sizes=traced.sizes,
         program=program,
         library=made.data if made else None,
         readable=text,
     )
+
+
+def _refuse_checks_after_effects(
+    graph: fx.GraphModule | None, program: Program | None, bindings: Bindings
+) -> None:
+    """Raise `NotPortable` for a graph that may have to be left when it has done something.
+
+    The sizes that data give can be others than the trace assumed; the function then runs the call.
+    """
+    from npugx_cache.trace.data_sizes import CHECKS_SIZES
+
+    if graph is None or program is None or CHECKS_SIZES not in graph.meta:
+        return
+    if effect := lasting_effect(program.operators, bindings.layout):
+        what = f"a size depends on data, and the graph can't be left for other sizes: {effect}"
+        change = "do one of the two outside the cached function"
+        place = location.of_text(graph.meta[CHECKS_SIZES])
+        raise NotPortable(location.reason(what, place, change))
 
 
 def _names_for(device: Accelerator | None) -> Rename:

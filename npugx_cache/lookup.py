@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
+    from npugx_cache.entry.failed_run import Failure
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.recompiles import Recompiles
@@ -67,6 +68,7 @@ _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
+_OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
@@ -185,13 +187,18 @@ class Lookup:
         live = environment.factors(shape.device_types, scope.switches)
         return Call(args, kwargs, scope, shape, Fingerprint.of((*self.recipe.factors(), *live)))
 
-    def withdraw(self, graph: Specialisation, call: Call, failure: str) -> None:
+    def withdraw(self, failure: Failure, call: Call) -> None:
         """Give up a graph that raised at a call that the function itself can run.
 
         The entry goes to quarantine, and the store notes the refusal under the entry's conditions,
-        because each other worker would meet the same failure.
+        because each other worker would meet the same failure. A graph that the data of this call do
+        not fit stays, because it is right for others.
         """
-        reason = f"its compiled graph failed where the function itself does not: {failure}"
+        if failure.by_data:
+            self._bypass(without_texts(_OTHER_SIZES + failure.text, call.scope.frame_locals))
+            return
+        graph = failure.graph
+        reason = f"its compiled graph failed where the function itself does not: {failure.text}"
         reason = without_texts(reason, call.scope.frame_locals)
         self.bound.remove(graph)
         self._failed[call.signature.exact] = reason

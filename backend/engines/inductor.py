@@ -23,6 +23,7 @@ from npugx_cache.backend.options.inductor import InductorOptions
 from npugx_cache.errors import OptionError
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import inductor_compile
+from npugx_cache.private.runtime import depends_on_data
 
 if TYPE_CHECKING:
     from torch import fx
@@ -54,6 +55,8 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         raise NotPortable(
             f"the backend 'inductor' does not compile {calls[0].target} ahead of time"
         )
+    if any(depends_on_data(node.meta.get("val")) for node in graph_module.graph.nodes):
+        return None  # Inductor does not keep the checks of sizes that only data tell
     graph = _Inputs.of(graph_module)
     written = layout_of(graph_module).positions(Role.WRITTEN)
     graph.refuse_overlaps(written)

@@ -8,7 +8,8 @@ Without a second run, such a graph would end each call of the worker (P2).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dis
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,6 +24,49 @@ if TYPE_CHECKING:
 
     from npugx_cache.backend.capture.layout import Layout
     from npugx_cache.backend.program import Operator
+    from npugx_cache.entry.restore import Specialisation
+
+
+class Failure(NamedTuple):
+    """A graph whose program raised at a call that the function itself may run.
+
+    `by_data` is True where the graph is right, and the data of this one call give sizes that the
+    graph was not traced for (`trace/data_sizes`).
+    """
+
+    graph: Specialisation
+    text: str
+    by_data: bool
+
+
+def failure_of(graphs: Iterable[Specialisation], error: Exception) -> Failure | None:
+    """The graph whose program raised `error`, if the function itself may run that call."""
+    for graph in graphs:
+        if program_raised(error, graph.run):
+            if lasting_effect(graph.operators, graph.layout) is not None:
+                return None
+            text = f"{type(error).__name__}: {error}".partition("\n")[0]
+            return Failure(graph, text, by_data=_met_other_sizes(error))
+    return None
+
+
+_CHECKS = ("aten__assert_scalar", "aten__assert_tensor_metadata")
+
+
+def _met_other_sizes(error: Exception) -> bool:
+    """Whether a check of sizes raised, and not an operator that computes something."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename != PROGRAM_FILE:
+        at = at.tb_next
+    if at is None:
+        return False
+    called = ""
+    for instruction in dis.get_instructions(at.tb_frame.f_code):
+        if instruction.opname == "LOAD_GLOBAL":
+            called = str(instruction.argval)
+        if instruction.offset >= at.tb_lasti:
+            break
+    return called.startswith(_CHECKS)
 
 
 def program_raised(error: Exception, caller: Callable[..., Any]) -> bool:

@@ -11,9 +11,11 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.backend import subgraphs
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import runtime
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.conditions.observed import may_differ_here, rows_here
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
@@ -66,7 +68,7 @@ def local_only(
     trace: DynamoTrace, scope: Scope, roots: Roots, reason: str
 ) -> LocalOnly | Untraceable:
     """Run Dynamo's own frame and graph under torch's own guards."""
-    if may_differ_here(trace.observed):
+    if may_differ_here(trace.observed) or _asks_data_for_sizes(trace):
         return Untraceable(reason=reason)
     try:
         check = tracing.guards_of(trace.output, trace.function.__code__).check
@@ -83,6 +85,17 @@ def local_only(
         guards=lambda frame_locals: bool(check(frame_locals)),
         unchanged=unchanged,
         run=_runnable(trace, roots),
+    )
+
+
+def _asks_data_for_sizes(trace: DynamoTrace) -> bool:
+    """Whether Dynamo's graph relies on what torch assumes about sizes that only data tell.
+
+    The graph does not check all of that: it takes a size of 1 for another one in `squeeze`.
+    """
+    return any(
+        runtime.depends_on_data(node.meta.get("example_value"))
+        for node in subgraphs.nodes_of(trace.graph)
     )
 
 

@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from npugx_cache.backend import subgraphs
 from npugx_cache.backend.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
 from npugx_cache.private.runtime import operator_name
+from npugx_cache.trace.data_sizes import write_assumptions
 
 if TYPE_CHECKING:
     import types
@@ -156,7 +157,9 @@ def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> tor
     context = TracingContext(backend_input.fake_mode)
     context.tensor_to_context = backend_input.tensor_to_context
     with tracing(context):
-        return lower(backend_input.graph_module, backend_input.example_inputs, decompositions)
+        graph = lower(backend_input.graph_module, backend_input.example_inputs, decompositions)
+    write_assumptions(graph, backend_input.fake_mode.shape_env)
+    return graph
 
 
 class _Collected(dynamo_guards.CheckFunctionManager):

@@ -303,9 +303,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
     ("accelerate", "dispatched"): _DISPATCHED,
     ("accelerate", "dispatched_inside"): _DISPATCHED,
     ("accelerate", "offloaded"): _DISPATCHED,
-    ("torch-geometric", "gcn"): Refusal(
-        "depends on data", "how many self-loops are added depends on the graph's edges"
-    ),
     ("vector-quantize-pytorch", "vector_quantize"): Refusal(
         _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH
     ),

@@ -1,4 +1,4 @@
-"""Graphs that raise where the function itself may not: `python failing.py NAME`.
+"""Graphs that raise where the function itself may not: `python failing.py NAME [BACKEND]`.
 
 A function that catches what an operator raises is traced without the handler, because no operator
 raises in a trace.
@@ -107,6 +107,28 @@ def run_sends_and_fails(_):
     return cached, {"error": raised_by(cached, x), "sent": len(SENT)}
 
 
+def squeezes(x):
+    chosen = x[x > 0].squeeze(0)
+    return chosen + 1 if chosen.dim() == 1 else chosen - 1
+
+
+def adds_two_selections(x, y):
+    return x[x > 0] + y[y > 0]
+
+
+def run_meets_other_sizes(_, backend):
+    """A trace takes a size that only data tell for another one than 1, and two for equal ones."""
+    squeezed, added = (
+        cache_compile(function, backend=backend) for function in (squeezes, adds_two_selections)
+    )
+    given = [torch.tensor(row) for row in ([0.0, 1, 2], [0.0, 0, 2], [0.0, 0, 0], [3.0, 1, 2])]
+    right = [torch.equal(squeezed(x), squeezes(x)) for x in given]
+    ones = torch.tensor([0.0, 1, 0])
+    right += [torch.equal(added(x, y), adds_two_selections(x, y)) for x in given for y in (x, ones)]
+    errors = [raised_by(run, given[0], given[3]) for run in (added, adds_two_selections)]
+    return squeezed, {"right": right, "errors": errors, "added": added.cache_info()[:4]}
+
+
 def run_inside(_):
     module, x = Cached(), torch.arange(3.0)
     cached = cache_compile(module)
@@ -121,14 +143,14 @@ def raised_by(run, *args):
     return None
 
 
-def main(name):
+def main(name, *arguments):
     records = Records()
     logging.getLogger("npugx_cache").addHandler(records)
-    cached, found = globals()[f"run_{name}"](name)
+    cached, found = globals()[f"run_{name}"](name, *arguments)
     counts = cached.cache_info()[:4]
     loaded = "torch._dynamo" in sys.modules
     print(json.dumps({**found, "counts": counts, "warnings": records.texts, "dynamo": loaded}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

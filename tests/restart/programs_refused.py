@@ -100,22 +100,44 @@ def a_module_in_train(cached):
     return twice(cached(DropoutModel().train().forward), tensor(8))
 
 
-def positions(x):
-    return x.nonzero() * 2
+def adds_to_a_copy_or_a_view(x):
+    chosen = x[x[:, 0] > 0].t()
+    chosen.reshape(-1).add_(1)
+    return chosen
 
 
-@refused("returns depends on data")
-def sizes_that_depend_on_data(cached):
-    return twice(cached(positions), torch.tensor([1, 0, 2]))
+@refused("whether this returns a view or a copy depends on data")
+def a_write_to_what_may_be_a_view(cached):
+    return twice(cached(adds_to_a_copy_or_a_view), tensor(6, 2))
 
 
-def chosen(x):
-    return x[x > 0] + 1
+def returns_a_copy_or_a_view(x):
+    chosen = x[x[:, 0] > 0].t()
+    return chosen, chosen.reshape(-1)
 
 
-@refused("returns depends on data")
-def masked_selection(cached):
-    return twice(cached(chosen), tensor(6))
+@refused("whether this returns a view or a copy depends on data")
+def a_result_that_may_be_a_view_of_another(cached):
+    return twice(cached(returns_a_copy_or_a_view), tensor(6, 2))
+
+
+def writes_before_it_knows(x, total):
+    total.add_(x[x > 0].squeeze(0).sum())
+    return x
+
+
+@refused("the graph can't be left for other sizes: it writes to its inputs")
+def a_write_and_a_size_that_is_checked(cached):
+    return twice(cached(writes_before_it_knows), tensor(6), torch.zeros(()))
+
+
+def chooses_in_a_branch(x):
+    return torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), lambda x: x.sum(), (x,))
+
+
+@refused("depends on data, inside a branch or a loop")
+def a_size_inside_a_branch(cached):
+    return twice(cached(chooses_in_a_branch), tensor(6))
 
 
 def branches(x):

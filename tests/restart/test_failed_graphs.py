@@ -51,6 +51,20 @@ def test_an_error_that_the_function_raises_too_is_the_functions_own(surroundings
         assert row["warnings"] == []
 
 
+@pytest.mark.parametrize("backend", ["npugraph_ex", "aot_eager", "inductor"])
+def test_data_that_give_other_sizes_than_the_trace_assumed_run_eagerly(surroundings, backend):
+    """The graph and the entry stay, because they are right for other data."""
+    for counts, added in (([0, 1, 1, 1], [0, 2, 3, 2]), ([1, 0, 1, 0], [2, 0, 3, 0])):
+        row = surroundings.run(SCRIPT, "meets_other_sizes", backend)
+        assert all(row["right"]), row
+        ours, eagers = row["errors"]
+        assert ours == eagers
+        assert ours[0] == "RuntimeError"
+        assert (row["counts"], row["added"]) == (counts, added)
+        assert all("for other sizes than the data of this call give" in w for w in row["warnings"])
+    assert {entry["kind"] for entry in surroundings.listing()} == {"graph"}
+
+
 def test_a_strict_function_raises(surroundings):
     worker = surroundings.start(SCRIPT, "fails", NPUGX_CACHE_STRICT="1")
     _, err = worker.process.communicate()

@@ -12,7 +12,7 @@ RUN = HERE / "run.py"
 CONTROL_FLOW = ("programs_control_flow",)  # thorough, because each of them compiles several graphs
 GROUPS = (
     ("programs", "programs_library", "programs_objects"),
-    ("programs_python", "programs_data", "programs_modules"),
+    ("programs_python", "programs_data", "programs_data_sizes", "programs_modules"),
     ("programs_torch",),
 )
 CUSTOM_OP = "programs_custom_op:custom_op"
