@@ -81,6 +81,7 @@ PYTHON_FUNCTIONS = frozenset(
             for name in ["sym_max", "sym_min", "sym_float", "sym_int", "sym_not", "sym_ite"]
         ),
         "torch.sym_sum",
+        "builtins.abs",
         "builtins.round",
         "builtins.max",
         "builtins.min",

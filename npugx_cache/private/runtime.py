@@ -152,7 +152,8 @@ def depends_on_data(value: object) -> bool:
     """Whether a traced tensor has a size, stride or offset that depends on data ("unbacked").
 
     A list or tuple counts if one of its items does. A plain number that was read from data does not
-    count: no trace may depend on its value, so the graph is right for any value.
+    count: no trace may depend on its value, so the graph is right for any value. A size counts also
+    if torch has assumed a number for it since: `_expr` is the size as it was when it was made.
     """
     if isinstance(value, (list, tuple)):
         return any(map(depends_on_data, value))
@@ -161,7 +162,7 @@ def depends_on_data(value: object) -> bool:
     layout = (*value.shape, *value.stride(), value.storage_offset())
     return any(
         isinstance(size, torch.SymInt)
-        and any(str(symbol).startswith("u") for symbol in size.node.expr.free_symbols)
+        and any(str(symbol).startswith("u") for symbol in size.node._expr.free_symbols)
         for size in layout
     )
 

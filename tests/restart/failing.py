@@ -116,6 +116,11 @@ def adds_two_selections(x, y):
     return x[x > 0] + y[y > 0]
 
 
+def takes_a_size_for_three(x):
+    chosen = x[x > 0]
+    return torch.broadcast_tensors(chosen.new_ones(2, chosen.shape[0]), x.new_ones(2, 3))[0]
+
+
 def run_meets_other_sizes(_, backend):
     """A trace takes a size that only data tell for another one than 1, and two for equal ones."""
     squeezed, added = (
@@ -126,6 +131,9 @@ def run_meets_other_sizes(_, backend):
     ones = torch.tensor([0.0, 1, 0])
     right += [torch.equal(added(x, y), adds_two_selections(x, y)) for x in given for y in (x, ones)]
     errors = [raised_by(run, given[0], given[3]) for run in (added, adds_two_selections)]
+    three = cache_compile(takes_a_size_for_three, backend=backend)
+    right += [torch.equal(three(x), takes_a_size_for_three(x)) for x in (given[3], given[1])]
+    errors += [raised_by(run, given[0]) for run in (three, takes_a_size_for_three)]
     return squeezed, {"right": right, "errors": errors, "added": added.cache_info()[:4]}
 
 
