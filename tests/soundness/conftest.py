@@ -10,10 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from matrix import ROWS
+from matrix import CHOSEN
 from processes import run, write
 
-NAMES = list(ROWS)
+NAMES = list(CHOSEN)
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +25,8 @@ def asked(once):
 
     def make(surroundings):
         unchanged, changed = surroundings.folder / "tree", surroundings.folder / "changed"
-        write(unchanged, ROWS, changed=False)
-        write(changed, ROWS, changed=True)
+        write(unchanged, CHOSEN, changed=False)
+        write(changed, CHOSEN, changed=True)
         return {
             "folder": str(surroundings.folder),
             "cold": run(surroundings, unchanged, "cold", NAMES, NPUGX_TEST_WATCH="1"),
@@ -61,9 +61,9 @@ def runs(once, asked):
             LOCAL_RANK="3",
             MASTER_PORT="29501",
         )
-        live_names = [name for name, row in ROWS.items() if row.can_happen_live]
+        live_names = [name for name, row in CHOSEN.items() if row.can_happen_live]
         live = run(fleet.beside("live"), tree, "live", live_names)
-        write(tree, ROWS, changed=True)  # edited where they lay
+        write(tree, CHOSEN, changed=True)  # edited where they lay
         warm = run(fleet, tree, "warm", NAMES)
         return {"cold": asked["cold"], "again": again, "live": live, "warm": warm}
 

@@ -29,6 +29,7 @@ A row that says none of `hit`, `bypass` and `refused` must miss.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from collections import Counter
@@ -158,6 +159,9 @@ def _load(folder: str) -> dict[str, Row]:
 
 
 ROWS = _load("rows")
+_WANTED = os.environ.get("NPUGX_TEST_ROWS", "")
+CHOSEN = {name: row for name, row in ROWS.items() if re.search(_WANTED, name)}
+"""The rows that run: those whose names match the regular expression in NPUGX_TEST_ROWS, or all."""
 ORDER = _load("order")
 """Rows about the order of sets. What changes is the hash seed of the process."""
 COUNTS = Counter(row.category for row in ROWS.values())

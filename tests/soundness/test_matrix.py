@@ -8,7 +8,7 @@ process.
 from __future__ import annotations
 
 import pytest
-from matrix import COUNTS, ROWS
+from matrix import CHOSEN, COUNTS
 from processes import SECONDS
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
@@ -28,14 +28,14 @@ CATEGORIES = {
 }
 
 
-MISSES = [name for name, row in ROWS.items() if not row.hit]
-HITS = [name for name, row in ROWS.items() if row.hit]
-LIVE = [name for name, row in ROWS.items() if row.can_happen_live]
+MISSES = [name for name, row in CHOSEN.items() if not row.hit]
+HITS = [name for name, row in CHOSEN.items() if row.hit]
+LIVE = [name for name, row in CHOSEN.items() if row.can_happen_live]
 
 
-@pytest.mark.parametrize("name", list(ROWS))
+@pytest.mark.parametrize("name", list(CHOSEN))
 def test_compiled_it_gives_eagers_result(asked, name):
-    cold, refused = asked["cold"][name], ROWS[name].refused
+    cold, refused = asked["cold"][name], CHOSEN[name].refused
     assert cold["difference"] is None
     if refused is None:
         assert (cold["misses"], cold["bypasses"]) == (1, 0)
@@ -45,9 +45,9 @@ def test_compiled_it_gives_eagers_result(asked, name):
         assert "/main.py:" in cold["warnings"], "the reason names no line"
 
 
-@pytest.mark.parametrize("name", list(ROWS))
+@pytest.mark.parametrize("name", list(CHOSEN))
 def test_changed_it_changes_eagers_result(asked, name):
-    if not ROWS[name].same_result:
+    if not CHOSEN[name].same_result:
         assert asked["changed"][name]["eager"] != asked["cold"][name]["eager"]
 
 
@@ -60,8 +60,8 @@ def test_a_change_that_matters_is_not_a_hit(asked, name):
 @pytest.mark.parametrize("name", MISSES)
 def test_a_miss_says_what_changed(asked, name):
     changed = asked["changed"][name]
-    assert ROWS[name].bypass or changed["reasons"], "no reason at all"
-    for text in ROWS[name].says:
+    assert CHOSEN[name].bypass or changed["reasons"], "no reason at all"
+    for text in CHOSEN[name].says:
         assert any(text in reason for reason in changed["reasons"])
 
 
@@ -74,10 +74,10 @@ def test_a_change_that_does_not_matter_is_a_hit(asked, name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", list(ROWS))
+@pytest.mark.parametrize("name", list(CHOSEN))
 def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, name):
     again = runs["again"][name]
-    if ROWS[name].refused is not None:
+    if CHOSEN[name].refused is not None:
         assert (again["hits"], again["misses"], again["bypasses"]) == (0, 0, 1)
         return
     assert again["difference"] is None
@@ -85,7 +85,7 @@ def test_unchanged_it_hits_in_another_folder_home_process_and_hash_seed(runs, na
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", list(ROWS))
+@pytest.mark.parametrize("name", list(CHOSEN))
 def test_changed_and_compiled_it_gives_eagers_result(runs, name):
     assert runs["warm"][name]["difference"] is None
 
@@ -95,7 +95,7 @@ def test_changed_and_compiled_it_gives_eagers_result(runs, name):
 def test_a_change_that_matters_is_compiled(runs, name):
     warm = runs["warm"][name]
     assert warm["hits"] == 0
-    assert (warm["misses"], warm["bypasses"]) == ((0, 1) if ROWS[name].bypass else (1, 0))
+    assert (warm["misses"], warm["bypasses"]) == ((0, 1) if CHOSEN[name].bypass else (1, 0))
 
 
 @pytest.mark.thorough
