@@ -107,6 +107,11 @@ STEPS = (
     "{t} = einops.rearrange({t}, '... a -> ... a 1').flatten(-2) * {v}",
     "{t} = einops.reduce({t}, '... a -> ... 1', 'max') + {u}",
     "{t} = {t} + einops.repeat(self.weight, 'a -> (b a)', b=2)[:3]",
+    "{t} = {t} + {u}.nonzero().shape[0]",
+    "{t} = {t} + {u}[{u} > {v}].sum()",
+    "{t} = {t} + {t}.reshape(-1)[: ({u} > 0).sum().item()].sum()",
+    "kept = {t}[{t} > 0]; {t} = {t} + kept.reshape(-1)[:1].sum() * kept.shape[0]",
+    "{t} = {t} + torch.where({u} > 0)[0].squeeze(0).sum()",
     "{t} = torch.func.functional_call(self.linear, {{'bias': self.weight}}, ({t},))",
 )
 RESULTS = (
