@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import OptimizedPythonReferenceAnalysis
 
+from npugx_cache.backend import subgraphs
 from npugx_cache.backend.lowering import COPIED, NotKept
 from npugx_cache.backend.passes import aliasing, layout
 from npugx_cache.private import runtime
@@ -215,7 +216,7 @@ class _Writer:
 
     def _computed(self, expression: Any) -> Any:
         """The value of an expression: a proxy, or a number."""
-        for symbol in expression.free_symbols:
+        for symbol in sorted(expression.free_symbols, key=str):  # in the same order in any process
             if symbol not in self._values:
                 self._values[symbol] = fx.Proxy(self._number(symbol), self._tracer)
         last = self._next.prev
@@ -251,12 +252,11 @@ def _refuse_copies_that_are_seen(graph_module: fx.GraphModule) -> None:
     `reshape` and `contiguous` return a view where the sizes allow one. Without the sizes the trace
     made a copy, which takes no part in later writes, neither of the graph's nor of the caller's.
     """
-    copied = graph_module.meta[COPIED]
-    if not copied:
-        return
-    known = aliasing.known(graph_module.graph)
+    present = set(subgraphs.nodes_of(graph_module))
+    copied = [(node, stack) for node, stack in graph_module.meta[COPIED] if node in present]
+    known = aliasing.known(graph_module.graph) if copied else None
     for node, stack in copied:
-        if known is None or _is_seen(known, node):
+        if known is None or node.graph is not graph_module.graph or _is_seen(known, node):
             what = (
                 "whether this returns a view or a copy depends on data, and it makes a difference"
             )
