@@ -35,6 +35,7 @@ from npugx_cache.portable import (
     identity,
     is_covered_class,
     look_up,
+    module_of,
     texts_in,
     unwrap,
 )
@@ -246,7 +247,7 @@ def provider(module: str, full: str) -> str:
             found = vars(cls)[name]
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
             made = made_by(cls, name) if kind else ""
-            return f"{cls.__module__}.{cls.__qualname__} {kind} {made}"
+            return f"{module_of(cls)}.{cls.__qualname__} {kind} {made}"
     return ""
 
 
@@ -263,8 +264,8 @@ def function_without_name(cls: type, name: str) -> types.FunctionType | None:
     if type(function) is not types.FunctionType:
         return None
     own = f"{cls.__qualname__}.{name}"
-    named = function.__module__, function.__qualname__, function.__code__.co_qualname
-    return function if is_covered_class(cls) or named != (cls.__module__, own, own) else None
+    named = module_of(function), function.__qualname__, function.__code__.co_qualname
+    return function if is_covered_class(cls) or named != (module_of(cls), own, own) else None
 
 
 def class_value(module: str, full: str) -> str:
@@ -450,11 +451,14 @@ def made_by(cls: type, name: str) -> str:
     """The qualified name in the source of the function behind an attribute of a class.
 
     A `function_without_name` counts by its code as well. An attribute without a function behind
-    the attribute counts by its type.
+    the attribute counts by its type; it is asked for nothing, because it may be a proxy that runs
+    code of the user's.
     """
     member = vars(cls)[name]
-    code = getattr(unwrap(member), "__code__", None)
-    made = code.co_qualname if code is not None else type(member).__name__
+    made = type(member).__name__
+    function = unwrap(member)
+    if isinstance(function, types.FunctionType):
+        made = function.__code__.co_qualname
     nameless = function_without_name(cls, name)
     return made if nameless is None else f"{made} {code_hash(nameless.__code__)}"
 
@@ -489,7 +493,7 @@ def reachable_functions(function: types.FunctionType) -> list[types.FunctionType
     waiting: list[object] = [function]
     while waiting:
         each = unwrap(waiting.pop())
-        if not isinstance(each, types.FunctionType) or is_covered_module(each.__module__ or ""):
+        if not isinstance(each, types.FunctionType) or is_covered_module(module_of(each)):
             continue
         if any(each is other for other in found):
             continue
@@ -499,7 +503,7 @@ def reachable_functions(function: types.FunctionType) -> list[types.FunctionType
         modules = list(filter(_is_user_module, values))
         waiting += [*values, *(vars(module).get(name) for module in modules for name in names)]
         waiting += [contents(cell) for cell in each.__closure__ or ()]
-    return sorted(found, key=lambda each: (each.__module__, each.__qualname__, _hash_of(each)))
+    return sorted(found, key=lambda each: (module_of(each), each.__qualname__, _hash_of(each)))
 
 
 def reaches(function: types.FunctionType, objects: Iterable[object]) -> bool:
