@@ -307,6 +307,10 @@ def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
         for owner, names in special_names(cls):
             watch.names.append((owner, names))
             watch.add_nameless(owner, names)
+    if found is torch.Tensor:  # what Dynamo answers itself, such as `size`, may be patched
+        members = body_of(torch.Tensor)
+        watch.names.append((torch.Tensor, members))
+        watch.whole.append((torch.Tensor, frozenset(members)))
 
 
 def watch_members(watch: Watch, module: str, name: str, _: str) -> None:

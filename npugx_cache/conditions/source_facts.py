@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
+import functools
 import gc
 import sys
 import types
@@ -409,14 +410,14 @@ def special_hash(module: str, name: str) -> str:
     With what stands under them: one that a library makes, as `functools.total_ordering` does, may
     be replaced by the user's.
     """
-    parts = []
-    for cls in getattr(look_up(module, name), "__mro__", ())[:-1]:  # the last one is `object`
+    found: Any = look_up(module, name)
+    parts = [] if type(found) is type else [repr(identity(type(found)))]
+    for cls in getattr(found, "__mro__", ())[:-1]:  # the last one is `object`
         space = vars(cls)
         names = sorted(SPECIAL & space.keys()) if is_watched_for_patches(cls) else []
-        if names and is_covered_class(cls):
-            names = _patched_names(cls, names)
+        names = replaced_names(cls) if names and is_covered_class(cls) else names
         defined = (f"{each}={made_by(cls, each)}" for each in names)
-        parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
+        parts.append(f"{module_of(cls)}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
@@ -425,24 +426,55 @@ def is_watched_for_patches(cls: type) -> bool:
     return cls is sys.modules["torch"].Tensor or not is_covered_class(cls)
 
 
-def _patched_names(cls: type, names: list[str]) -> list[str]:
-    """The names in a class of torch's that user code has patched, found with few calls."""
+def replaced_names(cls: type) -> list[str]:
+    """Names of torch.Tensor under which user code has put something else.
+
+    They are found with few calls. A name that torch does not have does not count.
+    """
     space = vars(cls)
-    members = [space[name] for name in names]
-    spaces = [m.__globals__ if type(m) is types.FunctionType else {} for m in members]
-    homes = dict(zip(map(id, spaces), spaces, strict=True))
-    own = {key for key, space in homes.items() if is_covered_module(str(space.get("__name__")))}
-    return [
-        name
-        for name, member, home in zip(names, members, map(id, spaces), strict=True)
-        if home not in own and type(member) not in _IN_C
-    ]
+    functions = {name: m for name, m in space.items() if type(m) is types.FunctionType}
+    homes = {id(each.__globals__): each for each in functions.values()}
+    own = {home for home, each in homes.items() if _is_covered_function(each)}
+    found = [name for name, each in functions.items() if id(each.__globals__) not in own]
+    found += [name for name, m in space.items() if type(m) not in _OF_PYTHON and not _is_covered(m)]
+    return sorted(name for name in found if _had_name(cls, name))
 
 
-_IN_C = frozenset(
+def _is_covered(member: object) -> bool:
+    function = unwrap(member)
+    if isinstance(function, types.FunctionType):
+        return _is_covered_function(function)
+    return is_covered_class(type(function))
+
+
+def _is_covered_function(function: types.FunctionType) -> bool:
+    return is_covered_module(str(function.__globals__.get("__name__")))
+
+
+def _had_name(cls: type, name: str) -> bool:
+    """Whether torch.Tensor has a name by its source, or inherits the name."""
+    if name in SPECIAL or any(name in vars(base) for base in cls.__mro__[1:]):
+        return True
+    try:
+        return name in _names_in_source()
+    except OSError:  # there is no source
+        return True
+
+
+@functools.cache
+def _names_in_source() -> frozenset[str]:
+    import inspect
+    import re
+
+    source = inspect.getsource(sys.modules["torch._tensor"])
+    return frozenset(re.findall(r"^    (?:def )?(\w+)[(:= ]", source, re.MULTILINE))
+
+
+_OF_PYTHON = frozenset(
     {
-        *(types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType),
-        *(types.ClassMethodDescriptorType, type(None)),
+        *(types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType),
+        *(types.BuiltinFunctionType, types.ClassMethodDescriptorType),
+        *(types.GetSetDescriptorType, type(None)),
     }
 )
 
