@@ -25,6 +25,7 @@ from npugx_cache.trace.observe import (
     callables,
     classes,
     device_values,
+    enumerations,
     hook_hashes,
     objects,
     pure_calls,
@@ -308,6 +309,12 @@ _BUILTINS = [
         since=_PROTOCOLS,
     ),
     Hook(
+        "variables.builtin:BuiltinVariable.call_range",
+        objects.noting(builtin_answers.refuse_range),
+        "range() of what is no whole number, which Python refuses",
+        before=_SLOTS,
+    ),
+    Hook(
         "variables.functions:PolyfilledFunctionVariable.call_function",
         objects.noting(builtin_answers.refuse_sum),
         "sum() of a list or tuple of user code, which Dynamo adds up without asking its class",
@@ -470,6 +477,29 @@ _REVERSED = [
         "lists that are walked backwards",
         needed="UserDefinedObjectVariable",
         since=_SIBLINGS,
+    ),
+    *_each(
+        (
+            _either(f"variables.tensor:{kind}", "richcompare_impl", "tp_richcompare_impl")
+            for kind in ("TensorVariable", "SymNodeVariable")
+        ),
+        objects.noting(enumerations.refuse_comparison),
+        "members of enumerations that are compared with tensors and sizes",
+    ),
+    Hook(
+        "variables.builtin:BuiltinVariable._make_handler",
+        enumerations.refusing_sizes,
+        "members of enumerations that are compared with sizes",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedObjectVariable.as_proxy",
+        objects.noting(enumerations.refuse_as_number),
+        "members of enumerations that are taken for numbers",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedClassVariable.call_function",
+        objects.noting(enumerations.note_call),
+        "members of enumerations that Python looks for",
     ),
     *_each(
         (
