@@ -66,6 +66,8 @@ def add_observed(
         elif each.question in _PLACES:
             step, kind, argument = _PLACES[each.question]
             builder.check(builder.step(-1, step, each.owner), kind, argument(each))
+        elif each.question is Question.HIDDEN:
+            builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
         elif each.question is Question.SET_ORDER:
             _add_order(builder, each, owners)
         elif each.question is Question.METHODS:
@@ -89,7 +91,6 @@ _PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
         lambda each: encode(environment_variable(each.owner)),
     ),
     Question.ANSWER: (Step.ANSWER, Kind.EQUALS, lambda each: recorded(each.owner)),
-    Question.HIDDEN: (Step.NAMESPACE, Kind.NOT_CONTAINS, lambda each: each.argument),
 }
 """The step that leads to the owner from the root of the tree, and the check there."""
 
