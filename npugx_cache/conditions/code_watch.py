@@ -18,6 +18,7 @@ from npugx_cache.conditions.source_facts import (
     SPECIAL,
     captured,
     constant_answer,
+    function_value,
     function_without_name,
     functions_of_method,
     group_ranks,
@@ -280,6 +281,11 @@ def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
     watch.methods.update((id(function), function) for function in functions)
     if not all(is_fixed(value) for function in functions for value in captured(function)):
         watch.asked_again.append(lambda: method_hash(module, name) == was)
+
+
+def watch_function_value(watch: Watch, module: str, name: str, was: str) -> None:
+    watch_method(watch, module, name.rpartition(".")[0], "")
+    watch.asked_again.append(lambda: function_value(module, name) == was)
 
 
 def is_fixed(value: object) -> bool:

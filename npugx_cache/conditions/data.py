@@ -102,6 +102,7 @@ class Kind(IntEnum):
     METHOD = 59  # code, defaults and closures of `Class.method`, for an object the trace made
     ANSWER = 60  # what a function that is marked as constant gives: `function(arguments)`
     CLASS_VALUE = 61  # the value of `Class.attribute`
+    FUNCTION_VALUE = 62  # an attribute of the functions behind `Class.method`: `Class.method.k`
 
 
 CALL = -1

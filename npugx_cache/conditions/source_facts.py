@@ -82,9 +82,40 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
 
 def value_fact(cls: type, name: str) -> Check:
     """The value of an attribute of a class, which nobody can edit in place."""
-    if not _has_name(cls):
+    if not has_name(cls):
         raise NotPortable(f"no name leads to {cls.__qualname__}")
     return fact(Kind.CLASS_VALUE, class_value, cls.__module__, f"{cls.__qualname__}.{name}")
+
+
+def function_value_facts(
+    read: Mapping[tuple[types.FunctionType, str], location.Place | None],
+    names: Iterable[tuple[type, str]],
+) -> tuple[Check, ...]:
+    """The attributes of functions in classes: of each function, and the name of the attribute.
+
+    `names` are those that were looked up in classes: some of them lead to the functions. Raises
+    `NotPortable` for a function that no name leads to, and for a value that nobody can compare.
+    """
+    places = {(base, name) for cls, name in set(names) for base in cls.__mro__}
+    members = [(base, name, vars(base)[name]) for base, name in places if name in vars(base)]
+    found: list[Check] = []
+    for (function, attribute), read_at in read.items():
+        named = [
+            (base, f"{base.__qualname__}.{name}.{attribute}")
+            for base, name, member in members
+            if any(each is function for each in functions_of_method(member))
+        ]
+        try:
+            attribute_text(function, attribute)
+            if not named or not all(has_name(base) for base, _ in named):
+                raise NotPortable("no name leads to it")  # noqa: TRY301
+        except NotPortable as error:
+            what = f"the attribute {attribute} of {function.__qualname__} has no guard ({error})"
+            change = "read it outside the cached function and pass the value in"
+            raise NotPortable(location.reason(what, read_at, change)) from None
+        rows = ((base.__module__, full) for base, full in named)
+        found += [fact(Kind.FUNCTION_VALUE, function_value, *row) for row in rows]
+    return tuple(sorted(found))
 
 
 def class_facts_of(
@@ -97,7 +128,7 @@ def class_facts_of(
     """
     with_kinds = ((cls, each) for cls in met for each in (cls, type(cls)))
     met = {each for cls, each in with_kinds if each is cls or not is_covered_class(each)}
-    named = ((cls, other) for cls, other in pairs if _has_name(other))
+    named = ((cls, other) for cls, other in pairs if has_name(other))
     asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
     edited = ((cls, "") for cls in enums if not is_covered_class(cls))
     facts = [
@@ -123,7 +154,7 @@ def method_facts(
         for name, member in vars(base).copy().items():
             chain = function_chain(member)
             if any(map(is_traced, chain)) and any(map(captured, chain)):
-                if not _has_name(base):
+                if not has_name(base):
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
                     raise NotPortable(location.reason(what, made_at, change))
@@ -154,15 +185,15 @@ def _with_names(cls: type) -> list[type]:
     The identity of a class without a name holds the names in the class, and what its bases are
     called: the facts about these bases say what is in them.
     """
-    if _has_name(cls):
+    if has_name(cls):
         return [cls]
     bases = (base for base in cls.__bases__ if base is not object)
     return [named for base in bases for named in _with_names(base)]
 
 
-def _has_name(cls: type) -> bool:
+def has_name(cls: type) -> bool:
     try:
-        return look_up(cls.__module__, cls.__qualname__) is cls
+        return look_up(module_of(cls), cls.__qualname__) is cls
     except NotPortable:
         return False
 
@@ -231,6 +262,31 @@ def functions_of_method(found: object) -> list[types.FunctionType]:
     return functions
 
 
+def function_value(module: str, full: str) -> str:
+    """An attribute of the functions of a method (`functions_of_method`), one after the other."""
+    path, _, name = full.rpartition(".")
+    functions = functions_of_method(look_up(module, path))
+    if not functions:
+        raise NotPortable(f"{module}.{path} is not a Python function")
+    return digest(_text_of_attribute(each, name) for each in functions)[:32]
+
+
+def attribute_text(function: types.FunctionType, name: str) -> str:
+    """An attribute of a function as text, "" if there is none; raises `NotPortable`."""
+    try:
+        return repr(encode(getattr(function, name)))
+    except AttributeError:
+        return ""
+
+
+def _text_of_attribute(function: types.FunctionType, name: str) -> str:
+    """One that is not portable counts by its type: it is of another function than the one asked."""
+    try:
+        return attribute_text(function, name)
+    except NotPortable:
+        return text_or_type(getattr(function, name))
+
+
 def _text_of_captured(value: object) -> str:
     """Functions are among the `functions_of_method` themselves."""
     return "" if type(value) is types.FunctionType else text_or_type(value)
@@ -275,7 +331,7 @@ def class_value(module: str, full: str) -> str:
     if name not in space:  # what has the name of the class now may be no class
         return ""
     value = space[name]
-    if isinstance(value, type) and not _has_name(value):
+    if isinstance(value, type) and not has_name(value):
         raise NotPortable(f"no name leads to {value.__qualname__}")
     return digest([repr(encode(value))])[:32]
 
@@ -405,7 +461,7 @@ def missing(cls: type) -> object:
 
 
 def special_hash(module: str, name: str) -> str:
-    """Of the classes in the MRO, and the special names that those of user code define.
+    """Of the metaclass, of the classes in the MRO, and the special names that user code defines.
 
     With what stands under them: one that a library makes, as `functools.total_ordering` does, may
     be replaced by the user's.

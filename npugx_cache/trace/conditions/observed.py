@@ -15,13 +15,14 @@ import torch
 
 from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, set_order
-from npugx_cache.conditions.code_watch import is_fixed, looked_up, special_names
+from npugx_cache.conditions.code_watch import ABSENT, is_fixed, looked_up, special_names
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.process import recorded
 from npugx_cache.conditions.source_facts import (
     answer_facts,
     captured,
     class_facts_of,
+    function_value_facts,
     lookup_facts,
     method_facts,
     tensor_method_facts,
@@ -39,6 +40,7 @@ from npugx_cache.trace.conditions.source_facts import names_of
 from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterable, Iterator
 
     from npugx_cache.conditions import Check
@@ -60,6 +62,7 @@ def add_observed(
     found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
     made: dict[type, location.Place | None] = {}
     values: set[Check] = set()
+    attributes: dict[tuple[types.FunctionType, str], location.Place | None] = {}
     for each in observed:
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
@@ -74,12 +77,16 @@ def add_observed(
             made[each.owner] = each.where
         elif each.question is Question.VALUE:
             values.add(_value(each))
+        elif each.question is Question.FUNCTION_VALUE:
+            attributes[each.owner, each.argument] = each.where
         elif each.question not in _ELSEWHERE:
             raise NotPortable(f"no condition follows from an observation of {each.question.name}")
     facts = [fact for question, rows in found.items() for fact in _FACTS[question](rows)]
+    bodies = ((base, name) for cls in made for base in cls.__mro__ for name in vars(base).copy())
     return (
         *facts,
         *sorted(values),
+        *function_value_facts(attributes, (*found[Question.NAME], *bodies) if attributes else ()),
         *method_facts(made, lambda function: id(function.__code__) in owners),
     )
 
@@ -176,8 +183,17 @@ def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
         elif each.question is Question.SPECIAL_NAMES:
             for base in each.owner.__mro__:
                 yield from special_names(base)
+        elif each.question is Question.FUNCTION_VALUE:
+            yield _attribute_of(each.owner, each.argument)
         elif each.question is Question.METHODS:
             yield from map(_methods, filterfalse(is_covered_class, each.owner.__mro__))
+
+
+def _attribute_of(function: types.FunctionType, name: str) -> Row:
+    value = vars(function).get(name, ABSENT)
+    if not (is_fixed(value) or (value is ABSENT and not hasattr(function, name))):
+        raise NotPortable(f"the attribute {name} of {function.__qualname__} has no guard")
+    return function, {name: value}
 
 
 def _methods(cls: type) -> Row:

@@ -361,6 +361,19 @@ _CALLABLES = [
         "attributes that are not there, where the code catches the AttributeError",
     ),
     *_each(
+        (f"{_FUNCTIONS[0]}.call_obj_hasattr", _attribute(_FUNCTIONS[0])),
+        objects.noting(torch_guards.lead_to_module),
+        "attributes of modules that no place leads to",
+    ),
+    *_each(
+        (
+            *(f"{owner}.call_obj_hasattr" for owner in _FUNCTIONS[1:]),
+            *map(_attribute, _FUNCTIONS[1:]),
+        ),
+        objects.noting(callables.note_attribute),
+        "attributes of functions that no place leads to",
+    ),
+    *_each(
         (
             "variables.functions:FunctoolsPartialVariable.call_obj_hasattr",
             _attribute("variables.functions:FunctoolsPartialVariable"),
@@ -456,6 +469,29 @@ _LOOKUPS = [
     ),
     *_each(
         (
+            _either(f"variables.tensor:{kind}", "richcompare_impl", "tp_richcompare_impl")
+            for kind in ("TensorVariable", "SymNodeVariable")
+        ),
+        objects.noting(enumerations.refuse_comparison),
+        "members of enumerations that are compared with tensors and sizes",
+    ),
+    Hook(
+        "variables.builtin:BuiltinVariable._make_handler",
+        enumerations.refusing_sizes,
+        "members of enumerations that are compared with sizes",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedObjectVariable.as_proxy",
+        objects.noting(enumerations.refuse_as_number),
+        "members of enumerations that are taken for numbers",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedClassVariable.call_function",
+        objects.noting(enumerations.note_call),
+        "members of enumerations that Python looks for",
+    ),
+    *_each(
+        (
             "variables.misc:SuperVariable.call_method",
             "variables.misc:SuperVariable.call_obj_hasattr",
             _attribute("variables.misc:SuperVariable"),
@@ -477,29 +513,6 @@ _REVERSED = [
         "lists that are walked backwards",
         needed="UserDefinedObjectVariable",
         since=_SIBLINGS,
-    ),
-    *_each(
-        (
-            _either(f"variables.tensor:{kind}", "richcompare_impl", "tp_richcompare_impl")
-            for kind in ("TensorVariable", "SymNodeVariable")
-        ),
-        objects.noting(enumerations.refuse_comparison),
-        "members of enumerations that are compared with tensors and sizes",
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable._make_handler",
-        enumerations.refusing_sizes,
-        "members of enumerations that are compared with sizes",
-    ),
-    Hook(
-        "variables.user_defined:UserDefinedObjectVariable.as_proxy",
-        objects.noting(enumerations.refuse_as_number),
-        "members of enumerations that are taken for numbers",
-    ),
-    Hook(
-        "variables.user_defined:UserDefinedClassVariable.call_function",
-        objects.noting(enumerations.note_call),
-        "members of enumerations that Python looks for",
     ),
     *_each(
         (

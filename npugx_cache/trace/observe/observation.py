@@ -40,6 +40,7 @@ class Question(enum.Enum):
     KEY_ORDER = "the order of an OrderedDict; `argument`: whether move_to_end had changed that"
     NAME = "in which class `argument` is found, when it is looked up in the class `owner`"
     VALUE = "the value of `argument` in the class `owner`, which was read without a guard"
+    FUNCTION_VALUE = "the attribute `argument` of the function `owner`, read without a guard"
     SUBCLASS = "whether the class `owner` is derived from the class `argument`"
     MEMBERS = "the members of the enumeration `owner`"
     SPECIAL_NAMES = "the special methods of the class `owner`, which Python looks up by itself"
