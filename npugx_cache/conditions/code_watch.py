@@ -31,6 +31,7 @@ from npugx_cache.conditions.source_facts import (
 from npugx_cache.events import logger
 from npugx_cache.portable import (
     PLAIN_MEMBERS,
+    NotPortable,
     body_of,
     function_chain,
     is_covered_class,
@@ -174,7 +175,8 @@ class Watch:
     The `watch` form of each fact's kind puts what it wants to have watched into the lists.
     `bodies` are classes that conditions compared by what their bodies hold, because no name leads
     to them: a class inside a function, and the class that torch.fx makes for each of its modules.
-    `names` are watched with the functions that they stand for, and with what these captured.
+    `names` are watched with the functions that they stand for, and with what these captured;
+    `classes` with their bases and metaclasses; `pairs` may become derived from one another, or not.
     """
 
     def __init__(
@@ -182,6 +184,8 @@ class Watch:
         facts: Iterable[tuple[Any, Sequence[str]]],
         bodies: Iterable[type] = (),
         names: Iterable[Row] = (),
+        classes: Iterable[type] = (),
+        pairs: Iterable[tuple[type, type]] = (),
     ) -> None:
         self.names: list[Row] = list(names)
         self.functions: dict[int, types.FunctionType] = {}
@@ -189,7 +193,7 @@ class Watch:
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
         self.whole: list[Whole] = []
-        self.with_mro: dict[int, type] = {}
+        self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
             functions = list(chain.from_iterable(map(function_chain, found.values())))
             self.add_functions(functions)
@@ -198,11 +202,17 @@ class Watch:
             watch(self, *fact)
         for cls in bodies:
             self._add_body(cls)
+        for pair in pairs:
+            try:
+                self.subclasses.append((*pair, issubclass(*pair)))
+            except TypeError:  # the class does not say, as a TypedDict
+                raise NotPortable(f"{pair[1].__qualname__} has no subclasses") from None
         self._names = SealedNames(self.names, self.whole)
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
         self._ordered = list(self.with_mro.values())
         self._mros = list(map(_MRO, self._ordered))
+        self._kinds = list(map(type, self._ordered))
         self._methods = list(self.methods.values())
         self._captured = list(chain.from_iterable(map(captured, self._methods)))
         self._classes = [cls for cls, _, _ in self.subclasses]
@@ -215,7 +225,7 @@ class Watch:
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
-            and (not self._mros or all(map(is_, map(_MRO, self._ordered), self._mros)))
+            and (not self._ordered or self._bases_are_same())
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
@@ -247,6 +257,12 @@ class Watch:
                     continue
                 compared[name] = member
             self.names.append((base, compared))
+
+    def _bases_are_same(self) -> bool:
+        """And the metaclasses, which `SomeClass.__class__ = Other` replaces."""
+        ordered = self._ordered
+        mros = map(is_, map(_MRO, ordered), self._mros)
+        return all(mros) and all(map(is_, map(type, ordered), self._kinds))
 
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))

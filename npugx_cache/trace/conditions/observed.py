@@ -7,6 +7,7 @@ condition at all can check does not come here: `trace.dynamo` refuses the trace 
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from functools import partial
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from npugx_cache.conditions.source_facts import (
     captured,
     class_facts_of,
     function_value_facts,
+    has_name,
     lookup_facts,
     method_facts,
     tensor_method_facts,
@@ -64,6 +66,7 @@ def add_observed(
     values: set[Check] = set()
     attributes: dict[tuple[types.FunctionType, str], location.Place | None] = {}
     for each in observed:
+        _refuse_nameless(each)
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
         elif each.question in _PLACES:
@@ -130,6 +133,22 @@ def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
         builder.check(CALL, Kind.ORDER, [made, walk.order])
 
 
+def _refuse_nameless(each: Observation) -> None:
+    """Refuse to ask whether a class is a kind of an abstract one, if one of them has no name.
+
+    Somebody may register any class with an abstract one, or not.
+    """
+    if each.question is not Question.SUBCLASS:
+        return
+    cls, abstract = each.owner, each.argument
+    named = is_covered_class(cls) or has_name(cls)
+    if isinstance(abstract, ABCMeta) and not (named and has_name(abstract)):
+        what = f"no name leads to {(abstract if named else cls).__qualname__}, so that nobody knows"
+        what = f"{what} in another process whether it is a {abstract.__qualname__}"
+        change = "define the class at the top level of a module"
+        raise NotPortable(location.reason(what, each.where, change))
+
+
 def _value(each: Observation) -> Check:
     try:
         return value_fact(each.owner, each.argument)
@@ -187,6 +206,17 @@ def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
             yield _attribute_of(each.owner, each.argument)
         elif each.question is Question.METHODS:
             yield from map(_methods, filterfalse(is_covered_class, each.owner.__mro__))
+
+
+def classes_here(observed: Iterable[Observation]) -> list[type]:
+    """Classes whose bases and metaclass must be what they are now."""
+    return [each.owner for each in observed if each.question is Question.SPECIAL_NAMES]
+
+
+def pairs_here(observed: Iterable[Observation]) -> list[tuple[type, type]]:
+    """Classes of which the first is derived from the second, or not, as now."""
+    asked = (each for each in observed if each.question is Question.SUBCLASS)
+    return [(each.owner, each.argument) for each in asked]
 
 
 def _attribute_of(function: types.FunctionType, name: str) -> Row:
