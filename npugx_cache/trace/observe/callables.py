@@ -29,13 +29,31 @@ if TYPE_CHECKING:
 def note_attribute(recorder: Recorder, variable: Any, *given: Any) -> None:
     """`given` ends with the name of the attribute."""
     name = given[-1]
-    function = getattr(variable, "fn", getattr(variable, "value", None))
+    function = _function_of(variable)
     if variable.source or name in _OF_METHODS or type(function) is not types.FunctionType:
         return
     if not is_covered_module(str(function.__globals__.get("__name__"))):
         recorder.note(Question.FUNCTION_VALUE, function, name, place_of_the_trace())
 
 
+def _function_of(variable: Any) -> object:
+    try:
+        return getattr(variable, "fn", getattr(variable, "value", None))
+    except NotImplementedError:  # of a method whose function the trace itself made
+        return None
+
+
+def note_slot(recorder: Recorder, variable: Any, name: str) -> None:
+    """As `note_attribute`. Dynamo asks the code for a name that Python keeps in the function."""
+    note_attribute(recorder, variable, name)
+    function, told = _function_of(variable), _TOLD_BY_CODE.get(name)
+    if told is None or variable.source or type(function) is not types.FunctionType:
+        return
+    if getattr(variable, told)() != getattr(function, name):
+        recorder.refuse(f"the {name} of {function.__qualname__} is traced as that of its code")
+
+
+_TOLD_BY_CODE = {f"__{name}__": f"get_{name}" for name in ("name", "qualname", "doc", "module")}
 _OF_METHODS = frozenset({"__self__", "__func__", "__get__", "__call__", "__class__"})
 """What a function has because of its type, and what a method has of its own."""
 

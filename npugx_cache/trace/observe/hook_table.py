@@ -373,6 +373,12 @@ _CALLABLES = [
         objects.noting(callables.note_attribute),
         "attributes of functions that no place leads to",
     ),
+    Hook(
+        f"{_FUNCTIONS[1]}.lookup_tp_getset_member",
+        objects.noting(callables.note_slot),
+        "attributes of functions that no place leads to",
+        since=_SLOTS,
+    ),
     *_each(
         (
             "variables.functions:FunctoolsPartialVariable.call_obj_hasattr",
