@@ -18,6 +18,7 @@ from npugx_cache.conditions.source_facts import (
     SPECIAL,
     captured,
     constant_answer,
+    function_value,
     function_without_name,
     functions_of_method,
     group_ranks,
@@ -30,6 +31,7 @@ from npugx_cache.conditions.source_facts import (
 from npugx_cache.events import logger
 from npugx_cache.portable import (
     PLAIN_MEMBERS,
+    NotPortable,
     body_of,
     function_chain,
     is_covered_class,
@@ -173,7 +175,8 @@ class Watch:
     The `watch` form of each fact's kind puts what it wants to have watched into the lists.
     `bodies` are classes that conditions compared by what their bodies hold, because no name leads
     to them: a class inside a function, and the class that torch.fx makes for each of its modules.
-    `names` are watched with the functions that they stand for, and with what these captured.
+    `names` are watched with the functions that they stand for, and with what these captured;
+    `classes` with their bases and metaclasses; `pairs` may become derived from one another, or not.
     """
 
     def __init__(
@@ -181,6 +184,8 @@ class Watch:
         facts: Iterable[tuple[Any, Sequence[str]]],
         bodies: Iterable[type] = (),
         names: Iterable[Row] = (),
+        classes: Iterable[type] = (),
+        pairs: Iterable[tuple[type, type]] = (),
     ) -> None:
         self.names: list[Row] = list(names)
         self.functions: dict[int, types.FunctionType] = {}
@@ -188,7 +193,7 @@ class Watch:
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
         self.whole: list[Whole] = []
-        self.with_mro: dict[int, type] = {}
+        self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
             functions = list(chain.from_iterable(map(function_chain, found.values())))
             self.add_functions(functions)
@@ -197,11 +202,17 @@ class Watch:
             watch(self, *fact)
         for cls in bodies:
             self._add_body(cls)
+        for pair in pairs:
+            try:
+                self.subclasses.append((*pair, issubclass(*pair)))
+            except TypeError:  # the class does not say, as a TypedDict
+                raise NotPortable(f"{pair[1].__qualname__} has no subclasses") from None
         self._names = SealedNames(self.names, self.whole)
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
         self._ordered = list(self.with_mro.values())
         self._mros = list(map(_MRO, self._ordered))
+        self._kinds = list(map(type, self._ordered))
         self._methods = list(self.methods.values())
         self._captured = list(chain.from_iterable(map(captured, self._methods)))
         self._classes = [cls for cls, _, _ in self.subclasses]
@@ -214,7 +225,7 @@ class Watch:
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
-            and (not self._mros or all(map(is_, map(_MRO, self._ordered), self._mros)))
+            and (not self._ordered or self._bases_are_same())
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
@@ -246,6 +257,12 @@ class Watch:
                     continue
                 compared[name] = member
             self.names.append((base, compared))
+
+    def _bases_are_same(self) -> bool:
+        """And the metaclasses, which `SomeClass.__class__ = Other` replaces."""
+        ordered = self._ordered
+        mros = map(is_, map(_MRO, ordered), self._mros)
+        return all(mros) and all(map(is_, map(type, ordered), self._kinds))
 
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))
@@ -282,6 +299,11 @@ def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
         watch.asked_again.append(lambda: method_hash(module, name) == was)
 
 
+def watch_function_value(watch: Watch, module: str, name: str, was: str) -> None:
+    watch_method(watch, module, name.rpartition(".")[0], "")
+    watch.asked_again.append(lambda: function_value(module, name) == was)
+
+
 def is_fixed(value: object) -> bool:
     """Whether identity says all about a captured value; functions are watched themselves."""
     if type(value) is tuple:
@@ -307,6 +329,10 @@ def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
         for owner, names in special_names(cls):
             watch.names.append((owner, names))
             watch.add_nameless(owner, names)
+    if found is torch.Tensor:  # what Dynamo answers itself, such as `size`, may be patched
+        members = body_of(torch.Tensor)
+        watch.names.append((torch.Tensor, members))
+        watch.whole.append((torch.Tensor, frozenset(members)))
 
 
 def watch_members(watch: Watch, module: str, name: str, _: str) -> None:

@@ -287,6 +287,7 @@ _MAKERS: dict[int, Callable[[Managers, int, Any], Manager]] = {
     Step.MODULE: Managers._module,  # noqa: SLF001
     Step.NAMESPACE: Managers._namespace,  # noqa: SLF001
     Step.BUILTINS: Managers._builtins,  # noqa: SLF001
+    Step.OWN_GLOBALS: lambda made, *_: made._globals,  # noqa: SLF001
     Step.ATTR: Managers._attr,  # noqa: SLF001
     Step.GENERIC_ATTR: Managers._generic,  # noqa: SLF001
     Step.ITEM: Managers._item,  # noqa: SLF001

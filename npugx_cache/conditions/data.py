@@ -54,6 +54,7 @@ class Step(IntEnum):
     REFERENT = 23  # of a weak reference
     REMAINING = 24  # the i-th item that a tuple's iterator has left
     SUBCLASSES = 25  # a list of the classes that are derived from a class, as they were made
+    OWN_GLOBALS = 26  # the globals of the traced function, where they are of no module
     SIZE = 30  # of a tensor; only under shape conditions
     STRIDE = 31
     STORAGE_OFFSET = 32
@@ -101,6 +102,7 @@ class Kind(IntEnum):
     METHOD = 59  # code, defaults and closures of `Class.method`, for an object the trace made
     ANSWER = 60  # what a function that is marked as constant gives: `function(arguments)`
     CLASS_VALUE = 61  # the value of `Class.attribute`
+    FUNCTION_VALUE = 62  # an attribute of the functions behind `Class.method`: `Class.method.k`
 
 
 CALL = -1

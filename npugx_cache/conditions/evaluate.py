@@ -163,6 +163,7 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.BUILTINS: _builtins,
     Step.OBJECT: _resolved,
     Step.FUNCTION_GLOBALS: _function_globals,
+    Step.OWN_GLOBALS: lambda scope, _: scope.frame_globals,
     Step.ENVIRONMENT: lambda _, name: config.environment_variable(name),
     Step.ANSWER: _answer,
     Step.CALLED: _called,

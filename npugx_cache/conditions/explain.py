@@ -80,6 +80,7 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.ANSWER: lambda _, a: f"{a}()",
     Step.CALLED: lambda _, a: f"{a[0]}.{a[1]}({a[2]})",
     Step.ENVIRONMENT: lambda _, a: f"os.environ[{a!r}]",
+    Step.OWN_GLOBALS: lambda *_: "globals()",
     Step.FUNCTION_GLOBALS: lambda _, a: f"{a.replace(':', '.')}.__globals__",
     Step.ATTR: lambda base, a: f"{base}.{a}" if a.isidentifier() else f"getattr({base}, {a!r})",
     Step.GENERIC_ATTR: lambda base, a: f"object.__getattribute__({base}, {a!r})",

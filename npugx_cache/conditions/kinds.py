@@ -633,6 +633,9 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.LOOKUP: _fact(source_facts.provider, "where to find", code_watch.watch_lookup),
     Kind.CLASS_VALUE: _fact(source_facts.class_value, "the value of", code_watch.watch_name),
+    Kind.FUNCTION_VALUE: _fact(
+        source_facts.function_value, "the value of", code_watch.watch_function_value
+    ),
     Kind.TENSOR_METHOD: _fact(
         source_facts.tensor_method, "code of", code_watch.watch_tensor_method
     ),

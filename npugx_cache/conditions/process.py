@@ -51,6 +51,10 @@ def _started() -> tuple[bool, ...]:
     return _initialised(), *(bool(each.is_initialized()) for each in extensions)
 
 
+def _autocast_dtypes() -> str:
+    return " ".join(str(torch.get_autocast_dtype(kind)) for kind in runtime.AUTOCAST_DEVICES)
+
+
 def _device_properties() -> str:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     return repr([torch.cuda.get_device_properties(index) for index in devices])
@@ -65,6 +69,8 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "current_device": _current_device,
     "current_device_index": _current_device,
     "get_device_properties": _device_properties,
+    # Between two calls, torch compares these only while autocast is on (`runtime.SameState`).
+    **dict.fromkeys(runtime.AUTOCAST_DTYPES, _autocast_dtypes),
     "getrecursionlimit": sys.getrecursionlimit,
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion

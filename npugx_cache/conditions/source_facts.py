@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
+import functools
 import gc
 import sys
 import types
@@ -35,6 +36,7 @@ from npugx_cache.portable import (
     identity,
     is_covered_class,
     look_up,
+    module_of,
     texts_in,
     unwrap,
 )
@@ -80,9 +82,40 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
 
 def value_fact(cls: type, name: str) -> Check:
     """The value of an attribute of a class, which nobody can edit in place."""
-    if not _has_name(cls):
+    if not has_name(cls):
         raise NotPortable(f"no name leads to {cls.__qualname__}")
     return fact(Kind.CLASS_VALUE, class_value, cls.__module__, f"{cls.__qualname__}.{name}")
+
+
+def function_value_facts(
+    read: Mapping[tuple[types.FunctionType, str], location.Place | None],
+    names: Iterable[tuple[type, str]],
+) -> tuple[Check, ...]:
+    """The attributes of functions in classes: of each function, and the name of the attribute.
+
+    `names` are those that were looked up in classes: some of them lead to the functions. Raises
+    `NotPortable` for a function that no name leads to, and for a value that nobody can compare.
+    """
+    places = {(base, name) for cls, name in set(names) for base in cls.__mro__}
+    members = [(base, name, vars(base)[name]) for base, name in places if name in vars(base)]
+    found: list[Check] = []
+    for (function, attribute), read_at in read.items():
+        named = [
+            (base, f"{base.__qualname__}.{name}.{attribute}")
+            for base, name, member in members
+            if any(each is function for each in functions_of_method(member))
+        ]
+        try:
+            attribute_text(function, attribute)
+            if not named or not all(has_name(base) for base, _ in named):
+                raise NotPortable("no name leads to it")  # noqa: TRY301
+        except NotPortable as error:
+            what = f"the attribute {attribute} of {function.__qualname__} has no guard ({error})"
+            change = "read it outside the cached function and pass the value in"
+            raise NotPortable(location.reason(what, read_at, change)) from None
+        rows = ((base.__module__, full) for base, full in named)
+        found += [fact(Kind.FUNCTION_VALUE, function_value, *row) for row in rows]
+    return tuple(sorted(found))
 
 
 def class_facts_of(
@@ -95,7 +128,7 @@ def class_facts_of(
     """
     with_kinds = ((cls, each) for cls in met for each in (cls, type(cls)))
     met = {each for cls, each in with_kinds if each is cls or not is_covered_class(each)}
-    named = ((cls, other) for cls, other in pairs if _has_name(other))
+    named = ((cls, other) for cls, other in pairs if has_name(other))
     asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
     edited = ((cls, "") for cls in enums if not is_covered_class(cls))
     facts = [
@@ -121,7 +154,7 @@ def method_facts(
         for name, member in vars(base).copy().items():
             chain = function_chain(member)
             if any(map(is_traced, chain)) and any(map(captured, chain)):
-                if not _has_name(base):
+                if not has_name(base):
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
                     raise NotPortable(location.reason(what, made_at, change))
@@ -152,15 +185,15 @@ def _with_names(cls: type) -> list[type]:
     The identity of a class without a name holds the names in the class, and what its bases are
     called: the facts about these bases say what is in them.
     """
-    if _has_name(cls):
+    if has_name(cls):
         return [cls]
     bases = (base for base in cls.__bases__ if base is not object)
     return [named for base in bases for named in _with_names(base)]
 
 
-def _has_name(cls: type) -> bool:
+def has_name(cls: type) -> bool:
     try:
-        return look_up(cls.__module__, cls.__qualname__) is cls
+        return look_up(module_of(cls), cls.__qualname__) is cls
     except NotPortable:
         return False
 
@@ -229,6 +262,31 @@ def functions_of_method(found: object) -> list[types.FunctionType]:
     return functions
 
 
+def function_value(module: str, full: str) -> str:
+    """An attribute of the functions of a method (`functions_of_method`), one after the other."""
+    path, _, name = full.rpartition(".")
+    functions = functions_of_method(look_up(module, path))
+    if not functions:
+        raise NotPortable(f"{module}.{path} is not a Python function")
+    return digest(_text_of_attribute(each, name) for each in functions)[:32]
+
+
+def attribute_text(function: types.FunctionType, name: str) -> str:
+    """An attribute of a function as text, "" if there is none; raises `NotPortable`."""
+    try:
+        return repr(encode(getattr(function, name)))
+    except AttributeError:
+        return ""
+
+
+def _text_of_attribute(function: types.FunctionType, name: str) -> str:
+    """One that is not portable counts by its type: it is of another function than the one asked."""
+    try:
+        return attribute_text(function, name)
+    except NotPortable:
+        return text_or_type(getattr(function, name))
+
+
 def _text_of_captured(value: object) -> str:
     """Functions are among the `functions_of_method` themselves."""
     return "" if type(value) is types.FunctionType else text_or_type(value)
@@ -246,7 +304,7 @@ def provider(module: str, full: str) -> str:
             found = vars(cls)[name]
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
             made = made_by(cls, name) if kind else ""
-            return f"{cls.__module__}.{cls.__qualname__} {kind} {made}"
+            return f"{module_of(cls)}.{cls.__qualname__} {kind} {made}"
     return ""
 
 
@@ -263,8 +321,8 @@ def function_without_name(cls: type, name: str) -> types.FunctionType | None:
     if type(function) is not types.FunctionType:
         return None
     own = f"{cls.__qualname__}.{name}"
-    named = function.__module__, function.__qualname__, function.__code__.co_qualname
-    return function if is_covered_class(cls) or named != (cls.__module__, own, own) else None
+    named = module_of(function), function.__qualname__, function.__code__.co_qualname
+    return function if is_covered_class(cls) or named != (module_of(cls), own, own) else None
 
 
 def class_value(module: str, full: str) -> str:
@@ -273,7 +331,7 @@ def class_value(module: str, full: str) -> str:
     if name not in space:  # what has the name of the class now may be no class
         return ""
     value = space[name]
-    if isinstance(value, type) and not _has_name(value):
+    if isinstance(value, type) and not has_name(value):
         raise NotPortable(f"no name leads to {value.__qualname__}")
     return digest([repr(encode(value))])[:32]
 
@@ -403,19 +461,19 @@ def missing(cls: type) -> object:
 
 
 def special_hash(module: str, name: str) -> str:
-    """Of the classes in the MRO, and the special names that those of user code define.
+    """Of the metaclass, of the classes in the MRO, and the special names that user code defines.
 
     With what stands under them: one that a library makes, as `functools.total_ordering` does, may
     be replaced by the user's.
     """
-    parts = []
-    for cls in getattr(look_up(module, name), "__mro__", ())[:-1]:  # the last one is `object`
+    found: Any = look_up(module, name)
+    parts = [] if type(found) is type else [repr(identity(type(found)))]
+    for cls in getattr(found, "__mro__", ())[:-1]:  # the last one is `object`
         space = vars(cls)
         names = sorted(SPECIAL & space.keys()) if is_watched_for_patches(cls) else []
-        if names and is_covered_class(cls):
-            names = _patched_names(cls, names)
+        names = replaced_names(cls) if names and is_covered_class(cls) else names
         defined = (f"{each}={made_by(cls, each)}" for each in names)
-        parts.append(f"{cls.__module__}.{cls.__qualname__}:{' '.join(defined)}")
+        parts.append(f"{module_of(cls)}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
@@ -424,24 +482,55 @@ def is_watched_for_patches(cls: type) -> bool:
     return cls is sys.modules["torch"].Tensor or not is_covered_class(cls)
 
 
-def _patched_names(cls: type, names: list[str]) -> list[str]:
-    """The names in a class of torch's that user code has patched, found with few calls."""
+def replaced_names(cls: type) -> list[str]:
+    """Names of torch.Tensor under which user code has put something else.
+
+    They are found with few calls. A name that torch does not have does not count.
+    """
     space = vars(cls)
-    members = [space[name] for name in names]
-    spaces = [m.__globals__ if type(m) is types.FunctionType else {} for m in members]
-    homes = dict(zip(map(id, spaces), spaces, strict=True))
-    own = {key for key, space in homes.items() if is_covered_module(str(space.get("__name__")))}
-    return [
-        name
-        for name, member, home in zip(names, members, map(id, spaces), strict=True)
-        if home not in own and type(member) not in _IN_C
-    ]
+    functions = {name: m for name, m in space.items() if type(m) is types.FunctionType}
+    homes = {id(each.__globals__): each for each in functions.values()}
+    own = {home for home, each in homes.items() if _is_covered_function(each)}
+    found = [name for name, each in functions.items() if id(each.__globals__) not in own]
+    found += [name for name, m in space.items() if type(m) not in _OF_PYTHON and not _is_covered(m)]
+    return sorted(name for name in found if _had_name(cls, name))
 
 
-_IN_C = frozenset(
+def _is_covered(member: object) -> bool:
+    function = unwrap(member)
+    if isinstance(function, types.FunctionType):
+        return _is_covered_function(function)
+    return is_covered_class(type(function))
+
+
+def _is_covered_function(function: types.FunctionType) -> bool:
+    return is_covered_module(str(function.__globals__.get("__name__")))
+
+
+def _had_name(cls: type, name: str) -> bool:
+    """Whether torch.Tensor has a name by its source, or inherits the name."""
+    if name in SPECIAL or any(name in vars(base) for base in cls.__mro__[1:]):
+        return True
+    try:
+        return name in _names_in_source()
+    except OSError:  # there is no source
+        return True
+
+
+@functools.cache
+def _names_in_source() -> frozenset[str]:
+    import inspect
+    import re
+
+    source = inspect.getsource(sys.modules["torch._tensor"])
+    return frozenset(re.findall(r"^    (?:def )?(\w+)[(:= ]", source, re.MULTILINE))
+
+
+_OF_PYTHON = frozenset(
     {
-        *(types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType),
-        *(types.ClassMethodDescriptorType, type(None)),
+        *(types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType),
+        *(types.BuiltinFunctionType, types.ClassMethodDescriptorType),
+        *(types.GetSetDescriptorType, type(None)),
     }
 )
 
@@ -450,11 +539,14 @@ def made_by(cls: type, name: str) -> str:
     """The qualified name in the source of the function behind an attribute of a class.
 
     A `function_without_name` counts by its code as well. An attribute without a function behind
-    the attribute counts by its type.
+    the attribute counts by its type; it is asked for nothing, because it may be a proxy that runs
+    code of the user's.
     """
     member = vars(cls)[name]
-    code = getattr(unwrap(member), "__code__", None)
-    made = code.co_qualname if code is not None else type(member).__name__
+    made = type(member).__name__
+    function = unwrap(member)
+    if isinstance(function, types.FunctionType):
+        made = function.__code__.co_qualname
     nameless = function_without_name(cls, name)
     return made if nameless is None else f"{made} {code_hash(nameless.__code__)}"
 
@@ -489,7 +581,7 @@ def reachable_functions(function: types.FunctionType) -> list[types.FunctionType
     waiting: list[object] = [function]
     while waiting:
         each = unwrap(waiting.pop())
-        if not isinstance(each, types.FunctionType) or is_covered_module(each.__module__ or ""):
+        if not isinstance(each, types.FunctionType) or is_covered_module(module_of(each)):
             continue
         if any(each is other for other in found):
             continue
@@ -499,7 +591,7 @@ def reachable_functions(function: types.FunctionType) -> list[types.FunctionType
         modules = list(filter(_is_user_module, values))
         waiting += [*values, *(vars(module).get(name) for module in modules for name in names)]
         waiting += [contents(cell) for cell in each.__closure__ or ()]
-    return sorted(found, key=lambda each: (each.__module__, each.__qualname__, _hash_of(each)))
+    return sorted(found, key=lambda each: (module_of(each), each.__qualname__, _hash_of(each)))
 
 
 def reaches(function: types.FunctionType, objects: Iterable[object]) -> bool:

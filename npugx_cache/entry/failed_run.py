@@ -17,6 +17,7 @@ from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.backend.runtime import PROGRAM_FILE
 from npugx_cache.interruptions import from_outside
+from npugx_cache.portable import module_of
 from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _is_of_an_operator(error: Exception) -> bool:
 
     Other errors come from elsewhere, such as one that another thread raises in this thread.
     """
-    of_torch = type(error).__module__.partition(".")[0] in ("builtins", "torch")
+    of_torch = module_of(type(error)).partition(".")[0] in ("builtins", "torch")
     return of_torch and isinstance(error, _RAISED_BY_OPERATORS)
 
 

@@ -24,6 +24,7 @@ from npugx_cache.entry import frame
 from npugx_cache.entry.failed_run import effect_of
 from npugx_cache.errors import VerificationError
 from npugx_cache.events import logger
+from npugx_cache.portable import module_of
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _differences(path: str, a: Any, b: Any, seen: set[tuple[int, int]]) -> Itera
         parts = [(f"[{index}]", *pair) for index, pair in enumerate(zip(a, b, strict=True))]
     elif isinstance(a, dict):
         parts = [(f"[{key!r}]", value, b[key]) for key, value in a.items()]
-    elif isinstance(a, torch.Tensor) or type(a).__module__.startswith("npugx_cache"):
+    elif isinstance(a, torch.Tensor) or module_of(type(a)).startswith("npugx_cache"):
         return  # other attributes differ anyway: Dynamo marks tensors, and our objects count calls
     else:
         mine, other = (getattr(value, "__dict__", {}) for value in (a, b))

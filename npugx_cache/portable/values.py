@@ -206,23 +206,39 @@ _MAX_CHAIN = 64
 def unwrap(member: object) -> object:
     """The plain function behind a descriptor, a partial or a decorator with `functools.wraps`.
 
-    Returns the innermost object if there is no function behind it. No `__getattr__` is called: a
+    Returns the innermost object if there is no function behind it. No code of the user's is run: a
     decorator may have captured a proxy that raises, or imports something, when it is asked.
     """
     for _ in range(MAX_DEPTH):
         if type(member) is types.FunctionType:
             return member
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
-            try:
-                inner = object.__getattribute__(member, attribute)
-            except Exception:  # noqa: BLE001 - a property of the user's may raise anything
-                inner = None
+            inner = _held(member, attribute)
             if inner is not None:
                 member = inner
                 break
         else:
             return member
     return member
+
+
+def _held(owner: object, name: str) -> object:
+    """An attribute that an object or its class holds, found without its properties; or None."""
+    spaces = (vars(base) for base in type(owner).__mro__)
+    found: Any = next((space[name] for space in spaces if name in space), None)
+    if type(found) in _SLOTS:
+        try:
+            return found.__get__(owner)
+        except Exception:  # noqa: BLE001 - nothing is in the slot
+            return None
+    own = None if name == "__dict__" else _held(owner, "__dict__")
+    if type(own) is dict and name in own:
+        return own[name]
+    is_method = isinstance(found, (types.FunctionType, staticmethod, classmethod))
+    return found if is_method or not hasattr(type(found), "__get__") else None
+
+
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def look_up(module: str, name: str) -> object:
@@ -377,9 +393,15 @@ def _class_identity(cls: type) -> Plain:
     if cls is types.NoneType:  # its own module and name lead nowhere
         return ["class", "types", "NoneType"]
     if is_named(cls):
-        return ["class", cls.__module__, _name_in_module(cls)]
+        return ["class", module_of(cls), _name_in_module(cls)]
     # Two classes made by one function share their qualname, but differ in their bodies.
-    return ["class", cls.__module__, cls.__qualname__, class_body_hash(cls)]
+    return ["class", module_of(cls), cls.__qualname__, class_body_hash(cls)]
+
+
+def module_of(owner: object) -> str:
+    """The module that a class or a function says it is of; "" if it says what is no name."""
+    name = getattr(owner, "__module__", None)
+    return name if isinstance(name, str) else ""
 
 
 def is_named(cls: type) -> bool:
@@ -395,7 +417,7 @@ def is_covered_class(cls: type) -> bool:
     A class that a call made, such as `dataclasses.make_dataclass`, may have the module of that
     function, and a decorator may give a class the module of another one.
     """
-    if not is_covered_module(cls.__module__):
+    if not is_covered_module(module_of(cls)):
         return False
     if _is_found(cls) or not cls.__flags__ & _MADE_BY_PYTHON:
         return True
@@ -412,7 +434,7 @@ _MAKERS_OF_CLASSES = frozenset({"types", "abc"})
 
 def _is_found(cls: type) -> bool:
     try:
-        return look_up(cls.__module__, cls.__qualname__) is cls
+        return look_up(module_of(cls), cls.__qualname__) is cls
     except NotPortable:
         return False
 
@@ -467,7 +489,7 @@ def has_body(data: Plain) -> bool:
 def _function_identity(function: types.FunctionType, depth: int) -> Plain:
     return [
         "function",
-        function.__module__,
+        module_of(function),
         function.__qualname__,
         code_hash(function.__code__),
         _captured(function.__defaults__ or (), depth),

@@ -55,6 +55,15 @@ disable_autocast = torch._C._DisableAutocast
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
+AUTOCAST_DEVICES = tuple(sorted(torch._C._autocast_supported_devices()))
+"""The kinds of devices that have a dtype of autocast, whether there is such a device or not."""
+
+AUTOCAST_DTYPES = (
+    "get_autocast_dtype",
+    *(f"get_autocast_{kind}_dtype" for kind in ("cpu", "gpu", "ipu", "xla")),
+)
+"""The functions of torch's that tell such a dtype."""
+
 
 def is_traced_here() -> bool:
     """Whether a compiler runs Python code on this thread, on fake tensors or to learn a constant.

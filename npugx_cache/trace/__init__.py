@@ -149,7 +149,7 @@ def _portable(
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
     code = [*trace.code, *written_by_users(run)]
     owners = owners_of(code)
-    refuse_names(trace.code, owners)
+    refuse_names(trace.code, trace.function.__code__, owners)
     _add_guards(builder, trace)
     origins = list(origins_of(trace.placeholders, builder))
     facts = add_observed(builder, _told(builder, trace, owners), owners)
@@ -186,7 +186,7 @@ def _told(builder: TreeBuilder, trace: DynamoTrace, owners: Owners) -> Iterator[
     """All that Dynamo read without a guard: seen by the hooks, or told by the code and the tree."""
     yield from environment_of(trace.code)
     yield from answers_to(builder, trace.code, lstm.questions(trace.graph))
-    yield from builtins_used(trace.code, owners)
+    yield from builtins_used(trace.code, trace.function, owners)
     yield from trace.observed
     yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
     yield Observation(Question.SPECIAL_NAMES, torch.Tensor)  # an operator may be patched

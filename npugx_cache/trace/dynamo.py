@@ -15,7 +15,7 @@ from npugx_cache.backend import operators, subgraphs
 from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.private import runtime, vendor_scopes
-from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace import refuse, tensor_patches, tracing
 from npugx_cache.trace.observe import (
     device_values,
     hook_table,
@@ -143,7 +143,8 @@ def _run(
     observed = recorder.observed()
     if reason := refusal(observed, Question.UNWATCHED):  # says something about this process
         return NotTraced(reason=reason)
-    if reason := refusal(observed, Question.UNCHECKABLE) or _opaque(graph):
+    refused = refusal(observed, Question.UNCHECKABLE) or _opaque(graph)
+    if reason := refused or tensor_patches.refusal(captured.traced_code):
         return NotTraced(reason=reason, met=tracing.met_by(output))
     nodes = list(graph.graph.nodes) if graph is not None else []
     inputs = [node.name for node in nodes if node.op == "placeholder"]

@@ -17,7 +17,12 @@ from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.trace import refuse, tracing
-from npugx_cache.trace.conditions.observed import may_differ_here, rows_here
+from npugx_cache.trace.conditions.observed import (
+    classes_here,
+    may_differ_here,
+    pairs_here,
+    rows_here,
+)
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
 from npugx_cache.trace.streams import left_as_found
 
@@ -121,5 +126,8 @@ def _watched(trace: DynamoTrace) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
     facts = facts_of(trace.code, trace.function.__code__, owners_of(trace.code))
     return Watch(
-        ((KINDS[fact.kind].watch, fact.arg) for fact in facts), names=rows_here(trace.observed)
+        ((KINDS[fact.kind].watch, fact.arg) for fact in facts),
+        names=rows_here(trace.observed),
+        classes=classes_here(trace.observed),
+        pairs=pairs_here(trace.observed),
     ).unchanged

@@ -92,7 +92,7 @@ def _conditions(
     roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, imports))
     owners = owners_of(codes)
-    refuse_names(codes, owners)
+    refuse_names(codes, function.__code__, owners)
     add_guards(builder, guards, stopped.met.sizes, stopped.met.key_ordered)
     add_shape_conditions(builder, *shapes)
     node = builder.node(stopped.source)
@@ -102,7 +102,7 @@ def _conditions(
     def told() -> Iterator[Observation]:
         yield from environment_of(codes)
         yield from answers_to(builder, codes, ())
-        yield from builtins_used(codes, owners)
+        yield from builtins_used(codes, function, owners)
         yield from observed
         yield from lookups_of(builder, codes)  # of the whole tree, so this comes last
 

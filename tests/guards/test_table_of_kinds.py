@@ -229,6 +229,7 @@ class Base:
 class Thing(Base):
     width = 3
     def scaled(self, x, by=2): return x * by
+    scaled.k = 3
 class Other: pass
 class Mode(enum.Enum):
     FAST = 1
@@ -260,6 +261,9 @@ def found(module):
         *source_facts.lookup_facts([(module.Thing, "act")]),
         *source_facts.tensor_method_facts(["add"]),
         source_facts.value_fact(module.Thing, "width"),
+        *source_facts.function_value_facts(
+            {(module.Thing.scaled, "k"): None}, [(module.Thing, "scaled")]
+        ),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(dict.fromkeys(met), lambda _: True),
@@ -284,6 +288,7 @@ BREAKS = {
     Kind.LOOKUP: lambda m: (m.Thing, "act", len),
     Kind.TENSOR_METHOD: lambda _: (torch.Tensor, "add", lambda *_: None),
     Kind.CLASS_VALUE: lambda m: (m.Thing, "width", 4),
+    Kind.FUNCTION_VALUE: lambda m: (m.Thing.scaled, "k", 4),
     Kind.ANSWER: lambda m: (m, "SIZES", {"small": 3}),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),
     Kind.MEMBERS: lambda m: (m.Mode, "_missing_", classmethod(lambda cls, value: cls.FAST)),

@@ -12,6 +12,7 @@ from npugx_cache.location import Place
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace.conditions import observed
 from npugx_cache.trace.conditions.builder import TreeBuilder
+from npugx_cache.trace.conditions.surroundings import refuse_names
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Observation, Question, Recorder
 from npugx_cache.trace.observe.set_history import Leaf, Walk
@@ -43,6 +44,7 @@ def test_every_question_has_one_consequence(question):
         observed._PLACES,
         observed._ELSEWHERE,
         {Question.SET_ORDER, Question.METHODS, Question.VALUE},
+        {Question.FUNCTION_VALUE, Question.HIDDEN},
     )
     assert sum(question in each for each in places) == 1
 
@@ -119,7 +121,8 @@ def test_an_owner_that_the_tree_reaches_becomes_a_check_there(monkeypatch):
     asked = [
         Observation(Question.ENVIRONMENT, "NPUGX_TEST_OBSERVED"),
         Observation(Question.ANSWER, "getrecursionlimit"),
-        Observation(Question.HIDDEN, __name__, "len"),
+        Observation(Question.HIDDEN, (Step.NAMESPACE, __name__), "len"),
+        Observation(Question.HIDDEN, (Step.OWN_GLOBALS, None), "len"),
     ]
     assert observed.add_observed(tree, asked, {}) == ()
     made = [(tree.nodes[c.node].step, c.kind) for c in tree.checks.values()]
@@ -127,6 +130,7 @@ def test_an_owner_that_the_tree_reaches_becomes_a_check_there(monkeypatch):
         (Step.ENVIRONMENT, Kind.EQUALS),
         (Step.ANSWER, Kind.EQUALS),
         (Step.NAMESPACE, Kind.NOT_CONTAINS),
+        (Step.OWN_GLOBALS, Kind.NOT_CONTAINS),
     ]
 
 
@@ -192,6 +196,32 @@ def test_a_value_in_a_class_becomes_a_fact_where_the_class_has_a_name():
     unnamed = Observation(Question.VALUE, made_by_a_factory(2), "limit", PLACE)
     with pytest.raises(NotPortable, match=r"Local.limit has no guard \(no name .* model\.py:7"):
         observed.add_observed(builder(), [unnamed], {})
+
+
+def test_an_attribute_of_a_method_becomes_a_fact_where_a_name_leads_to_the_method(monkeypatch):
+    monkeypatch.setattr(Derived.scaled, "k", 3, raising=False)
+    asked = [
+        Observation(Question.NAME, Derived, "scaled"),
+        Observation(Question.FUNCTION_VALUE, Derived.scaled, "k", PLACE),
+    ]
+    [fact] = [f for f in observed.add_observed(builder(), asked, {}) if f.kind is not Kind.LOOKUP]
+    assert (fact.kind, fact.arg[1]) == (Kind.FUNCTION_VALUE, "Derived.scaled.k")
+    assert (Derived.scaled, {"k": 3}) in list(observed.rows_here(asked))
+    with pytest.raises(NotPortable, match=r"k of .*scaled has no guard \(no name .* model\.py:7"):
+        observed.add_observed(builder(), asked[1:], {})
+    monkeypatch.setattr(Derived.scaled, "k", object())
+    with pytest.raises(NotPortable, match=r"k of .*scaled has no guard \(an object .* model\.py:7"):
+        observed.add_observed(builder(), asked, {})
+
+
+def test_hash_is_refused_in_a_function_that_somebody_executed_and_cached():
+    space = {}
+    exec("def f(x):\n    return hash(x)\n", space)
+    code = space["f"].__code__
+    owners = {id(code): [space["f"]]}
+    with pytest.raises(NotPortable, match=r"hash\(\) gives another number"):
+        refuse_names([code], code, owners)
+    refuse_names([code], (lambda: None).__code__, owners)  # of a library that generates code
 
 
 def test_a_set_whose_order_cannot_be_checked_refuses_at_its_line():

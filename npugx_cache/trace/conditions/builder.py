@@ -165,8 +165,9 @@ class TreeBuilder:
     def has_process_group(self) -> bool:
         return any(map(process_groups.is_group, self._values))
 
-    def functions(self) -> Iterator[types.FunctionType]:
-        yield from (value for value in self._values if type(value) is types.FunctionType)
+    def functions(self) -> Iterator[types.FunctionType | types.BuiltinFunctionType]:
+        kinds = (types.FunctionType, types.BuiltinFunctionType)
+        yield from (value for value in self._values if isinstance(value, kinds))
 
     def classes(self) -> set[type]:
         """Classes of user code that are values of the tree, or have objects among the values."""

@@ -15,7 +15,7 @@ from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, shapes
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.kinds import iterator_state
-from npugx_cache.portable import NotPortable, encode, identity, ordered_keys
+from npugx_cache.portable import NotPortable, encode, identity, module_of, ordered_keys
 from npugx_cache.private import process_groups
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.observe import autocast_objects
@@ -171,7 +171,7 @@ def _add_registrations(builder: TreeBuilder) -> None:
     """
     for node in sorted(builder.registries):
         registry = builder.value(node)
-        for cls in sorted(builder.classes(), key=lambda cls: (cls.__module__, cls.__qualname__)):
+        for cls in sorted(builder.classes(), key=lambda cls: (module_of(cls), cls.__qualname__)):
             try:
                 key = encode(cls)
             except NotPortable:

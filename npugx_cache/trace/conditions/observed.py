@@ -7,6 +7,7 @@ condition at all can check does not come here: `trace.dynamo` refuses the trace 
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from functools import partial
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,15 @@ import torch
 
 from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, set_order
-from npugx_cache.conditions.code_watch import is_fixed, looked_up, special_names
+from npugx_cache.conditions.code_watch import ABSENT, is_fixed, looked_up, special_names
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.process import recorded
 from npugx_cache.conditions.source_facts import (
     answer_facts,
     captured,
     class_facts_of,
+    function_value_facts,
+    has_name,
     lookup_facts,
     method_facts,
     tensor_method_facts,
@@ -39,6 +42,7 @@ from npugx_cache.trace.conditions.source_facts import names_of
 from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterable, Iterator
 
     from npugx_cache.conditions import Check
@@ -60,24 +64,32 @@ def add_observed(
     found: dict[Question, list[tuple[Any, Any]]] = {question: [] for question in _FACTS}
     made: dict[type, location.Place | None] = {}
     values: set[Check] = set()
+    attributes: dict[tuple[types.FunctionType, str], location.Place | None] = {}
     for each in observed:
+        _refuse_nameless(each)
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
         elif each.question in _PLACES:
             step, kind, argument = _PLACES[each.question]
             builder.check(builder.step(-1, step, each.owner), kind, argument(each))
+        elif each.question is Question.HIDDEN:
+            builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
         elif each.question is Question.SET_ORDER:
             _add_order(builder, each, owners)
         elif each.question is Question.METHODS:
             made[each.owner] = each.where
         elif each.question is Question.VALUE:
             values.add(_value(each))
+        elif each.question is Question.FUNCTION_VALUE:
+            attributes[each.owner, each.argument] = each.where
         elif each.question not in _ELSEWHERE:
             raise NotPortable(f"no condition follows from an observation of {each.question.name}")
     facts = [fact for question, rows in found.items() for fact in _FACTS[question](rows)]
+    bodies = ((base, name) for cls in made for base in cls.__mro__ for name in vars(base).copy())
     return (
         *facts,
         *sorted(values),
+        *function_value_facts(attributes, (*found[Question.NAME], *bodies) if attributes else ()),
         *method_facts(made, lambda function: id(function.__code__) in owners),
     )
 
@@ -89,7 +101,6 @@ _PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
         lambda each: encode(environment_variable(each.owner)),
     ),
     Question.ANSWER: (Step.ANSWER, Kind.EQUALS, lambda each: recorded(each.owner)),
-    Question.HIDDEN: (Step.NAMESPACE, Kind.NOT_CONTAINS, lambda each: each.argument),
 }
 """The step that leads to the owner from the root of the tree, and the check there."""
 
@@ -120,6 +131,22 @@ def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
     if not set_order.is_same_everywhere(walk.made):
         made = set_order.replaced(walk.made, partial(_leaf, builder, each, owners))
         builder.check(CALL, Kind.ORDER, [made, walk.order])
+
+
+def _refuse_nameless(each: Observation) -> None:
+    """Refuse to ask whether a class is a kind of an abstract one, if one of them has no name.
+
+    Somebody may register any class with an abstract one, or not.
+    """
+    if each.question is not Question.SUBCLASS:
+        return
+    cls, abstract = each.owner, each.argument
+    named = is_covered_class(cls) or has_name(cls)
+    if isinstance(abstract, ABCMeta) and not (named and has_name(abstract)):
+        what = f"no name leads to {(abstract if named else cls).__qualname__}, so that nobody knows"
+        what = f"{what} in another process whether it is a {abstract.__qualname__}"
+        change = "define the class at the top level of a module"
+        raise NotPortable(location.reason(what, each.where, change))
 
 
 def _value(each: Observation) -> Check:
@@ -175,8 +202,28 @@ def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
         elif each.question is Question.SPECIAL_NAMES:
             for base in each.owner.__mro__:
                 yield from special_names(base)
+        elif each.question is Question.FUNCTION_VALUE:
+            yield _attribute_of(each.owner, each.argument)
         elif each.question is Question.METHODS:
             yield from map(_methods, filterfalse(is_covered_class, each.owner.__mro__))
+
+
+def classes_here(observed: Iterable[Observation]) -> list[type]:
+    """Classes whose bases and metaclass must be what they are now."""
+    return [each.owner for each in observed if each.question is Question.SPECIAL_NAMES]
+
+
+def pairs_here(observed: Iterable[Observation]) -> list[tuple[type, type]]:
+    """Classes of which the first is derived from the second, or not, as now."""
+    asked = (each for each in observed if each.question is Question.SUBCLASS)
+    return [(each.owner, each.argument) for each in asked]
+
+
+def _attribute_of(function: types.FunctionType, name: str) -> Row:
+    value = vars(function).get(name, ABSENT)
+    if not (is_fixed(value) or (value is ABSENT and not hasattr(function, name))):
+        raise NotPortable(f"the attribute {name} of {function.__qualname__} has no guard")
+    return function, {name: value}
 
 
 def _methods(cls: type) -> Row:

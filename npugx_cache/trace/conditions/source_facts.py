@@ -15,7 +15,7 @@ from npugx_cache.conditions.source_facts import (
     file_hash,
     function_hash,
 )
-from npugx_cache.portable import NotPortable, function_chain, look_up
+from npugx_cache.portable import NotPortable, function_chain, look_up, module_of
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
@@ -74,11 +74,12 @@ def _homes(function: types.FunctionType) -> list[str]:
     For a generated function, such as the `__new__` of a namedtuple, they are the modules of the
     class that the function was generated for.
     """
-    module = sys.modules.get(function.__module__)
+    name = module_of(function)
+    module = sys.modules.get(name)
     if module is not None and vars(module) is function.__globals__:
-        return [function.__module__]
+        return [name]
     owner = str(function.__globals__.get("__name__"))
-    return [cls.__module__ for cls in _classes_with(function)] or [owner]
+    return [module_of(cls) for cls in _classes_with(function)] or [owner]
 
 
 def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
@@ -137,7 +138,7 @@ def names_of(
     module that the code was written in come first, because a restart need not load the others.
     """
     home = _module_of_file(code.co_filename)
-    names = sorted({(each.__module__ or "", each.__qualname__) for each in functions})
+    names = sorted({(module_of(each), each.__qualname__) for each in functions})
     outer, nested, _ = code.co_qualname.partition(".<locals>")
     yield from (named for named in names if named[0] == home)
     if nested and home:
@@ -145,7 +146,7 @@ def names_of(
     yield from (named for named in names if named[0] != home)
     for function in functions:
         for cls in _classes_with(function):
-            yield cls.__module__, f"{cls.__qualname__}.{function.__name__}"
+            yield module_of(cls), f"{cls.__qualname__}.{function.__name__}"
     if nested:
         yield from ((module, outer) for module, _ in names if module and module != home)
 

@@ -14,8 +14,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
+from npugx_cache.conditions import Step
 from npugx_cache.conditions.process import ANSWERS
-from npugx_cache.portable import NotPortable, is_covered_class
+from npugx_cache.portable import NotPortable, is_covered_class, module_of
 from npugx_cache.trace.conditions.source_facts import is_covered
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.refuse import NotEager
@@ -61,14 +62,16 @@ def answers_to(
         yield Observation(Question.ANSWER, name)
 
 
-def refuse_names(codes: Iterable[types.CodeType], owners: Owners) -> None:
+def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners) -> None:
     """Refuse user code that asks for something that Dynamo makes a constant without a guard.
 
-    We know such code by the names in it. Raises `NotPortable` for `hash`, which stays the same in
-    this process, and `NotEager` for what may change while the process lives.
+    We know such code by the names in it. Of code without a file, which libraries generate, only
+    the traced function itself counts (`root`). Raises `NotPortable` for `hash`, which stays the
+    same in this process, and `NotEager` for what may change while the process lives.
     """
     for code in set(codes):
-        written = not code.co_filename.startswith("<") and not is_covered(code, owners[id(code)])
+        written = code is root or not code.co_filename.startswith("<")
+        written = written and not is_covered(code, owners[id(code)])
         for line, name in _refused_names(code) if written else ():
             text = linecache.getline(code.co_filename, line).strip()
             place = location.Place(code.co_filename, line, code.co_name, text)
@@ -106,21 +109,31 @@ def _variable_names(code: types.CodeType) -> Iterator[str]:
             yield constant
 
 
-def builtins_used(codes: Iterable[types.CodeType], owners: Owners) -> Iterator[Observation]:
+def builtins_used(
+    codes: Iterable[types.CodeType], function: types.FunctionType, owners: Owners
+) -> Iterator[Observation]:
     """The builtins that the traced code uses and that a global may hide.
 
-    Dynamo looks for the global and installs no guard where there is none.
+    Dynamo looks for the global and installs no guard where there is none. `function` is the traced
+    function itself. The globals of code that somebody executed may be a dict of no module.
     """
     for code in sorted(set(codes), key=lambda code: (code.co_filename, code.co_firstlineno)):
         functions = owners[id(code)]
         if is_covered(code, functions):
             continue
-        for function in functions[:1]:
-            module = sys.modules.get(function.__module__)
-            if module is None or vars(module) is not function.__globals__:
-                continue
-            for name in sorted(_builtin_names(code, function.__globals__)):
-                yield Observation(Question.HIDDEN, function.__module__, name)
+        for owner in [function] if code is function.__code__ else functions[:1]:
+            place = _step_to_globals(owner, function)
+            for name in sorted(_builtin_names(code, owner.__globals__)) if place else ():
+                yield Observation(Question.HIDDEN, place, name)
+
+
+def _step_to_globals(
+    owner: types.FunctionType, function: types.FunctionType
+) -> tuple[Step, str | None] | None:
+    module = sys.modules.get(module_of(owner))
+    if module is not None and vars(module) is owner.__globals__:
+        return Step.NAMESPACE, module_of(owner)
+    return (Step.OWN_GLOBALS, None) if owner.__globals__ is function.__globals__ else None
 
 
 def _builtin_names(code: types.CodeType, frame_globals: dict[str, Any]) -> set[str]:

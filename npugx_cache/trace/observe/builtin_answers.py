@@ -16,6 +16,7 @@ from torch._dynamo import exc, variables
 from torch._dynamo.variables import VariableTracker, user_defined
 
 from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.enumerations import refuse_own_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +100,16 @@ def answering_with_bool(
     if not (asks and is_number):
         return answer
     return VariableTracker.build(tx, bool(answer.as_python_constant()))
+
+
+def refuse_range(recorder: Recorder, function: Any, tx: Any, *args: Any) -> None:
+    """Refuse range() of what Python takes for no whole number: Dynamo makes an int of it."""
+    del function, tx
+    constants = [each.as_python_constant() for each in args if each.is_python_constant()]
+    for value in constants:
+        if not isinstance(value, int):
+            recorder.refuse(f"range() of a {type(value).__name__} raises in Python")
+        refuse_own_operators(recorder, type(value))
 
 
 def refuse_sum(

@@ -1,6 +1,7 @@
 """What Dynamo reads of callables without a guard.
 
 - annotations, and what `inspect.signature` gave: Dynamo skips their guards as too many;
+- attributes of a function that no place leads to: a method of an object that the trace made;
 - attributes of a `functools.partial`, of which Dynamo says that there are none, and a class derived
   from it, which Dynamo takes for partial itself: refused;
 - attributes of what wraps a function, such as `lru_cache`: Dynamo asks the function; refused.
@@ -11,15 +12,50 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.portable import is_covered_class
+from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question, place_of_the_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
+
+
+def note_attribute(recorder: Recorder, variable: Any, *given: Any) -> None:
+    """`given` ends with the name of the attribute."""
+    name = given[-1]
+    function = _function_of(variable)
+    if variable.source or name in _OF_METHODS or type(function) is not types.FunctionType:
+        return
+    if not is_covered_module(str(function.__globals__.get("__name__"))):
+        recorder.note(Question.FUNCTION_VALUE, function, name, place_of_the_trace())
+
+
+def _function_of(variable: Any) -> object:
+    try:
+        return getattr(variable, "fn", getattr(variable, "value", None))
+    except NotImplementedError:  # of a method whose function the trace itself made
+        return None
+
+
+def note_slot(recorder: Recorder, variable: Any, name: str) -> None:
+    """As `note_attribute`. Dynamo asks the code for a name that Python keeps in the function."""
+    note_attribute(recorder, variable, name)
+    function, told = _function_of(variable), _TOLD_BY_CODE.get(name)
+    if told is None or variable.source or type(function) is not types.FunctionType:
+        return
+    if getattr(variable, told)() != getattr(function, name):
+        recorder.refuse(f"the {name} of {function.__qualname__} is traced as that of its code")
+
+
+_TOLD_BY_CODE = {f"__{name}__": f"get_{name}" for name in ("name", "qualname", "doc", "module")}
+_OF_METHODS = frozenset({"__self__", "__func__", "__get__", "__call__", "__class__"})
+"""What a function has because of its type, and what a method has of its own."""
 
 
 _SLOTS = frozenset({"func", "args", "keywords"})

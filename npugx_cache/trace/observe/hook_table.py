@@ -25,6 +25,7 @@ from npugx_cache.trace.observe import (
     callables,
     classes,
     device_values,
+    enumerations,
     hook_hashes,
     objects,
     pure_calls,
@@ -308,6 +309,12 @@ _BUILTINS = [
         since=_PROTOCOLS,
     ),
     Hook(
+        "variables.builtin:BuiltinVariable.call_range",
+        objects.noting(builtin_answers.refuse_range),
+        "range() of what is no whole number, which Python refuses",
+        before=_SLOTS,
+    ),
+    Hook(
         "variables.functions:PolyfilledFunctionVariable.call_function",
         objects.noting(builtin_answers.refuse_sum),
         "sum() of a list or tuple of user code, which Dynamo adds up without asking its class",
@@ -352,6 +359,25 @@ _CALLABLES = [
         map(_attribute, (*_FUNCTIONS, *_OBJECTS)),
         torch_guards.guarding_absence,
         "attributes that are not there, where the code catches the AttributeError",
+    ),
+    *_each(
+        (f"{_FUNCTIONS[0]}.call_obj_hasattr", _attribute(_FUNCTIONS[0])),
+        objects.noting(torch_guards.lead_to_module),
+        "attributes of modules that no place leads to",
+    ),
+    *_each(
+        (
+            *(f"{owner}.call_obj_hasattr" for owner in _FUNCTIONS[1:]),
+            *map(_attribute, _FUNCTIONS[1:]),
+        ),
+        objects.noting(callables.note_attribute),
+        "attributes of functions that no place leads to",
+    ),
+    Hook(
+        f"{_FUNCTIONS[1]}.lookup_tp_getset_member",
+        objects.noting(callables.note_slot),
+        "attributes of functions that no place leads to",
+        since=_SLOTS,
     ),
     *_each(
         (
@@ -446,6 +472,29 @@ _LOOKUPS = [
         "variables.user_defined:UserDefinedClassVariable+.call_function",
         objects.noting(classes.refuse_to_make),
         "objects of user code that Dynamo makes",
+    ),
+    *_each(
+        (
+            _either(f"variables.tensor:{kind}", "richcompare_impl", "tp_richcompare_impl")
+            for kind in ("TensorVariable", "SymNodeVariable")
+        ),
+        objects.noting(enumerations.refuse_comparison),
+        "members of enumerations that are compared with tensors and sizes",
+    ),
+    Hook(
+        "variables.builtin:BuiltinVariable._make_handler",
+        enumerations.refusing_sizes,
+        "members of enumerations that are compared with sizes",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedObjectVariable.as_proxy",
+        objects.noting(enumerations.refuse_as_number),
+        "members of enumerations that are taken for numbers",
+    ),
+    Hook(
+        "variables.user_defined:UserDefinedClassVariable.call_function",
+        objects.noting(enumerations.note_call),
+        "members of enumerations that Python looks for",
     ),
     *_each(
         (

@@ -13,6 +13,7 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import ast
+from abc import ABCMeta
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, is_typeddict
 
@@ -93,7 +94,9 @@ def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
         elif not isinstance(other, type) or _both_covered(cls, other):
             continue
         elif source_facts.asks_for_classes(cls, other):
-            recorder.note(Question.SUBCLASS, cls, other)
+            registers = isinstance(other, ABCMeta)  # the place is needed for a refusal alone
+            where = observation.place_of_the_trace() if registers else None
+            recorder.note(Question.SUBCLASS, cls, other, where)
         else:
             what = f"isinstance with {other.__qualname__} runs code that is not traced"
             recorder.refuse(what)

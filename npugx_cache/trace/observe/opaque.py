@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npugx_cache.backend import subgraphs
+from npugx_cache.portable import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str 
         target = node.target
         if getattr(target, "__name__", "").startswith("flat_apply"):
             yield "a function marked nonstrict_trace", node.stack_trace
-        elif isinstance(target, types.FunctionType) and _is_users(target.__module__ or ""):
+        elif isinstance(target, types.FunctionType) and _is_users(module_of(target)):
             yield f"{target.__qualname__}, marked allow_in_graph,", node.stack_trace
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
@@ -18,6 +19,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import dicts
 
+from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
@@ -99,6 +101,20 @@ def guard_copied_object_keys(
 
 
 # --- attributes of modules, functions and objects
+
+
+def lead_to_module(recorder: Recorder, variable: Any, tx: Any, name: str) -> None:
+    """Give a module a source, and so what is read from it, where no place leads to the module.
+
+    The default of a method is such a module, if the trace itself made the object of the method.
+    """
+    module = variable.value.__name__
+    if variable.source or is_covered_module(module):
+        return
+    if sys.modules.get(module) is variable.value:
+        variable.source = tx.import_source(module)
+    else:
+        recorder.refuse(f"the attribute {name} of the module {module} has no guard")
 
 
 def guard_hasattr(variable: Any, tx: Any, name: str) -> None:
