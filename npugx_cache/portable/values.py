@@ -210,8 +210,12 @@ def unwrap(member: object) -> object:
     decorator may have captured a proxy that raises, or imports something, when it is asked.
     """
     for _ in range(MAX_DEPTH):
-        if type(member) is types.FunctionType:
+        kind = type(member)
+        if kind in _INNERMOST:
             return member
+        if kind in _HOLDS_FUNCTION:
+            member = member.__func__  # type: ignore[attr-defined]
+            continue
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
             inner = _held(member, attribute)
             if inner is not None:
@@ -220,6 +224,19 @@ def unwrap(member: object) -> object:
         else:
             return member
     return member
+
+
+_INNERMOST = frozenset(
+    {
+        *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType),
+        *(types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType),
+        *(types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType),
+        *(bool, int, float, str, bytes, tuple, list, dict, set, frozenset),
+    }
+)
+"""What has no function inside. Most members of classes are of these types, and are not searched."""
+
+_HOLDS_FUNCTION = frozenset({staticmethod, classmethod, types.MethodType})
 
 
 def _held(owner: object, name: str) -> object:
@@ -401,7 +418,7 @@ def _class_identity(cls: type) -> Plain:
 def module_of(owner: object) -> str:
     """The module that a class or a function says it is of; "" if it says what is no name."""
     name = getattr(owner, "__module__", None)
-    return name if isinstance(name, str) else ""
+    return name if type(name) is str else ""
 
 
 def is_named(cls: type) -> bool:
