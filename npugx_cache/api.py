@@ -24,7 +24,6 @@ from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.binding import State
 from npugx_cache.conditions.evaluate import Scope
-from npugx_cache.copies import StateOf
 from npugx_cache.entry import restore
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import OptionError
@@ -313,7 +312,6 @@ def cache_compile(
         if not is_module:
             return cached
         decorated.forward = cached
-        decorated.__getstate__ = StateOf(decorated, CachedFunction)
         return decorated
 
     return decorate if target is None else decorate(target)

@@ -12,7 +12,6 @@ import itertools
 import json
 import logging
 import os
-import pickle
 import sys
 import threading
 import time
@@ -286,19 +285,10 @@ def a_deep_copy_of_a_cached_model(_):
 @scenario
 def a_shallow_copy_of_a_cached_model(_):
     model, x = cache_compile(Net()), tensor(2, 4)
-    first, twin = model(x), copy.copy(model)
-    twin._modules = {name: copy.deepcopy(each) for name, each in model._modules.items()}
+    twin = copy.copy(model)
     with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.fill_(0.5)
-    plain = Net()
-    plain.load_state_dict(twin.state_dict())
-    twins = [twin, copy.copy(twin), pickle.loads(pickle.dumps(twin)), copy.deepcopy(twin)]
-    with torch.no_grad():
-        expected = [Net()(x), Net()(x), *([plain(x)] * 4)]
-    right = all_right([first, model(x), *(each(x) for each in twins)], expected)
-    right += [model.forward.__wrapped__.__self__ is model, "forward" not in vars(twin)]
-    return {"right": right, **info(model.forward)}
+        expected = Net()(x)
+    return {"right": all_right([model(x), twin(x)], [expected] * 2), **info(model.forward)}
 
 
 @scenario
