@@ -211,8 +211,7 @@ class Watch:
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
         self._ordered = list(self.with_mro.values())
-        self._mros = list(map(_MRO, self._ordered))
-        self._kinds = list(map(type, self._ordered))
+        self._based = list(self._bases())
         self._methods = list(self.methods.values())
         self._captured = list(chain.from_iterable(map(captured, self._methods)))
         self._classes = [cls for cls, _, _ in self.subclasses]
@@ -225,7 +224,7 @@ class Watch:
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
-            and (not self._ordered or self._bases_are_same())
+            and (not self._ordered or all(map(is_, self._bases(), self._based)))
             and all(map(is_, map(issubclass, self._classes, self._others), self._said))
         )
 
@@ -258,11 +257,9 @@ class Watch:
                 compared[name] = member
             self.names.append((base, compared))
 
-    def _bases_are_same(self) -> bool:
-        """And the metaclasses, which `SomeClass.__class__ = Other` replaces."""
-        ordered = self._ordered
-        mros = map(is_, map(_MRO, ordered), self._mros)
-        return all(mros) and all(map(is_, map(type, ordered), self._kinds))
+    def _bases(self) -> Iterator[object]:
+        """Of the classes: their bases, and their metaclasses (`SomeClass.__class__ = Other`)."""
+        return chain(map(_MRO, self._ordered), map(type, self._ordered))
 
     def _captured_is_same(self) -> bool:
         now = list(chain.from_iterable(map(captured, self._methods)))

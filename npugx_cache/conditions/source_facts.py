@@ -20,6 +20,7 @@ import gc
 import sys
 import types
 from abc import ABCMeta
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,8 +193,11 @@ def _with_names(cls: type) -> list[type]:
 
 
 def has_name(cls: type) -> bool:
+    module = cls.__module__
+    if type(module) is not str:
+        return False
     try:
-        return look_up(module_of(cls), cls.__qualname__) is cls
+        return look_up(module, cls.__qualname__) is cls
     except NotPortable:
         return False
 
@@ -304,7 +308,8 @@ def provider(module: str, full: str) -> str:
             found = vars(cls)[name]
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
             made = made_by(cls, name) if kind else ""
-            return f"{module_of(cls)}.{cls.__qualname__} {kind} {made}"
+            module = cls.__module__
+            return f"{module if type(module) is str else ''}.{cls.__qualname__} {kind} {made}"
     return ""
 
 
@@ -473,7 +478,9 @@ def special_hash(module: str, name: str) -> str:
         names = sorted(SPECIAL & space.keys()) if is_watched_for_patches(cls) else []
         names = replaced_names(cls) if names and is_covered_class(cls) else names
         defined = (f"{each}={made_by(cls, each)}" for each in names)
-        parts.append(f"{module_of(cls)}.{cls.__qualname__}:{' '.join(defined)}")
+        module = cls.__module__
+        named = module if type(module) is str else ""
+        parts.append(f"{named}.{cls.__qualname__}:{' '.join(defined)}")
     return digest(parts)[:32]
 
 
@@ -489,11 +496,15 @@ def replaced_names(cls: type) -> list[str]:
     """
     space = vars(cls)
     functions = {name: m for name, m in space.items() if type(m) is types.FunctionType}
-    homes = {id(each.__globals__): each for each in functions.values()}
+    spaces = list(map(id, map(_GLOBALS, functions.values())))
+    homes = dict(zip(spaces, functions.values(), strict=True))
     own = {home for home, each in homes.items() if _is_covered_function(each)}
-    found = [name for name, each in functions.items() if id(each.__globals__) not in own]
+    found = [name for name, home in zip(functions, spaces, strict=True) if home not in own]
     found += [name for name, m in space.items() if type(m) not in _OF_PYTHON and not _is_covered(m)]
     return sorted(name for name in found if _had_name(cls, name))
+
+
+_GLOBALS = attrgetter("__globals__")
 
 
 def _is_covered(member: object) -> bool:

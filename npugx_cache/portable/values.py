@@ -211,10 +211,13 @@ def unwrap(member: object) -> object:
     """
     for _ in range(MAX_DEPTH):
         kind = type(member)
-        if kind in _INNERMOST:
+        if kind in _INNERMOST or not (kind.__flags__ & _MADE_BY_PYTHON or kind.__dictoffset__):
             return member
         if kind in _HOLDS_FUNCTION:
             member = member.__func__  # type: ignore[attr-defined]
+            continue
+        if kind is property:
+            member = member.fget  # type: ignore[attr-defined]
             continue
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
             inner = _held(member, attribute)
@@ -410,7 +413,7 @@ def _class_identity(cls: type) -> Plain:
     if cls is types.NoneType:  # its own module and name lead nowhere
         return ["class", "types", "NoneType"]
     if is_named(cls):
-        return ["class", module_of(cls), _name_in_module(cls)]
+        return ["class", cls.__module__, _name_in_module(cls)]
     # Two classes made by one function share their qualname, but differ in their bodies.
     return ["class", module_of(cls), cls.__qualname__, class_body_hash(cls)]
 
@@ -434,7 +437,8 @@ def is_covered_class(cls: type) -> bool:
     A class that a call made, such as `dataclasses.make_dataclass`, may have the module of that
     function, and a decorator may give a class the module of another one.
     """
-    if not is_covered_module(module_of(cls)):
+    module = cls.__module__  # `module_of` without the call, because each lookup comes here often
+    if type(module) is not str or not is_covered_module(module):
         return False
     if _is_found(cls) or not cls.__flags__ & _MADE_BY_PYTHON:
         return True
@@ -450,8 +454,11 @@ _MAKERS_OF_CLASSES = frozenset({"types", "abc"})
 
 
 def _is_found(cls: type) -> bool:
+    module = cls.__module__
+    if type(module) is not str:
+        return False
     try:
-        return look_up(module_of(cls), cls.__qualname__) is cls
+        return look_up(module, cls.__qualname__) is cls
     except NotPortable:
         return False
 
@@ -506,7 +513,7 @@ def has_body(data: Plain) -> bool:
 def _function_identity(function: types.FunctionType, depth: int) -> Plain:
     return [
         "function",
-        module_of(function),
+        module if type(module := function.__module__) is str else "",
         function.__qualname__,
         code_hash(function.__code__),
         _captured(function.__defaults__ or (), depth),
