@@ -211,7 +211,7 @@ def unwrap(member: object) -> object:
     """
     for _ in range(MAX_DEPTH):
         kind = type(member)
-        if kind in _INNERMOST or not (kind.__flags__ & _MADE_BY_PYTHON or kind.__dictoffset__):
+        if kind in _INNERMOST:
             return member
         if kind in _HOLDS_FUNCTION:
             member = member.__func__  # type: ignore[attr-defined]
@@ -219,6 +219,8 @@ def unwrap(member: object) -> object:
         if kind is property:
             member = member.fget  # type: ignore[attr-defined]
             continue
+        if not (kind.__flags__ & _MADE_BY_PYTHON or kind.__dictoffset__):
+            return member  # of a type in C that holds nothing, such as a capsule
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
             inner = _held(member, attribute)
             if inner is not None:

@@ -136,9 +136,10 @@ def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
 def _refuse_nameless(each: Observation) -> None:
     """Refuse to ask whether a class is a kind of an abstract one, if one of them has no name.
 
-    Somebody may register any class with an abstract one, or not.
+    Somebody may register any class with an abstract one, or not. A class is always a kind of
+    itself.
     """
-    if each.question is not Question.SUBCLASS:
+    if each.question is not Question.SUBCLASS or each.owner is each.argument:
         return
     cls, abstract = each.owner, each.argument
     named = is_covered_class(cls) or has_name(cls)
