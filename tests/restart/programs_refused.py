@@ -131,8 +131,16 @@ def a_write_and_a_size_that_is_checked(cached):
     return twice(cached(writes_before_it_knows), tensor(6), torch.zeros(()))
 
 
+def sum_of_some(x):
+    return x[x > 0].sum()
+
+
+def sum_of_all(x):
+    return x.sum()
+
+
 def chooses_in_a_branch(x):
-    return torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), lambda x: x.sum(), (x,))
+    return torch.cond(x.sum() > 0, sum_of_some, sum_of_all, (x,))
 
 
 @refused("depends on data, inside a branch or a loop")
