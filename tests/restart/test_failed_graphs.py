@@ -61,6 +61,7 @@ def test_data_that_give_other_sizes_than_the_trace_assumed_run_eagerly(surroundi
         assert row["errors"][2] == row["errors"][3]
         assert {name for name, _ in row["errors"]} == {"RuntimeError"}
         assert (row["counts"], row["added"]) == (counts, added)
+        assert len(row["warnings"]) == 3  # one for each function
         assert all("for other sizes than the data of this call give" in w for w in row["warnings"])
     assert {entry["kind"] for entry in surroundings.listing()} == {"graph"}
 
