@@ -75,7 +75,7 @@ def _drop_checks(graph: fx.Graph, shape_env: Any) -> list[Any]:
     for node in reversed(list(graph.nodes)):
         if node.target is aten._assert_scalar.default and isinstance(node.args[0], fx.Node):
             condition = node.args[0]
-            value = condition.meta["val"]
+            value = condition.meta.get("val")
             is_known = isinstance(value, torch.SymBool)
             if is_known and _canonical(value.node._expr, shape_env) in assumed:
                 graph.erase_node(node)
