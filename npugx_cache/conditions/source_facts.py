@@ -34,6 +34,7 @@ from npugx_cache.portable import (
     digest,
     encode,
     function_chain,
+    has_name,
     identity,
     is_covered_class,
     look_up,
@@ -192,16 +193,6 @@ def _with_names(cls: type) -> list[type]:
     return [named for base in bases for named in _with_names(base)]
 
 
-def has_name(cls: type) -> bool:
-    module = cls.__module__
-    if type(module) is not str:
-        return False
-    try:
-        return look_up(module, cls.__qualname__) is cls
-    except NotPortable:
-        return False
-
-
 def answer_facts(answers: Iterable[tuple[Any, tuple[str, str]]]) -> tuple[Check, ...]:
     """What marked functions gave during the trace, by their arguments."""
     rows = (
@@ -325,9 +316,11 @@ def function_without_name(cls: type, name: str) -> types.FunctionType | None:
     function = unwrap(vars(cls)[name])
     if type(function) is not types.FunctionType:
         return None
-    own = f"{cls.__qualname__}.{name}"
-    named = module_of(function), function.__qualname__, function.__code__.co_qualname
-    return function if is_covered_class(cls) or named != (module_of(cls), own, own) else None
+    own, home = f"{cls.__qualname__}.{name}", cls.__module__
+    named = function.__module__, function.__qualname__, function.__code__.co_qualname
+    if set(map(type, (*named, home))) != {str} or is_covered_class(cls):
+        return function
+    return function if named != (home, own, own) else None
 
 
 def class_value(module: str, full: str) -> str:
@@ -496,8 +489,9 @@ def replaced_names(cls: type) -> list[str]:
     """
     space = vars(cls)
     functions = {name: m for name, m in space.items() if type(m) is types.FunctionType}
-    spaces = list(map(id, map(_GLOBALS, functions.values())))
-    homes = dict(zip(spaces, functions.values(), strict=True))
+    members = functions.values()
+    spaces = list(map(id, map(_GLOBALS, members)))
+    homes = dict(zip(spaces, members, strict=True))
     own = {home for home, each in homes.items() if _is_covered_function(each)}
     found = [name for name, home in zip(functions, spaces, strict=True) if home not in own]
     found += [name for name, m in space.items() if type(m) not in _OF_PYTHON and not _is_covered(m)]
@@ -509,7 +503,7 @@ _GLOBALS = attrgetter("__globals__")
 
 def _is_covered(member: object) -> bool:
     function = unwrap(member)
-    if isinstance(function, types.FunctionType):
+    if type(function) is types.FunctionType:
         return _is_covered_function(function)
     return is_covered_class(type(function))
 
@@ -556,7 +550,7 @@ def made_by(cls: type, name: str) -> str:
     member = vars(cls)[name]
     made = type(member).__name__
     function = unwrap(member)
-    if isinstance(function, types.FunctionType):
+    if type(function) is types.FunctionType:
         made = function.__code__.co_qualname
     nameless = function_without_name(cls, name)
     return made if nameless is None else f"{made} {code_hash(nameless.__code__)}"

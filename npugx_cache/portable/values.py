@@ -430,7 +430,7 @@ def is_named(cls: type) -> bool:
     """Whether module and qualified name lead to the class; source facts find classes that way."""
     if "<locals>" in cls.__qualname__:
         return False
-    return _is_found(cls) or is_covered_class(cls)
+    return has_name(cls) or is_covered_class(cls)
 
 
 def is_covered_class(cls: type) -> bool:
@@ -442,7 +442,7 @@ def is_covered_class(cls: type) -> bool:
     module = cls.__module__  # `module_of` without the call, because each lookup comes here often
     if type(module) is not str or not is_covered_module(module):
         return False
-    if _is_found(cls) or not cls.__flags__ & _MADE_BY_PYTHON:
+    if has_name(cls) or not cls.__flags__ & _MADE_BY_PYTHON:
         return True
     members = map(unwrap, vars(cls).copy().values())
     spaces = [each.__globals__ for each in members if isinstance(each, types.FunctionType)]
@@ -455,7 +455,8 @@ _MAKERS_OF_CLASSES = frozenset({"types", "abc"})
 """Modules with functions that make a class for others, and give it their own module's name."""
 
 
-def _is_found(cls: type) -> bool:
+def has_name(cls: type) -> bool:
+    """Whether the module and the qualified name of a class lead to the class."""
     module = cls.__module__
     if type(module) is not str:
         return False

@@ -59,7 +59,7 @@ LIMITS = [
     Limit(
         "calls of a lookup, fixed",
         lambda c: c.fixed("lookup calls"),
-        5_100,  # 4,950: key, manifest, source facts, methods of tensors; 30 for each folder above
+        4_950,  # 4,800: key, manifest, source facts; 30 for each folder above the store
         "the restart of a small model",
     ),
     Limit(

@@ -24,7 +24,6 @@ from npugx_cache.conditions.source_facts import (
     captured,
     class_facts_of,
     function_value_facts,
-    has_name,
     lookup_facts,
     method_facts,
     tensor_method_facts,
@@ -36,6 +35,7 @@ from npugx_cache.portable import (
     code_hash,
     encode,
     function_chain,
+    has_name,
     is_covered_class,
 )
 from npugx_cache.trace.conditions.source_facts import names_of
@@ -144,8 +144,11 @@ def _refuse_nameless(each: Observation) -> None:
     cls, abstract = each.owner, each.argument
     named = is_covered_class(cls) or has_name(cls)
     if isinstance(abstract, ABCMeta) and not (named and has_name(abstract)):
-        what = f"no name leads to {(abstract if named else cls).__qualname__}, so that nobody knows"
-        what = f"{what} in another process whether it is a {abstract.__qualname__}"
+        nameless = abstract if named else cls
+        what = (
+            f"no name leads to {nameless.__qualname__}, so that nobody knows in another process "
+            f"whether {cls.__qualname__} is a {abstract.__qualname__}"
+        )
         change = "define the class at the top level of a module"
         raise NotPortable(location.reason(what, each.where, change))
 
