@@ -25,7 +25,7 @@ from npugx_cache.backend.passes import aliasing, layout
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 aten: Any = torch.ops.aten
 
@@ -76,11 +76,14 @@ def _drop_checks(graph: fx.Graph, shape_env: Any) -> list[Any]:
         if node.target is aten._assert_scalar.default and isinstance(node.args[0], fx.Node):
             condition = node.args[0]
             value = condition.meta.get("val")
-            is_known = isinstance(value, torch.SymBool)
-            if is_known and _canonical(value.node._expr, shape_env) in assumed:
+            if isinstance(value, torch.SymBool) and _is_among(assumed, value, shape_env):
                 graph.erase_node(node)
                 _erase_unused(condition)
     return list(assumed)
+
+
+def _is_among(assumed: Container[Any], value: torch.SymBool, shape_env: Any) -> bool:
+    return _canonical(value.node._expr, shape_env) in assumed
 
 
 def _erase_unused(node: fx.Node) -> None:
