@@ -56,9 +56,12 @@ class Decoder(torch.nn.Module):
 class Calls:
     """Calls of Python functions and of C functions from Python, while it is open.
 
+    Calls on the way to the store's folder are left out: their number is that of the folders above.
     `own` are those in and from this package, `graph` those from the compiled graph, `all` every
     one. A generator counts as called each time it goes on.
     """
+
+    on_the_way = False
 
     def __init__(self, folders):
         self.own = self.graph = self.all = 0
@@ -73,7 +76,7 @@ class Calls:
         self.all -= 1  # the call above
 
     def _count(self, frame, event, _):
-        if event not in {"call", "c_call"}:
+        if event not in {"call", "c_call"} or self.on_the_way:
             return
         self.all += 1
         caller = frame if event == "c_call" else frame.f_back
@@ -88,7 +91,6 @@ class SystemCalls:
         from npugx_cache.store.io import syscalls, tree
 
         self.counts = collections.Counter()
-        self._on_the_way = False
         for name, value in list(vars(syscalls).items()):
             own = getattr(value, "__module__", None) == syscalls.__name__
             if own and name not in {"is_regular", "is_folder", "random_name"}:
@@ -97,20 +99,26 @@ class SystemCalls:
 
     def _counted(self, name, call):
         def run(*args, **kwargs):
-            self.counts[name] += not self._on_the_way
+            self.counts[name] += not Calls.on_the_way
             return call(*args, **kwargs)
 
         return run
 
     def _way(self, call):
         def run(*args, **kwargs):
-            self._on_the_way = True
+            Calls.on_the_way = True
             try:
                 return call(*args, **kwargs)
             finally:
-                self._on_the_way = False
+                Calls.on_the_way = False
 
         return run
+
+
+def leave_only(*names):
+    """Remove all other environment variables, because a lookup reads each one's name."""
+    for name in set(os.environ).difference(names):
+        del os.environ[name]
 
 
 def first(x):
@@ -135,6 +143,7 @@ def spoil(how):
 def main(layers, how=""):
     torch.manual_seed(0)
     root = os.environ["NPUGX_CACHE_DIR"]
+    leave_only("NPUGX_CACHE_DIR", "HOME", "PATH", "TMPDIR")
     model, x = Decoder(int(layers)).eval(), torch.randn(1, 4, 16)
     from npugx_cache import backend, cache_compile, store
     from npugx_cache.store.content import verified
