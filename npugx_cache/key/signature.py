@@ -26,6 +26,8 @@ _MAX_TEXT = 400
 _MAX_VALUE = 80
 _SHORTEST_REMOVED = 4
 _NUMBERS = (bool, int, float, torch.dtype, torch.device)
+_WALKS = frozenset({Step.KEY_AT, Step.VALUE_AT, Step.REMAINING})
+"""Steps from a container of which the code walked the elements."""
 
 
 class Signature:
@@ -64,9 +66,9 @@ def read_arguments(frame_locals: Mapping[str, Any], tree: Conditions) -> str:
     """The arguments that the conditions of a graph are about, as a text for people."""
     nodes = _paths(tree)
     equal = dict(zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True))
-    walked = {
-        path for path, node in nodes.items() if node in equal or _has_walked_children(tree, node)
-    }
+    steps_to = zip(tree.parents, tree.steps, strict=True)
+    walked_nodes = equal.keys() | {parent for parent, step in steps_to if step in _WALKS}
+    walked = {path for path, node in nodes.items() if node in walked_nodes}
     shown = []
     for steps, value in _leaves(frame_locals):
         path = "".join(steps)
@@ -119,13 +121,6 @@ def _step(step: Step, arg: Any) -> str | None:
     if step in (Step.ITEM, Step.INDEX):
         return f"[{arg!r}]" if isinstance(arg, (str, int)) else "[?]"
     return None
-
-
-def _has_walked_children(tree: Conditions, node: int) -> bool:
-    return any(
-        parent == node and step in (Step.KEY_AT, Step.VALUE_AT, Step.REMAINING)
-        for parent, step in zip(tree.parents, tree.steps, strict=True)
-    )
 
 
 def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
