@@ -10,10 +10,10 @@ import pytest
 HERE = Path(__file__).parent
 RUN = HERE / "run.py"
 # In each phase that there is; rows of the matrix look at the same quickly.
-THOROUGH = ("programs_control_flow", "programs_data_sizes")
+THOROUGH = ("programs_control_flow", "programs_data_sizes", "programs_modules")
 GROUPS = (
     ("programs", "programs_library", "programs_objects"),
-    ("programs_python", "programs_data", "programs_modules"),
+    ("programs_python", "programs_data"),
     ("programs_torch",),
 )
 CUSTOM_OP = "programs_custom_op:custom_op"
