@@ -10,11 +10,10 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.filters import all_pass
+from npugx_cache.cli.filters import selected
 from npugx_cache.cli.opening import Failure, WrongInput, load_settings, open_existing
 from npugx_cache.store import FolderStore, Unusable, open_folder
 from npugx_cache.store.tools import bundle
-from npugx_cache.store.upkeep.usage import Use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +32,8 @@ def export_bundle(
     if store is None:
         raise WrongInput("there is no cache yet. Name another one with --dir")
     overview, uses = store.overview()
-    none = Use()
-    chosen = [
-        (row.key, row.entry)
-        for row in overview.columns.rows()
-        if all_pass(filters, row, uses.get(row.entry, none))
-    ]
+    keys, entries = (overview.columns.texts(name) for name in ("key", "entry"))
+    chosen = [(keys[at], entries[at]) for at in selected(store, overview, uses, filters)]
     # Renamed into place when it is complete, so that no half bundle has this name.
     unfinished = Path(f"{file}.{os.getpid()}.part")
     try:

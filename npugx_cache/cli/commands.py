@@ -30,6 +30,12 @@ _FILTER = click.option(
     metavar="TEST",
     help="Only entries that pass, e.g. 'size>1M', 'used>30d', 'cost>10s', 'function=*Decoder*'.",
 )
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+_YES = click.option(
+    "--yes",
+    is_flag=True,
+    help="Don't ask before chosen entries, or all, are removed. Needed without a terminal.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -212,13 +218,16 @@ def new_key(file: str) -> None:
     is_flag=True,
     help="Remove the notes of calls that can't be cached, so that they are tried again.",
 )
-@click.option("--all", "everything", is_flag=True, help="Remove every entry.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@_FILTER
 @click.option(
-    "--yes",
+    "--stale",
     is_flag=True,
-    help="Don't ask before --all. Without a terminal, --all needs this option.",
+    help="Only entries of another torch, Python, npugx_cache or format than the Python that runs "
+    "this command would use.",
 )
+@click.option("--all", "everything", is_flag=True, help="Remove every entry.")
+@_DRY_RUN
+@_YES
 def prune(  # click passes them by name
     directory: str | None,
     form: str,
@@ -227,12 +236,15 @@ def prune(  # click passes them by name
     max_entries: int | None,
     weigh: EvictionPolicy,
     refusals: bool,
+    filters: tuple[str, ...],
+    stale: bool,
     everything: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
     """Remove entries, least recently used first, and files that no entry needs any more."""
-    from npugx_cache.cli.pruning import print_prune
+    from npugx_cache.cli.filters import parse
+    from npugx_cache.cli.pruning import only_stale, print_prune
     from npugx_cache.store import PrunePolicy
 
     policy = PrunePolicy(
@@ -243,15 +255,43 @@ def prune(  # click passes them by name
         everything=everything,
         bypasses=refusals,
     )
-    if not everything and not refusals and policy.limits_nothing:
+    limits = not policy.limits_nothing
+    chosen = bool(filters) or stale
+    if not (limits or chosen or refusals or everything):
         raise click.UsageError(
             "nothing says what to remove: give --max-size, --max-entries, --older-than, "
-            "--refusals or --all"
+            "--filter, --stale, --refusals or --all"
         )
-    if everything and not policy.limits_nothing:
+    if everything and (limits or chosen or refusals):
         raise click.UsageError("--all removes everything: leave the other limits out")
-    if refusals and (everything or not policy.limits_nothing):
+    if refusals and (limits or chosen):
         raise click.UsageError("--refusals removes refusals alone: leave the other limits out")
-    stopped = print_prune(directory, form, policy=policy, dry_run=dry_run, asked=yes)
+    if chosen and limits:
+        raise click.UsageError(
+            "--filter and --stale choose the entries: leave --max-size, --max-entries and "
+            "--older-than out (--filter 'used>30d' chooses by age)"
+        )
+    tests = [parse(text) for text in filters] + ([only_stale()] if stale else [])
+    stopped = print_prune(directory, form, policy=policy, tests=tests, dry_run=dry_run, asked=yes)
+    if stopped is not None:
+        raise Failure(stopped)
+
+
+@group.command("rm")
+@click.argument("entries", nargs=-1, required=True, metavar="ENTRY...")
+@_DIR
+@_FORMAT
+@_DRY_RUN
+@_YES
+def remove_entries(
+    entries: tuple[str, ...], directory: str | None, form: str, dry_run: bool, yes: bool
+) -> None:
+    """Remove single entries, and files that no entry needs any more.
+
+    ENTRY is an id as `ls` shows it, or a unique prefix of one.
+    """
+    from npugx_cache.cli.pruning import print_removal
+
+    stopped = print_removal(entries, directory, form, dry_run=dry_run, asked=yes)
     if stopped is not None:
         raise Failure(stopped)

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.filters import all_pass, parse
+from npugx_cache.cli.filters import parse, selected
 from npugx_cache.cli.opening import load_settings, open_existing
 from npugx_cache.store.upkeep.index import Overview
-from npugx_cache.store.upkeep.usage import Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from npugx_cache.cli.filters import Test
     from npugx_cache.store import Refused
     from npugx_cache.store.upkeep.index import Columns, Row
+    from npugx_cache.store.upkeep.usage import Use
 
 T = TypeVar("T")
 _SHOWN_DIGITS = 12
@@ -45,7 +44,7 @@ def print_listing(
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
     seen = _Seen(overview.columns, uses)
-    order = _order(seen, sort, tests)
+    order = _order(seen, sort, selected(store, overview, uses, tests))
     total = _total(seen, order, overview, filtered=bool(tests))
     shown = order[:limit]
     root = load_settings(directory).cache_dir if store is None else store.root
@@ -86,7 +85,7 @@ class _Seen:
         return 0.0 if self.kind[at] in _NOTES else self.hits[at] * self.cost[at]
 
 
-def _order(seen: _Seen, sort: str, tests: Sequence[Test]) -> list[int]:
+def _order(seen: _Seen, sort: str, chosen: Sequence[int]) -> list[int]:
     """The positions of the entries to show, first to last."""
     columns: dict[str, Sequence[float]] = {
         "used": seen.used,
@@ -94,14 +93,6 @@ def _order(seen: _Seen, sort: str, tests: Sequence[Test]) -> list[int]:
         "hits": seen.hits,
     }
     by = columns[sort] if sort in columns else seen.columns.numbers(sort)
-    chosen: Iterable[int] = range(seen.columns.count)
-    if tests:
-        rows = seen.columns.rows()
-        chosen = [
-            at
-            for at, row in enumerate(rows)
-            if all_pass(tests, row, Use(hits=seen.hits[at], last_used=seen.used[at]))
-        ]
     return sorted(chosen, key=by.__getitem__, reverse=True)
 
 
