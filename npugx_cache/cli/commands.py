@@ -46,23 +46,43 @@ def group() -> None:
 
 @group.command("ls")
 @_DIR
-@_FORMAT
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    help="json and csv are for programs: bytes, seconds and times since the epoch.  "
+    "[default: table]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print whole ids and nothing else.")
 @click.option(
     "--sort",
-    type=click.Choice(["used", "size", "created", "hits"]),
+    type=click.Choice(["used", "size", "created", "hits", "name", "cost", "saved"]),
     default="used",
     show_default=True,
-    help="Sort by this, largest or latest first.",
+    help="Sort by this, largest or latest first, and names from A to Z.",
 )
+@click.option("--reverse", is_flag=True, help="Turn the order of --sort round.")
 @_FILTER
 @click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
 def list_entries(
-    directory: str | None, form: str, sort: str, filters: tuple[str, ...], limit: int | None
+    directory: str | None,
+    form: str | None,
+    quiet: bool,
+    sort: str,
+    reverse: bool,
+    filters: tuple[str, ...],
+    limit: int | None,
 ) -> None:
-    """List the entries: what, when, how big, how often hit, compile seconds saved."""
-    from npugx_cache.cli.listing import print_listing
+    """List the entries, what they hold and how much time they saved.
 
-    print_listing(directory, form, sort, filters=filters, limit=limit)
+    In INPUTS, `*` stands for a size or a number for which the graph is symbolic.
+    """
+    from npugx_cache.cli.listing import Choice, print_listing
+
+    if quiet and form is not None:
+        raise click.UsageError("--quiet prints ids alone: leave --format out")
+    choice = Choice(filters=filters, sort=sort, reverse=reverse, limit=limit)
+    print_listing(directory, "ids" if quiet else form or "table", choice)
 
 
 @group.command()
