@@ -163,14 +163,15 @@ def doctor(folder: str | None, form: str) -> None:
 
 
 @group.command("export")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_DIR
 @_FORMAT
 @_FILTER
 def export_entries(file: str, directory: str | None, form: str, filters: tuple[str, ...]) -> None:
-    """Write entries to FILE, a tar file for another host or a container image.
+    """Write entries to FILE, a tar file for another host.
 
-    The bytes of FILE depend only on the entries. `tar -xf FILE -C FOLDER` makes a cache as well.
+    `-` stands for standard output. The bytes of FILE depend only on the entries. `tar -xf FILE -C
+    FOLDER` makes a cache as well, such as in a container image.
     """
     from npugx_cache.cli.bundles import export_bundle
     from npugx_cache.cli.filters import parse
@@ -181,15 +182,15 @@ def export_entries(file: str, directory: str | None, form: str, filters: tuple[s
 
 
 @group.command("import")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_DIR
 @_FORMAT
 @click.option("--sign", is_flag=True, help="Vouch for FILE: sign its entries with our key.")
 def import_entries(file: str, directory: str | None, form: str, sign: bool) -> None:
     """Add the entries of FILE to the cache, after verifying each.
 
-    Under private or group trust, workers run them like your own entries: import only what you
-    would run.
+    `-` stands for standard input. Under private or group trust, workers run them like your own
+    entries: import only what you would run.
     """
     from npugx_cache.cli.bundles import import_bundle
 
