@@ -99,7 +99,8 @@ def list_entries(
 def readable(entry: str, directory: str | None, file: str | None, color: str) -> None:
     """Show what ENTRY holds as one Python file.
 
-    ENTRY is an id as `ls` shows it, a unique prefix of one, or a path.
+    ENTRY is an id as `ls` shows it, a unique prefix of one, a path, or the name of a function with
+    one entry.
     """
     from npugx_cache.cli.reading import print_readable
 
@@ -111,9 +112,10 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
 @_DIR
 @_FORMAT
 def show(entry: str, directory: str | None, form: str) -> None:
-    """Show what is known of ENTRY, and which graphs workers have captured for it.
+    """Show what is known of ENTRY, and its captured graphs.
 
-    ENTRY is an id as `ls` shows it, or a unique prefix of one.
+    ENTRY is an id as `ls` shows it, a unique prefix of one, or the name of a function with one
+    entry.
     """
     from npugx_cache.cli.showing import print_entry
 
