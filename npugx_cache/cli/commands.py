@@ -150,18 +150,44 @@ def verify(directory: str | None, form: str, repair: bool) -> None:
 
 @group.command()
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
+@_DIR
 @_FORMAT
-def doctor(folder: str | None, form: str) -> None:
-    """Test whether FOLDER can hold a cache: file system, renames, locks, clock, space, trust.
+def doctor(folder: str | None, directory: str | None, form: str) -> None:
+    """Test whether a folder can hold a cache, and show versions.
 
-    The default is the folder that a worker with this environment uses. Exits with 1 if FOLDER is
-    unfit.
+    Tests the file system, renames, locks, clock, space and trust of FOLDER or --dir; the default is
+    the folder that a worker with this environment uses. Exits with 1 if the folder is unfit.
     """
     from npugx_cache.cli.doctoring import print_doctor
 
-    bad = print_doctor(folder, form)
+    if None not in {folder, directory} and folder != directory:
+        raise click.UsageError(f"FOLDER is {folder} and --dir is {directory}: give one of them")
+    bad = print_doctor(folder or directory, form)
     if bad is not None:
         raise Failure(bad)
+
+
+@group.command("dir")
+@_DIR
+@_FORMAT
+def print_dir(directory: str | None, form: str) -> None:
+    """Print the folder in use, and on stderr who chose it."""
+    from npugx_cache.cli.settings import print_folder
+
+    print_folder(directory, form)
+
+
+@group.command("config")
+@_DIR
+@_FORMAT
+def show_config(directory: str | None, form: str) -> None:
+    """Print every setting, its value and who set it.
+
+    Variables that begin with NPUGX_ and are no settings are named.
+    """
+    from npugx_cache.cli.settings import print_config
+
+    print_config(directory, form)
 
 
 @group.command("export")
