@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from npugx_cache.cli.opening import Failure, duration, size
 from npugx_cache.config import EvictionPolicy
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _DIR = click.option(
     "--dir",
@@ -28,7 +31,8 @@ _FILTER = click.option(
     "filters",
     multiple=True,
     metavar="TEST",
-    help="Only entries that pass, e.g. 'size>1M', 'used>30d', 'cost>10s', 'function=*Decoder*'.",
+    help="Only entries that pass: NAME OPERATOR VALUE, e.g. 'size>1M', 'used>30d', 'cost>10s', "
+    "'function=*Decoder*', 'backend=inductor', 'input=float32[4', 'reason=dropout'.",
 )
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 _YES = click.option(
@@ -38,13 +42,44 @@ _YES = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _examples(*lines: str) -> str:
+    """The end of a help text. The first line keeps click from joining the others."""
+    return "\n".join(["\b", "Examples:", *(f"  npugx-cache {line}" for line in lines)])
+
+
+def _entry_ids(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    from npugx_cache.cli.completing import entry_ids
+
+    return entry_ids(context, parameter, begun)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_examples("ls", "--dir /mnt/graphs stats", "ls --help"),
+)
 @click.version_option(package_name="npugx_cache", prog_name="npugx-cache")
-def group() -> None:
-    """Look at and clean up a folder of compiled graphs."""
+@_DIR
+@click.pass_context
+def group(context: click.Context, directory: str | None) -> None:
+    """Look at and clean up a folder of compiled graphs.
+
+    Exit codes: 0 done, 1 the cache is bad or can't do that, 2 wrong input.
+    """
+    if directory is not None:
+        # What each command has for --dir if its own --dir is not given.
+        context.default_map = {name: {"directory": directory} for name in group.commands}
 
 
-@group.command("ls")
+@group.command(
+    "ls",
+    epilog=_examples(
+        "ls --sort saved --limit 10",
+        "ls --filter 'function=forward' --filter 'used>30d'",
+        "ls -q --filter backend=inductor | xargs npugx-cache rm --yes",
+    ),
+)
 @_DIR
 @click.option(
     "--format",
@@ -85,8 +120,10 @@ def list_entries(
     print_listing(directory, "ids" if quiet else form or "table", choice)
 
 
-@group.command()
-@click.argument("entry")
+@group.command(
+    epilog=_examples("readable 96f5bd2c64a6", "readable Decoder.forward --file forward.py")
+)
+@click.argument("entry", shell_complete=_entry_ids)
 @_DIR
 @click.option("--file", type=click.Path(dir_okay=False), help="Write to this file instead.")
 @click.option(
@@ -107,8 +144,8 @@ def readable(entry: str, directory: str | None, file: str | None, color: str) ->
     print_readable(entry, directory, file, color)
 
 
-@group.command()
-@click.argument("entry")
+@group.command(epilog=_examples("show 96f5bd2c64a6", "show Decoder.forward --format json"))
+@click.argument("entry", shell_complete=_entry_ids)
 @_DIR
 @_FORMAT
 def show(entry: str, directory: str | None, form: str) -> None:
@@ -122,7 +159,7 @@ def show(entry: str, directory: str | None, form: str) -> None:
     print_entry(entry, directory, form)
 
 
-@group.command()
+@group.command(epilog=_examples("stats", "stats --format json"))
 @_DIR
 @_FORMAT
 def stats(directory: str | None, form: str) -> None:
@@ -135,12 +172,15 @@ def stats(directory: str | None, form: str) -> None:
     print_stats(directory, form)
 
 
-@group.command()
+@group.command(epilog=_examples("verify", "verify --repair"))
 @_DIR
 @_FORMAT
 @click.option("--repair", is_flag=True, help="Move bad files to the quarantine folder.")
 def verify(directory: str | None, form: str, repair: bool) -> None:
-    """Read every file and say what is damaged; exit with 1 if anything is."""
+    """Read every file and say what is damaged.
+
+    Exits with 1 if anything is damaged and was not repaired.
+    """
     from npugx_cache.cli.verifying import print_verify
 
     left = print_verify(directory, form, repair=repair)
@@ -148,7 +188,7 @@ def verify(directory: str | None, form: str, repair: bool) -> None:
         raise Failure(left)
 
 
-@group.command()
+@group.command(epilog=_examples("doctor", "doctor --dir /mnt/graphs", "doctor --format json"))
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 @_DIR
 @_FORMAT
@@ -167,7 +207,7 @@ def doctor(folder: str | None, directory: str | None, form: str) -> None:
         raise Failure(bad)
 
 
-@group.command("dir")
+@group.command("dir", epilog=_examples("dir", "dir --format json"))
 @_DIR
 @_FORMAT
 def print_dir(directory: str | None, form: str) -> None:
@@ -177,7 +217,7 @@ def print_dir(directory: str | None, form: str) -> None:
     print_folder(directory, form)
 
 
-@group.command("config")
+@group.command("config", epilog=_examples("config", "config --format json"))
 @_DIR
 @_FORMAT
 def show_config(directory: str | None, form: str) -> None:
@@ -190,7 +230,13 @@ def show_config(directory: str | None, form: str) -> None:
     print_config(directory, form)
 
 
-@group.command("export")
+@group.command(
+    "export",
+    epilog=_examples(
+        "export graphs.tar",
+        "export - --filter kind=graph | ssh HOST npugx-cache import -",
+    ),
+)
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_DIR
 @_FORMAT
@@ -209,7 +255,7 @@ def export_entries(file: str, directory: str | None, form: str, filters: tuple[s
         raise Failure(refused)
 
 
-@group.command("import")
+@group.command("import", epilog=_examples("import graphs.tar", "import graphs.tar --sign"))
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_DIR
 @_FORMAT
@@ -227,12 +273,12 @@ def import_entries(file: str, directory: str | None, form: str, sign: bool) -> N
         raise Failure(refused)
 
 
-@group.group()
+@group.group(epilog=_examples("key new ~/graphs.key"))
 def key() -> None:
     """Keys for signed caches (NPUGX_CACHE_KEY_FILE)."""
 
 
-@key.command("new")
+@key.command("new", epilog=_examples("key new ~/graphs.key"))
 @click.argument("file", type=click.Path())
 def new_key(file: str) -> None:
     """Write a new signing key to FILE, which must not exist yet."""
@@ -241,7 +287,13 @@ def new_key(file: str) -> None:
     make_key(file)
 
 
-@group.command()
+@group.command(
+    epilog=_examples(
+        "prune --older-than 30d --max-size 10G --dry-run",
+        "prune --filter 'function=Decoder.*' --filter hits=0",
+        "prune --stale --yes",
+    )
+)
 @_DIR
 @_FORMAT
 @click.option(
@@ -291,7 +343,10 @@ def prune(  # click passes them by name
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Remove entries, least recently used first, and files that no entry needs any more."""
+    """Remove entries by limits or filters.
+
+    Limits remove the least recently used entries first. Files that no entry needs any more go too.
+    """
     from npugx_cache.cli.filters import parse
     from npugx_cache.cli.pruning import only_stale, print_prune
     from npugx_cache.store import PrunePolicy
@@ -326,8 +381,8 @@ def prune(  # click passes them by name
         raise Failure(stopped)
 
 
-@group.command("rm")
-@click.argument("entries", nargs=-1, required=True, metavar="ENTRY...")
+@group.command("rm", epilog=_examples("rm 96f5bd2c64a6", "rm 96f5 1c22 --yes"))
+@click.argument("entries", nargs=-1, required=True, metavar="ENTRY...", shell_complete=_entry_ids)
 @_DIR
 @_FORMAT
 @_DRY_RUN
@@ -335,9 +390,10 @@ def prune(  # click passes them by name
 def remove_entries(
     entries: tuple[str, ...], directory: str | None, form: str, dry_run: bool, yes: bool
 ) -> None:
-    """Remove single entries, and files that no entry needs any more.
+    """Remove single entries.
 
-    ENTRY is an id as `ls` shows it, or a unique prefix of one.
+    ENTRY is an id as `ls` shows it, or a unique prefix of one. Files that no entry needs any more
+    go too.
     """
     from npugx_cache.cli.pruning import print_removal
 
