@@ -17,6 +17,7 @@ CATEGORIES = {
     "source",
     "lookups",
     "values",
+    "identity",
     "tensors",
     "modules",
     "state",
