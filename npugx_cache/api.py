@@ -11,7 +11,6 @@ call -> a bound graph accepts it (guards checked)           -> run
 from __future__ import annotations
 
 import copy
-import functools
 import types
 import weakref
 from dataclasses import replace
@@ -176,7 +175,7 @@ class CachedFunction:
         return function if self._owner is None else types.MethodType(function, self._owner)
 
     def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction:
-        if instance is None or isinstance(self._owner, functools.partial):
+        if instance is None or self._owner is not None:  # as a bound method in a class
             return self
         return self._twin(instance, self._state_of(instance))
 

@@ -59,6 +59,18 @@ class Scaling(nn.Module):
         return x * self.factor + offset
 
 
+def test_what_is_bound_already_is_not_bound_to_an_object_of_the_class_that_holds_it(tmp_path):
+    other = Scaling(2)
+
+    class Holder:
+        bound = cache_compile(other.forward, cache_dir=tmp_path)
+        of_class = cache_compile(Scaling(3), cache_dir=tmp_path)
+
+    assert torch.equal(Holder().bound(torch.ones(2)), torch.full((2,), 3.0))
+    assert torch.equal(Holder().of_class(torch.ones(2)), torch.full((2,), 4.0))
+    assert Holder.bound is Holder().bound
+
+
 def test_a_copied_or_pickled_module_has_its_own_partial(tmp_path):
     module = Scaling(2)
     module.forward = functools.partial(module.forward, offset=3)
