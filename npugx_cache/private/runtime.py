@@ -11,8 +11,9 @@ import functools
 import json
 import sys
 import threading
+import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._C._dynamo.guards as _c_guards
@@ -20,9 +21,6 @@ from torch import _ops
 from torch._guards import TracingContext
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _device
-
-if TYPE_CHECKING:
-    import types
 
 TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
 """The minor versions of torch that the cache works with; on others nothing is cached.
@@ -99,6 +97,18 @@ _EXPORT = frozenset(
 )
 """The files whose functions turn the switches off. A call of an exported program runs none of
 them."""
+
+
+def uncompiled(target: Any) -> Any:
+    """What `torch.compile` was given, for what it returned. Anything else is itself."""
+    while True:
+        kind, own = type(target), getattr(target, "__dict__", {})
+        if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
+            target = target._orig_mod
+        elif kind is types.FunctionType and "_torchdynamo_inline" in own:
+            target = own["_torchdynamo_orig_callable"]
+        else:
+            return target
 
 
 def torch_version() -> tuple[int, int]:

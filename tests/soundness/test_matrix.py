@@ -20,6 +20,7 @@ CATEGORIES = {
     "identity",
     "tensors",
     "modules",
+    "nested",
     "state",
     "control_flow",
     "environment",

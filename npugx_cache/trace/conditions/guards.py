@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import copyreg
 import functools
+import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -219,6 +221,20 @@ def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
 
 
+def _callable(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """Guard what is called.
+
+    Torch has this guard, on identity, for functions, and for the `forward` that somebody gave to a
+    module. If that is an object with a `__call__`, such as one that `cache_compile` made, then the
+    trace goes into the `__call__`, and what it reads of the object has guards of its own.
+    """
+    runs = inspect.getattr_static(type(value), "__call__", None)
+    if isinstance(runs, types.FunctionType):
+        builder.check_type(node)
+    else:
+        _identity(builder, node, value, None)
+
+
 def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     """Guard a process group by name, backend and ranks.
 
@@ -277,7 +293,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "EQUALS_MATCH": _constant,
     "BOOL_MATCH": _constant,
     "NONE_MATCH": _constant,
-    "CLOSURE_MATCH": _identity,
+    "CLOSURE_MATCH": _callable,
     "FUNCTION_MATCH": _identity,
     "CLASS_MATCH": _identity,
     "MODULE_MATCH": _identity,
