@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough  # rows of the matrix look at the same quickly
+
 SCRIPT = Path(__file__).with_name("nested.py")
 CASES = ("methods", "bound methods", "module", "function", "no module")
 
