@@ -186,7 +186,7 @@ class CachedFunction:
         if instance is None or self._owner is not None:  # as a bound method in a class
             return self
         if torch.compiler.is_dynamo_compiling():
-            return functools.partial(self._function, instance)  # type: ignore[return-value]
+            return self._function.__get__(instance)  # type: ignore[return-value]
         return self._twin(instance, self._state_of(instance))
 
     def _state_of(self, instance: object) -> State:

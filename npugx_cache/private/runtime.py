@@ -100,15 +100,30 @@ them."""
 
 
 def uncompiled(target: Any) -> Any:
-    """What `torch.compile` was given, for what it returned. Anything else is itself."""
+    """What `torch.compile` was given, for what it returned. Anything else is itself.
+
+    A module of torch's with hooks of its own, or with another `forward`, does more than the module
+    inside; a function that wraps what torch returned has torch's marks, but not torch's code.
+    """
     while True:
         kind, own = type(target), getattr(target, "__dict__", {})
-        if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
+        if (kind.__module__, kind.__name__) == (_COMPILED, "OptimizedModule"):
+            hooks = (own[name] for name in own if name.endswith("_hooks"))
+            if any(hooks) or not _is_torchs(own.get("forward")):
+                return target
             target = target._orig_mod
-        elif kind is types.FunctionType and "_torchdynamo_inline" in own:
+        elif _is_torchs(target) and "_torchdynamo_inline" in own:
             target = own["_torchdynamo_orig_callable"]
         else:
             return target
+
+
+_COMPILED = "torch._dynamo.eval_frame"
+
+
+def _is_torchs(function: Any) -> bool:
+    own = type(function) is types.FunctionType and function.__globals__
+    return bool(own) and own is vars(sys.modules.get(_COMPILED, sys))
 
 
 def torch_version() -> tuple[int, int]:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from npugx_cache import arguments, cache_compile
 from npugx_cache.errors import Uncacheable
+from npugx_cache.private import runtime
 
 
 def scaled(x, scale=1):
@@ -119,3 +120,24 @@ def test_the_module_inside_of_a_ddp_is_named(tmp_path, monkeypatch):
             cached(torch.ones(1, 2))
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # torch's own, of torch.jit
+def test_what_torch_compile_was_given_is_taken_only_if_nothing_was_added():
+    compiled = torch.compile(scaled, backend="eager")
+
+    @functools.wraps(compiled)
+    def shifted(x):
+        return compiled(x) + 1
+
+    hooked = torch.compile(Scaling(2), backend="eager")
+    hooked.register_forward_hook(lambda module, args, result: result + 1)
+    replaced = torch.compile(Scaling(2), backend="eager")
+    replaced.forward = scaled
+    inside = Scaling(2)
+    assert runtime.uncompiled(compiled) is scaled
+    assert runtime.uncompiled(torch.compile(inside, backend="eager")) is inside
+    twice = torch.compile(torch.compile(inside, backend="eager"), backend="eager")
+    assert runtime.uncompiled(twice) == inside.forward
+    for target in (shifted, hooked, replaced, scaled, inside):
+        assert runtime.uncompiled(target) is target

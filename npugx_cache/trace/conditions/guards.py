@@ -225,14 +225,24 @@ def _callable(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     """Guard what is called.
 
     Torch has this guard, on identity, for functions, and for the `forward` that somebody gave to a
-    module. If that is an object with a `__call__`, such as one that `cache_compile` made, then the
-    trace goes into the `__call__`, and what it reads of the object has guards of its own.
+    module. If that is an object whose `__call__` is traced, such as one that `cache_compile` made,
+    then what the trace reads of the object has guards of its own, and a comparison of the object
+    has conditions of its own (`observe.identity`).
     """
     runs = inspect.getattr_static(type(value), "__call__", None)
-    if isinstance(runs, types.FunctionType):
+    is_traced = isinstance(runs, types.FunctionType) and not tracing.is_in_table(value)
+    if is_traced and _is_forward(builder, node):
         builder.check_type(node)
     else:
         _identity(builder, node, value, None)
+
+
+def _is_forward(builder: TreeBuilder, node: int) -> bool:
+    at = builder.nodes[node]
+    if at.step is Step.ATTR and at.arg == "__func__":
+        at = builder.nodes[at.parent]
+    found = at.step in (Step.ATTR, Step.GENERIC_ATTR) and at.arg == "forward"
+    return found and isinstance(builder.value(at.parent), Module)
 
 
 def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
