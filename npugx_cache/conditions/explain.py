@@ -57,6 +57,9 @@ class Wording:
     def ident(self, index: int) -> str:
         return describe(self._tree.idents[index])
 
+    def recorded(self, index: int) -> Plain:
+        return self._tree.idents[index]
+
     def fact(self, index: int) -> TensorFact:
         return self._tree.tensors[index]
 
@@ -117,7 +120,11 @@ def tensor_difference(words: Wording, index: int, live: Any) -> str:
         "size": _masked(fact.size, tuple(getattr(live, "shape", ()))),
         "stride": _masked(fact.stride, tuple(live.stride())),
     }
-    parts = [f"{name} was {was}, is {now}" for name, (was, now) in found.items() if was != now]
+    parts = [
+        f"{name} was {str(was).replace('None', '*')}, is {now}"
+        for name, (was, now) in found.items()
+        if was != now
+    ]
     return "; ".join(parts) or "dispatch keys or dimension marks differ"
 
 

@@ -22,9 +22,10 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
+import types
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -52,7 +53,6 @@ from npugx_cache.portable.devices import Accelerator
 from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
     from npugx_cache.conditions.cpp_paths import Managers
@@ -469,9 +469,41 @@ def _type_words(path: str, was: str, now: str) -> str:
     return f"type({path}) was {was}, is {now}"
 
 
-def _identity_words(path: str, was: str, now: str) -> str:
-    if was == now:
+def _identity_words(words: Wording, path: str, ident: int, live: object) -> str:
+    was, now = words.ident(ident), words.live(live)
+    if was != now:
+        return f"{path} was {was}, is {now}"
+    if isinstance(live, type):  # no name leads to the class, and its members were compared
         return f"the class {now} at {path} has other members or bases"
+    return f"{now} at {path} has {_other_parts(words.recorded(ident), live)}"
+
+
+def _other_parts(recorded: Plain, live: object) -> str:
+    """How an object differs from the recorded one, where both are shown by the same name."""
+    if isinstance(live, types.FunctionType) and isinstance(recorded, list):
+        found = cast("list[Plain]", identity(live))
+        parts = zip(_PARTS_OF_A_FUNCTION, recorded, found, strict=True)
+        differ = [name for name, was, now in parts if was != now]
+        return f"other {' and '.join(differ)}"
+    return "the same name and other contents"
+
+
+_PARTS_OF_A_FUNCTION = (
+    "kind",
+    "module",
+    "name",
+    "code",
+    "defaults",
+    "defaults of keywords",
+    "captured values",
+)
+"""What the items of `portable.identity` of a function are."""
+
+
+def _equality_words(words: Wording, path: str, recorded: Plain, live: object) -> str:
+    was, now = describe(recorded), words.live(live)
+    if was == now:
+        return f"{path} is not what it was, though both are shown as {now}: {type_name(live)}"
     return f"{path} was {was}, is {now}"
 
 
@@ -487,15 +519,13 @@ KINDS: dict[Kind, Row] = {
         test=lambda value, ident: ident.is_of(value),
         native=lambda made, node, *_: made.pin_identity(node),
         python=lambda words, path, arg: f"{path} is {words.ident(arg)}",
-        reason=lambda words, path, arg, live: _identity_words(
-            path, words.ident(arg), words.live(live)
-        ),
+        reason=_identity_words,
     ),
     Kind.EQUALS: Row(
         test=_equals,
         native=_native_equals,
         python=lambda _, path, arg: f"{path} == {expression(arg)}",
-        reason=lambda words, path, arg, live: f"{path} was {describe(arg)}, is {words.live(live)}",
+        reason=_equality_words,
         sealed=seal,
         revealed=_revealed(encode),
     ),

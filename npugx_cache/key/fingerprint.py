@@ -133,20 +133,37 @@ def shortened(value: str) -> str:
     return f"<{len(value)} characters, sha256 {digest([value])[:_SHOWN_OF_DIGEST]}>"
 
 
-def differences(recorded: Iterable[Iterable[str]], live: Iterable[Iterable[str]]) -> Iterator[str]:
-    """The factors that differ, in words. Each row is (name, value, ...)."""
+def differences(
+    recorded: Iterable[Iterable[str]], live: Iterable[Iterable[str]], *, place: object = ""
+) -> Iterator[str]:
+    """The factors that differ, in words. Each row is (name, value, ...).
+
+    `place` says where the code of the live function is.
+    """
     before = {name: value for name, value, *_ in recorded}
     now = {name: value for name, value, *_ in live}
     for name in sorted(before.keys() | now.keys()):
         was, is_ = before.get(name), now.get(name)
         if was == is_:
             continue
-        if was is None or is_ is None:
+        if name == "function.code":
+            yield f"{name} changed {place}".rstrip()
+        elif name == "optimize":
+            yield f"{name} was {_command(was)}, is {_command(is_)}"
+        elif was is None or is_ is None:
             yield f"{name} was {was or 'not set'}, is {is_ or 'not set'}"
         elif _is_hash(was) and _is_hash(is_):
             yield f"{name} changed"
         else:
             yield f"{name} was {was}, is {is_}"
+
+
+def _command(optimize: str | None) -> str:
+    """How Python was started to have a value of `optimize`."""
+    return f"{optimize} ({_COMMANDS.get(optimize or '', 'unknown')})"
+
+
+_COMMANDS = {"0": "python", "1": "python -O", "2": "python -OO"}
 
 
 def _is_hash(text: str) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 import sys
 import types
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -446,3 +447,33 @@ def test_what_is_left_for_later_calls_under_inputs_unsafe_is_about_arguments():
     assert not only.holds_quickly(Scope({"a": 3}, {}))
     with torch.inference_mode():
         assert not only.holds(scope)
+
+
+def captures(value):
+    return lambda: value
+
+
+def reasons(kind, arg, live, **parts):
+    made = conditions([Check(0, kind, arg)], a=live, **parts)
+    return Checker(made).failures(Scope({"a": live}, {}))
+
+
+def test_a_reason_never_shows_the_same_text_twice():
+    four, five = captures(4), captures(5)
+    (reason,) = reasons(Kind.IDENTITY, 0, five, idents=[four])
+    assert reason.endswith(" at a has other captured values")
+    five = captures(4)
+    five.__defaults__, five.__kwdefaults__ = (1,), {"k": 2}
+    (reason,) = reasons(Kind.IDENTITY, 0, five, idents=[four])
+    assert reason.endswith(" at a has other defaults and defaults of keywords")
+    (reason,) = reasons(Kind.EQUALS, encode((four,)), (captures(5),))
+    assert reason.startswith("a is not what it was, though both are shown as (")
+    assert reason.endswith("builtins.tuple")
+
+
+def test_a_reason_shows_a_size_that_may_change_as_a_star():
+    fact = tensor_fact(WIDE)._replace(size=(None, 3), stride=(3, 1))
+    made = conditions([Check(0, Kind.TENSOR, 0)], idents=[torch.Tensor], a=WIDE)
+    checker = Checker(replace(made, tensors=(fact,)))
+    (reason,) = checker.failures(Scope({"a": torch.ones(2, 4, 1)}, {}))
+    assert reason == "a: size was (*, 3), is (2, 4, 1); stride was (3, 1), is (4, 1, 1)"

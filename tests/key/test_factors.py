@@ -281,3 +281,14 @@ def test_the_page_of_promises_has_the_list():
     page = (Path(__file__).parents[2] / "docs" / "promises.md").read_text()
     rows = [f"| `{kind.name}` | {kind.span} | {kind.meaning} |" for kind in FACTORS]
     assert [line for line in page.splitlines() if re.match(r"\| `[\w.*]+` \|", line)] == rows
+
+
+def test_differences_say_how_python_was_started_and_where_the_code_is():
+    assert [*differences([("optimize", "0")], [("optimize", "1")])] == [
+        "optimize was 0 (python), is 1 (python -O)"
+    ]
+    codes = [[("function.code", letter * 32)] for letter in "ab"]
+    assert [*differences(*codes)] == ["function.code changed"]
+    assert [*differences(*codes, place="at m.py:3 in f")] == [
+        "function.code changed at m.py:3 in f"
+    ]
