@@ -19,12 +19,15 @@ if TYPE_CHECKING:
         Unusable,
     )
     from npugx_cache.store.tiers import Store, open_store
+    from npugx_cache.store.upkeep.journal import Journal, JournalLine
     from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
     "Candidates",
     "Draft",
     "FolderStore",
+    "Journal",
+    "JournalLine",
     "Listed",
     "Locked",
     "Manifest",
@@ -48,6 +51,7 @@ _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
     "content.lock": ("Locked", "NotLocked"),
     "format.manifest": ("Draft", "Manifest"),
+    "upkeep.journal": ("Journal", "JournalLine"),
     "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",

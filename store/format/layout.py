@@ -14,8 +14,16 @@
       size                           an estimate of bytes and entries: what the last full scan
                                      found, and what was published since
 
-`<aa>` is the first two digits of the name that follows, which gives 256 shards. Keys, entries and
-digests are hexadecimal. No absolute path, host or user is in any name.
+What one host derives lies in the state folder of the user (`config.state_folder`) instead:
+
+    usage/<root>/cache.db            hits of each entry, and of each hour
+    index/<root>/cache.db            what listings need to know of each entry
+    journal/<root>/misses.jsonl      lookups that were no hits, and why; when it is full it becomes
+                                     `misses.older.jsonl`
+
+`<root>` is a digest of the store's path. `<aa>` is the first two digits of the name that follows,
+which gives 256 shards. Keys, entries and digests are hexadecimal. No absolute path, host or user is
+in any name.
 
 Paths in this module are relative to the store, such as `v1/tmp`; `Folder.tree` opens them.
 """

@@ -46,6 +46,17 @@ def open_append(path: str, at: int) -> int:
     return os.open(path, _APPEND_FLAGS, dir_fd=at)
 
 
+def lock_now(fd: int) -> bool:
+    """Lock an open file until it is closed; False, at once, if another process has the lock."""
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def open_folder(path: str, at: int | None = None) -> int:
     """Open a folder to list it or to sync it."""
     return os.open(path, _FOLDER_FLAGS, dir_fd=at)

@@ -76,7 +76,7 @@ class Derived:
         from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainCache, PlainDisk
 
         folder = self.folder()
-        _make(folder)
+        make_folder(folder)
         _check(folder)
         cache = PlainCache(
             str(folder),
@@ -102,7 +102,9 @@ class Derived:
         try:
             yield
         except Untrusted as error:
-            _say_once(f"no hits are counted, and listings take longer: {error}")
+            _say_once(
+                f"no hits are counted, no misses are noted, and listings take longer: {error}"
+            )
         except Exception as error:  # noqa: BLE001  # diskcache raises errors of many types
             debug(f"{doing} {self.kind} failed: {error!r}")
             if type(error).__name__ == "DatabaseError":
@@ -114,7 +116,7 @@ class Derived:
                 (self.folder() / name).unlink()
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Create missing folders for this user alone; raise `Untrusted` if others control the place."""
     missing = [folder]
     while not os.path.lexists(missing[-1].parent):
@@ -147,11 +149,19 @@ def _check(folder: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
+    syscalls.close(open_own(folder))
+
+
+def open_own(folder: Path) -> int:
+    """Open a folder that only this user writes; raise `Untrusted` for any other.
+
+    The caller closes the descriptor.
+    """
     found = open_root(str(folder), "private")
     if isinstance(found, str):
         what = found.partition(". Do: ")[0]
         raise Untrusted(f"{what}. Name another state folder with XDG_STATE_HOME")
-    syscalls.close(found.fd)
+    return found.fd
 
 
 def _say_once(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes the hits that stores count in memory: some seconds later, and when the process ends.
+"""Writes what stores count and journals note: some seconds later, and when the process ends.
 
 To write them only at exit is not enough. A server lives for days and is then killed, and until then
 a cleaner would take its entries for unused. Children of multiprocessing end without running atexit,
@@ -38,7 +38,7 @@ def opened(store: Opened) -> None:
 
 
 def has_hits(store: Flushed) -> None:
-    """Schedule the flush of a store. Called by a hit, once between two flushes of the store."""
+    """Schedule a flush. Called by a hit, once between two flushes of the store, and by a miss."""
     _with_hits.add(store)
     util = sys.modules.get("multiprocessing.util")
     if util is not None and os.getpid() not in _finalized_in:

@@ -1,0 +1,194 @@
+"""The journal: which lookups ended without a hit, when and why, for whoever asks later.
+
+A file of JSON lines on this host, in the user's state folder, like the counts of hits. Each write
+appends whole lines at once, so that processes need no lock and wait for nobody. A write that fails,
+or that ends halfway, loses lines and nothing else. A full file becomes the older one of two.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.trust import distrust
+from npugx_cache.store.upkeep import flushing
+from npugx_cache.store.upkeep.derived import Derived, Untrusted, make_folder, open_own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_AGE = 30 * 86400.0
+_MAX_BYTES = 1 << 20
+_MAX_LINE = 4096
+_MAX_PENDING = 256
+_MAX_REASONS = 9
+_MAX_TEXT = 300
+_NEWER, _OLDER = "misses.jsonl", "misses.older.jsonl"
+
+
+class JournalLine(NamedTuple):
+    """One lookup without a hit. `outcome` is "miss" or "bypass"; times are in seconds.
+
+    `nearest` and `stored` are ids of entries or empty: the one that fits best, and the one that was
+    made. `seconds` is what compiling took. `readonly`: the process did not write the store, and its
+    hits are not counted.
+    """
+
+    time: float
+    function: str
+    outcome: str
+    reasons: tuple[str, ...]
+    pid: int
+    rank: int | None = None
+    nearest: str = ""
+    stored: str = ""
+    seconds: float = 0.0
+    readonly: bool = False
+
+
+class Journal:
+    """The journal of the store in one folder. Safe in several threads and in a forked child."""
+
+    def __init__(self, root: str, state: Path) -> None:
+        self._place = Derived("journal", root, state)
+        # A deque, because its methods are atomic: a lock could be held by a thread at a fork.
+        self._pending: deque[JournalLine] = deque(maxlen=_MAX_PENDING)
+
+    def add(self, line: JournalLine) -> None:
+        """Keep a line in memory; a timer, or the end of the process, calls `flush`."""
+        self._pending.append(line)
+        flushing.has_hits(self)
+
+    def flush(self) -> None:
+        """Write the lines that this process has added. Loses them if that fails."""
+        flushing.flushed(self)
+        # In a forked child the lines of its parent are left out, because the parent writes them.
+        data = "".join(_as_text(line) for line in self._taken() if line.pid == os.getpid())
+        if data:
+            with self._place.harmless("storing"):
+                self._append(data.encode())
+
+    def load(self, since: float = 0.0) -> list[JournalLine]:
+        """The lines of at most `MAX_AGE` and not before `since`, the newest first."""
+        oldest = max(since, time.time() - MAX_AGE)
+        found: list[JournalLine] = []
+        with self._place.harmless("reading"):
+            for data in self._contents():
+                lines = map(_parsed, data.decode(errors="replace").splitlines())
+                found += [line for line in lines if line is not None and line.time >= oldest]
+        return sorted(found, key=lambda line: line.time, reverse=True)
+
+    def _taken(self) -> Iterator[JournalLine]:
+        while self._pending:
+            try:
+                yield self._pending.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
+
+    def _append(self, data: bytes) -> None:
+        folder = self._place.folder()
+        make_folder(folder)
+        at = open_own(folder)
+        try:
+            _make_room(at, len(data))
+            try:
+                fd = syscalls.open_new(_NEWER, 0o600, at)
+            except FileExistsError:
+                fd = syscalls.open_append(_NEWER, at)
+            try:
+                _check_file(folder / _NEWER, syscalls.fstat(fd))
+                # The first byte ends a line that was cut off by a full disk.
+                syscalls.write_all(fd, b"\n" + data)
+            finally:
+                syscalls.close(fd)
+        finally:
+            syscalls.close(at)
+
+    def _contents(self) -> Iterator[bytes]:
+        folder = self._place.folder()
+        if not os.path.lexists(folder):
+            return
+        at = open_own(folder)
+        try:
+            for name in (_OLDER, _NEWER):
+                try:
+                    fd = syscalls.open_read(name, at)
+                except FileNotFoundError:
+                    continue
+                try:
+                    _check_file(folder / name, syscalls.fstat(fd))
+                    # Writers that come at the same time may exceed the limit a little.
+                    yield syscalls.read_all(fd, 2 * _MAX_BYTES)
+                finally:
+                    syscalls.close(fd)
+        finally:
+            syscalls.close(at)
+
+
+def _check_file(path: Path, status: os.stat_result) -> None:
+    if not syscalls.is_regular(status) or status.st_nlink != 1:
+        raise Untrusted(f"{path} is not a file of its own; remove it")
+    if fault := distrust(status, "private", None):
+        raise Untrusted(f"{path}: {fault}; remove it")
+
+
+def _make_room(at: int, size: int) -> None:
+    """Make the newer file the older one if it is full or its first line is old."""
+    try:
+        fd = syscalls.open_read(_NEWER, at)
+    except FileNotFoundError:
+        return
+    try:
+        status = syscalls.fstat(fd)
+        start = syscalls.read_at_start(fd, _MAX_LINE + 1).decode(errors="replace").split("\n")
+        first = next(filter(None, map(_parsed, start)), None)
+        is_old = first is not None and first.time < time.time() - MAX_AGE
+        if status.st_size + size < _MAX_BYTES and not is_old:
+            return
+        # Who gets no lock writes into the full file: another process makes room at this moment.
+        # Without the lock, the second of two would put the new file in the place of the older one.
+        if syscalls.lock_now(fd) and syscalls.lstat(_NEWER, at).st_ino == status.st_ino:
+            syscalls.rename(_NEWER, _OLDER, at, at)
+    finally:
+        syscalls.close(fd)
+
+
+def _as_text(line: JournalLine) -> str:
+    reasons = [reason[:_MAX_TEXT] for reason in line.reasons[:_MAX_REASONS]]
+    shown = line._replace(function=line.function[:_MAX_TEXT], reasons=tuple(reasons))
+    text = json.dumps(shown._asdict())
+    if len(text) >= _MAX_LINE:  # of characters that take several bytes each
+        text = json.dumps(shown._replace(reasons=(ascii(reasons[0])[:_MAX_TEXT],))._asdict())
+    return f"{text}\n"
+
+
+def _parsed(text: str) -> JournalLine | None:
+    """The line that a text stands for; None for one that was cut off or that is not a line."""
+    try:
+        match json.loads(text) if 0 < len(text) <= _MAX_LINE else None:
+            case {
+                "time": (int() | float()) as when,
+                "function": str(function),
+                "outcome": "miss" | "bypass" as outcome,
+                "reasons": [*reasons],
+                "pid": int(pid),
+                "rank": int() | None as rank,
+                "nearest": str(nearest),
+                "stored": str(stored),
+                "seconds": (int() | float()) as seconds,
+                "readonly": bool(readonly),
+            } if math.isfinite(when) and math.isfinite(seconds):
+                texts = tuple(map(str, reasons))
+                ids = nearest, stored
+                return JournalLine(
+                    when, function, outcome, texts, pid, rank, *ids, seconds, readonly
+                )
+    except (ValueError, RecursionError):
+        pass
+    return None
