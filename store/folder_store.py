@@ -251,6 +251,10 @@ class FolderStore:
 
         return Index(self._folder, self._state).overview(), self._usage.load()
 
+    def hits_since(self, when: float) -> int:
+        """Count the hits of this host since a time, to the hour, of at most a month."""
+        return self._usage.hits_since(when)
+
     def prune(
         self,
         policy: PrunePolicy,

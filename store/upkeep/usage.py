@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_ROWS = 1 << 16
+_HOURS = "hours"
+"""The row that counts all hits by the hour; each other row is a shard."""
+_HOUR = 3600
+_MAX_HOURS = 24 * 31
 
 
 class Use(NamedTuple):
@@ -35,13 +39,28 @@ class Usage:
         self._derived = Derived("usage", root, state)
 
     def add(self, uses: Mapping[str, Use]) -> None:
-        with self._derived.harmless("storing"), self._derived.opened() as cache:
+        with (
+            self._derived.harmless("storing"),
+            self._derived.opened() as cache,
+            cache.transact(),
+        ):
             for shard, entries in _by_shard(uses).items():
-                with cache.transact():
-                    rows = _read(cache, shard)
-                    for entry in entries:
-                        rows[entry] = rows.get(entry, Use()).plus(uses[entry])
-                    _store(cache, shard, rows)
+                rows = _read(cache, shard)
+                for entry in entries:
+                    rows[entry] = rows.get(entry, Use()).plus(uses[entry])
+                _store(cache, shard, rows)
+            hours = _hours(_read_row(cache, _HOURS))
+            for use in uses.values():
+                hour = int(use.last_used) // _HOUR
+                hours[hour] = hours.get(hour, 0) + use.hits
+            kept = sorted(hours.items())[-_MAX_HOURS:]
+            cache.set(_HOURS, {str(hour): hits for hour, hits in kept})
+
+    def hits_since(self, when: float) -> int:
+        """Count the hits of the hour in which a time lies, and of later ones."""
+        rows = dict(self._derived.rows())
+        hours = _hours(_decoded(rows.get(_HOURS)))
+        return sum(hits for hour, hits in hours.items() if hour >= int(when) // _HOUR)
 
     def forget(self, entries: Iterable[str]) -> None:
         if not self._derived.exists():
@@ -69,12 +88,25 @@ def _by_shard(entries: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _read(cache: Any, shard: object) -> dict[str, Use]:
+    return _rows(_read_row(cache, shard))
+
+
+def _read_row(cache: Any, key: object) -> object:
     try:
-        return _rows(cache.get(shard))
+        return cache.get(key)
     except (TypeError, ValueError) as error:
         # Read as empty, so that the next write replaces it.
-        debug(f"usage counters of {shard!r} dropped: {error}")
-        return {}
+        debug(f"usage counters of {key!r} dropped: {error}")
+        return None
+
+
+def _hours(value: object) -> dict[int, int]:
+    """Return the valid counts of hits by the hour in a stored value, without the rest."""
+    hours: dict[int, int] = {}
+    for hour, hits in value.items() if isinstance(value, dict) else ():
+        if isinstance(hour, str) and hour.isdecimal() and isinstance(hits, int) and hits >= 0:
+            hours[int(hour)] = hits
+    return hours
 
 
 def _decoded(value: object) -> object:

@@ -15,6 +15,7 @@ from npugx_cache.store import Listed, open_store
 from npugx_cache.store.upkeep import flushing
 from npugx_cache.store.upkeep.derived import Derived
 from npugx_cache.store.upkeep.plain_disk import PlainDisk
+from npugx_cache.store.upkeep.usage import Usage, Use
 
 
 @pytest.fixture
@@ -42,6 +43,32 @@ def test_hits_add_up_over_flushes_and_processes(hits, open_at):
     assert hits(2) == 5
     (item,) = open_at().listing()
     assert item.hits == 5
+
+
+def test_hits_are_counted_by_the_hour(store, publish, state_home, open_at):
+    entry, now = publish(store).entry, time.time()
+    usage = Usage(str(store.root), state_folder())
+    assert usage.hits_since(0) == 0
+    for hours in (0, 1, 1, 40 * 24):
+        usage.add({entry: Use(hits=2, last_used=now - hours * 3600)})
+    assert usage.hits_since(now) == 2
+    assert usage.hits_since(now - 3600) == open_at().hits_since(now - 3600) == 6
+    assert usage.hits_since(0) == 8
+    assert usage.load()[entry].hits == 8
+    usage.forget([entry])
+    assert usage.hits_since(0) == 8
+    usage.add({f"{h:064x}": Use(hits=1, last_used=now - h * 3600) for h in range(1000)})
+    assert usage.hits_since(0) < 800
+
+
+@pytest.mark.parametrize("planted", [7, ["x"], {"now": 1}, {"1": -1}, {"9": "many"}])
+def test_counts_of_hours_that_are_nonsense_count_nothing(store, planted):
+    usage = Usage(str(store.root), state_folder())
+    with Derived("usage", str(store.root), state_folder()).opened() as cache:
+        cache.set("hours", planted)
+    assert usage.hits_since(0) == 0
+    usage.add({"ab" * 32: Use(hits=3, last_used=time.time())})
+    assert usage.hits_since(0) == 3
 
 
 def test_counting_does_no_io_and_flush_writes_nothing_into_the_shared_folder(
