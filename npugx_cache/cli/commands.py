@@ -159,6 +159,26 @@ def show(entry: str, directory: str | None, form: str) -> None:
     print_entry(entry, directory, form)
 
 
+@group.command(
+    epilog=_examples("diff 96f5bd2c64a6 1c2204d7e9aa", "diff Encoder.forward Decoder.forward")
+)
+@click.argument("first", shell_complete=_entry_ids)
+@click.argument("second", shell_complete=_entry_ids)
+@_DIR
+@_FORMAT
+def diff(first: str, second: str, directory: str | None, form: str) -> None:
+    """Show how the entry SECOND differs from FIRST.
+
+    Old and new values of the key, and conditions.
+
+    FIRST and SECOND are ids as `ls` and `misses` show them, unique prefixes of them, or names of
+    functions with one entry.
+    """
+    from npugx_cache.cli.differing import print_diff
+
+    print_diff(first, second, directory, form)
+
+
 @group.command(epilog=_examples("stats", "stats --format json"))
 @_DIR
 @_FORMAT

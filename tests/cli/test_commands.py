@@ -80,7 +80,7 @@ def completions(*words):
     return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
 
 
-@pytest.mark.parametrize("command", ["show", "readable", "rm"])
+@pytest.mark.parametrize("command", ["show", "readable", "rm", "diff"])
 def test_entry_ids_are_completed(filled, command):
     entries = [row.manifest.entry for row in filled.listing()]
     for entry in entries:
