@@ -169,8 +169,14 @@ class CachedFunction:
         return self._state.info()
 
     def explain(self) -> tuple[Refusal, ...]:
-        """Why stored entries were not used by the last lookup that missed, most similar first."""
-        return self._state.lookup.refusals
+        """What the last lookup came to, and why; empty before the first lookup.
+
+        After a miss: why each stored entry was not used, most similar first. After a hit: the entry
+        that was used. After a bypass: its reason, and then why stored entries were not used. What
+        is about no stored entry has an empty `entry`. A call that a graph of this process accepts
+        is no lookup.
+        """
+        return self._state.lookup.explained()
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:

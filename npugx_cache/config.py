@@ -198,6 +198,15 @@ def _recompile_limit(env: Mapping[str, str]) -> int:
     return _RECOMPILES if limit is None else limit
 
 
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def rank() -> int | None:
+    """The rank of this process as its launcher (torchrun, mpirun, srun) gives it, if one does."""
+    found = (os.environ.get(name, "") for name in _RANKS)
+    return next((int(text) for text in found if text.isdecimal()), None)
+
+
 _COMPILER_PREFIXES = ("TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCH_COMPILE_", "AOT_", "TORCHAOT_")
 _NO_EFFECT_ON_A_TRACE = frozenset(
     {

@@ -32,13 +32,17 @@ class CacheInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why one stored entry was not used for the last missed call. `entry` is its id."""
+    """What a lookup found about one stored entry: in most cases, why it was not used.
+
+    `entry` is the id of the entry, or empty where the reasons are about no entry.
+    """
 
     entry: str
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.entry[:12]}: {'; '.join(self.reasons)}"
+        reasons = "; ".join(self.reasons)
+        return f"{self.entry[:12]}: {reasons}" if self.entry else reasons
 
 
 class Counters:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import events, store
+from npugx_cache import config, events, location, store
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore
 from npugx_cache.entry.artifact import (
@@ -68,6 +69,7 @@ _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
+_USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
@@ -101,6 +103,11 @@ class Lookup:
         self.captures = captures
         self.bound = bound
         self.refusals: tuple[events.Refusal, ...] = ()
+        """Why no stored entry was used, by the last lookup that missed or was a bypass."""
+        self._last: tuple[str, str] | None = None
+        """The outcome of the last lookup, and the entry that was used or the reason."""
+        self._journal: store.Journal | None = None
+        self._journaled: set[str] = set()
         self._untraced = Untraced()
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
@@ -150,6 +157,8 @@ class Lookup:
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
             events.logger.exception("%s: a fault of the cache; running eagerly", self.recipe.title)
             self.counters.add("bypasses")
+            # Without the message, which may quote an argument: the journal keeps the reason.
+            self._end_in_bypass(f"a fault of the cache: {type(error).__name__}, see the log")
             return Bypass(f"a fault of the cache: {error!r}")
 
     def _answer(
@@ -166,9 +175,10 @@ class Lookup:
         reason = reason or environment.unsupported(untested_torch=self.settings.untested_torch)
         if self._beyond and self._recompiles and not warming and shape.exact in self._beyond:
             reason = reason or self._recompiles.excess
+        if self._failed:
+            reason = reason or self._failed.get(shape.exact)
         if reason is not None:
-            return self._bypass(reason)
-        if self._failed and (reason := self._failed.get(shape.exact)):
+            self.refusals = ()  # those of an earlier lookup are about another call
             return self._bypass(reason)
         if "einops" in sys.modules:
             from npugx_cache.conditions import pure_helpers
@@ -240,6 +250,7 @@ class Lookup:
             if refused is None and first and not self.refusals:
                 self.refusals = tuple(self._from_siblings(opened, call))
             return refused
+        self._last = _USED, found.entry or ""
         self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
         if self.settings.verify:
             from npugx_cache import garbage
@@ -355,9 +366,11 @@ class Lookup:
 
     def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[events.Refusal]:
         """Why entries of the same function are under other keys, the most similar first."""
-        rows = []
+        code = self.recipe.function.__code__
+        place = location.Place(code.co_filename, code.co_firstlineno, code.co_qualname, "")
+        factors, rows = call.fingerprint.factors, []
         for manifest in opened.siblings(self.recipe.identity):
-            reasons = tuple(differences(manifest.factors, call.fingerprint.factors))
+            reasons = tuple(differences(manifest.factors, factors, place=place))
             if reasons and manifest.kind == "graph":
                 rows.append(events.Refusal(entry=manifest.entry, reasons=reasons))
         yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
@@ -449,8 +462,12 @@ class Lookup:
         self.counters.add("misses")
         draft = graph_draft(self.recipe, call, outcome, blobs)
         entry = self._publish(opened, draft) if opened else None
-        reasons = str(nearest) if nearest else "no entry for this function"
+        none = self._no_entry()
+        self._last = _MISSED, none
+        reasons = str(nearest) if nearest else none
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
+        told = () if nearest else (none,)
+        self._write_journal(_MISSED, told, nearest, entry or "", outcome.seconds)
         return dataclasses.replace(bound, entry=entry)
 
     def _counted(self) -> Recompiles:
@@ -547,6 +564,7 @@ class Lookup:
             return self._bypass(outcome.reason)
         # The reason is not in the function, so it is no error under `strict` either.
         self.counters.add("bypasses")
+        self._end_in_bypass(outcome.reason)
         events.logger.info("%s runs uncached once: %s", self.recipe.title, outcome.reason)
         return Bypass(outcome.reason)
 
@@ -569,11 +587,71 @@ class Lookup:
         return Bypass(reason)
 
     def _warn(self, reason: str) -> None:
+        self._end_in_bypass(reason)
         if self.settings.strict:
             raise Uncacheable(self.recipe.title, reason)
         if reason not in self._warned:
             self._warned.add(reason)
             events.logger.warning("%s runs uncached: %s", self.recipe.title, reason)
+
+    # --- what is told afterwards
+
+    def explained(self) -> tuple[events.Refusal, ...]:
+        """What the last lookup came to (`CachedFunction.explain`)."""
+        if self._last is None:
+            return ()
+        outcome, what = self._last
+        if outcome == _USED:
+            return (events.Refusal(entry=what, reasons=("used, because its conditions hold",)),)
+        if outcome == _MISSED and self.refusals:
+            return self.refusals
+        about_none = events.Refusal(entry="", reasons=(what,))
+        return (about_none,) if outcome == _MISSED else (about_none, *self.refusals)
+
+    def _no_entry(self) -> str:
+        """Why there was no entry to compare a miss with."""
+        if isinstance(self._store, store.Unusable):
+            is_off = self.settings.mode == "off"
+            return self._store.reason if is_off else f"the store is not used: {self._store.reason}"
+        return "no entry for this function"
+
+    def _end_in_bypass(self, reason: str) -> None:
+        self._last = _BYPASSED, reason
+        if reason not in self._journaled:  # a bypass has no end: each call would add a line
+            self._journaled.add(reason)
+            nearest = self.refusals[0] if self.refusals else None
+            self._write_journal(_BYPASSED, (reason,), nearest)
+
+    def _write_journal(
+        self,
+        outcome: str,
+        reasons: tuple[str, ...],
+        nearest: events.Refusal | None,
+        stored: str = "",
+        seconds: float = 0.0,
+    ) -> None:
+        """Note in memory what a lookup came to; a timer writes it later.
+
+        The reasons of `nearest`, the entry that fits best, are noted after `reasons`.
+        """
+        if self.settings.mode == "off":
+            return
+        if self._journal is None:
+            self._journal = store.Journal(str(self.settings.cache_dir), config.state_folder())
+        opened = self._store
+        line = store.JournalLine(
+            time=time.time(),
+            function=self.recipe.title,
+            outcome=outcome,
+            reasons=(*reasons, *(nearest.reasons if nearest else ())),
+            pid=os.getpid(),
+            rank=config.rank(),
+            nearest=nearest.entry if nearest else "",
+            stored=stored,
+            seconds=seconds,
+            readonly=not isinstance(opened, store.Store) or opened.readonly is not None,
+        )
+        self._journal.add(line)
 
     # --- the store
 

@@ -179,17 +179,60 @@ def diff(first: str, second: str, directory: str | None, form: str) -> None:
     print_diff(first, second, directory, form)
 
 
-@group.command(epilog=_examples("stats", "stats --format json"))
+@group.command(epilog=_examples("stats", "stats --since 1d --format json"))
 @_DIR
 @_FORMAT
-def stats(directory: str | None, form: str) -> None:
-    """Count entries, bytes, hits and saved seconds.
+@click.option(
+    "--since",
+    type=duration,
+    metavar="TIME",
+    help="Count misses and bypasses of so long, e.g. 12h or 7d; by default of 30 days.",
+)
+def stats(directory: str | None, form: str, since: float | None) -> None:
+    """Count entries, bytes, hits and misses.
 
-    Hits are those of this host. Sizes are exact and include blobs that no entry names.
+    Also what hits saved and misses cost, and the most frequent reasons. Hits and misses are those
+    of this user on this host. Sizes are exact and include blobs that no entry names.
     """
     from npugx_cache.cli.statistics import print_stats
 
-    print_stats(directory, form)
+    print_stats(directory, form, since)
+
+
+@group.command(epilog=_examples("misses --since 1d", "misses --function 'Decoder.*' --limit 5"))
+@_DIR
+@click.option(
+    "--since",
+    type=duration,
+    metavar="TIME",
+    help="Only those of so long, e.g. 12h or 7d; by default of 30 days.",
+)
+@click.option(
+    "--function",
+    metavar="GLOB",
+    help="Only functions with such a name, e.g. 'decode' or '*Llama*', as in `ls --filter`.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="json and csv are for programs: seconds, and times since the epoch.",
+)
+def misses(
+    directory: str | None, since: float | None, function: str | None, limit: int | None, form: str
+) -> None:
+    """List the lookups that were no hits, and why.
+
+    The newest comes first. A miss has compiled; a bypass runs without the cache, and is listed once
+    per process. The processes of this user on this host write this journal some seconds later, and
+    when they end.
+    """
+    from npugx_cache.cli.missing import print_misses
+
+    print_misses(directory, form, since=since, function=function, limit=limit)
 
 
 @group.command(epilog=_examples("verify", "verify --repair"))

@@ -113,12 +113,12 @@ def _text(name: str, pattern: str, *, wanted: bool) -> Test:
     if name in _LONG:
         pattern = f"*{pattern}*"
     if name == "function":
-        return lambda item: _names(pattern, item.row.function) is wanted
+        return lambda item: names_function(pattern, item.row.function) is wanted
     attribute = _TEXTS[name]
     return lambda item: fnmatch.fnmatchcase(getattr(item.row, attribute), pattern) is wanted
 
 
-def _names(pattern: str, function: str) -> bool:
+def names_function(pattern: str, function: str) -> bool:
     """Whether a pattern matches a dotted name, or as many of its last parts as the pattern has."""
     last = ".".join(function.split(".")[-1 - pattern.count(".") :])
     return any(fnmatch.fnmatchcase(name, pattern) for name in (function, last))

@@ -9,7 +9,7 @@ import click
 
 from npugx_cache import config
 from npugx_cache.errors import OptionError
-from npugx_cache.store import FolderStore, Unusable, open_folder
+from npugx_cache.store import FolderStore, Journal, Unusable, open_folder
 
 if TYPE_CHECKING:
     from npugx_cache.config import CacheMode, Settings
@@ -55,6 +55,11 @@ def static_kernel_wait() -> float:
         return config.static_kernel_wait()
     except OptionError as error:
         raise WrongInput(f"{error}. Correct or unset it") from None
+
+
+def open_journal(directory: str | None) -> Journal:
+    """The journal of the folder, which need not exist any more."""
+    return Journal(str(load_settings(directory).cache_dir), config.state_folder())
 
 
 def open_existing(directory: str | None, mode: CacheMode) -> FolderStore | None:

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, TypedDict
+
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.opening import load_settings, open_existing
+from npugx_cache.cli.missing import total
+from npugx_cache.cli.opening import load_settings, open_existing, open_journal
 from npugx_cache.store.format.layout import is_quarantined, is_temporary, listdir
 from npugx_cache.store.upkeep.index import Overview
+from npugx_cache.store.upkeep.journal import MAX_AGE
+
+if TYPE_CHECKING:
+    from npugx_cache.store import FolderStore, JournalLine
+
+_TOP = 5
 
 
-def print_stats(directory: str | None, form: str) -> None:
+class _Reason(TypedDict):
+    count: int
+    reason: str
+
+
+class _Lookups(TypedDict):
+    """What lookups came to since a time. `hit_rate` is None if no lookup was counted.
+
+    Hits are counted by the hour, from the hour of `since` on. A process that may not write the
+    store counts none, so its misses are left out of the rate.
+    """
+
+    since: float
+    hits: int
+    misses: float
+    bypasses: float
+    hit_rate: float | None
+    seconds_lost: float
+    top_reasons: list[_Reason]
+
+
+def print_stats(directory: str | None, form: str, since: float | None) -> None:
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
     kinds = overview.columns.texts("kind")
@@ -36,12 +68,45 @@ def print_stats(directory: str | None, form: str) -> None:
         numbers["quarantined"] = len(bad)
         unfinished = listdir(store.folder, store.folder.part("tmp"))
         numbers["temporaries"] = len(list(filter(is_temporary, unfinished)))
+    start = time.time() - (MAX_AGE if since is None else min(since, MAX_AGE))
+    lookups = _lookups(store, open_journal(directory).load(start), start)
     if form == "json":
-        output.print_json({"root": str(root), **numbers})
+        output.print_json({"root": str(root), **numbers, "lookups": lookups})
         return
     click.echo(output.in_line(str(root)))
     for name, number in numbers.items():
         click.echo(f"  {name.replace('_', ' '):<16} {_text(name, number)}")
+    _print_lookups(lookups)
+
+
+def _lookups(store: FolderStore | None, lines: list[JournalLine], since: float) -> _Lookups:
+    hits = 0 if store is None else store.hits_since(since)
+    found = total(lines)
+    counted = sum(line.outcome == "miss" and not line.readonly for line in lines)
+    reasons = Counter(reason for line in lines for reason in dict.fromkeys(line.reasons))
+    return {
+        "since": since,
+        "hits": hits,
+        "misses": found["misses"],
+        "bypasses": found["bypasses"],
+        "hit_rate": hits / (hits + counted) if hits + counted else None,
+        "seconds_lost": found["seconds_lost"],
+        "top_reasons": [
+            {"count": count, "reason": reason} for reason, count in reasons.most_common(_TOP)
+        ],
+    }
+
+
+def _print_lookups(found: _Lookups) -> None:
+    rate = "-" if found["hit_rate"] is None else f"{found['hit_rate']:.0%}"
+    click.echo(f"since {output.moment(found['since'])}, on this host")
+    click.echo(f"  {'hits':<16} {found['hits']}")
+    click.echo(f"  {'misses':<16} {found['misses']:.0f}")
+    click.echo(f"  {'bypasses':<16} {found['bypasses']:.0f}")
+    click.echo(f"  {'hit rate':<16} {rate}")
+    click.echo(f"  {'seconds lost':<16} {output.seconds(found['seconds_lost'])}")
+    for row in found["top_reasons"]:
+        click.echo(f"  {row['count']:>6} x {output.in_line(row['reason'])}")
 
 
 def _text(name: str, number: float) -> str:
