@@ -43,7 +43,9 @@ def answers(once):
             name: surroundings.run(PROGRAM, secret, MY_API_KEY=secret)
             for name, secret in (("cold", SECRET), ("warm", SECRET), ("other", OTHER))
         }
-        made["leaked"] = sorted(leaked(surroundings.store))
+        state = surroundings.folder / "state"  # hits and the journal of misses
+        made["noted"] = len([*state.rglob("misses.jsonl")])
+        made["leaked"] = sorted([*leaked(surroundings.store), *leaked(state)])
         made["word"] = surroundings.run(PROGRAM, WORD, MY_API_KEY=WORD)
         made["listing"] = surroundings.listing()
         made["readable"] = [readable(surroundings, row["entry"]) for row in of(made, "compared")]
@@ -80,7 +82,8 @@ def leaked(store):
                 yield f"{secret} in {path.relative_to(store)}"
 
 
-def test_no_secret_is_in_the_store(answers):
+def test_no_secret_is_in_the_store_nor_in_the_journal(answers):
+    assert answers["noted"] == 1
     assert answers["leaked"] == []
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 
 import pytest
 
-from npugx_cache.store import NotStored, PrunePolicy, Published
+from npugx_cache.config import state_folder
+from npugx_cache.store import Journal, JournalLine, NotStored, PrunePolicy, Published
 from npugx_cache.store.io import syscalls
 
 pytestmark = pytest.mark.thorough
@@ -85,6 +87,30 @@ def test_an_error_at_any_call_of_publish_is_an_answer_and_the_next_one_heals(
     assert not reached
     assert at > 20
     assert len(temporaries(store)) <= 1  # where unlink itself was the call that failed
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_an_error_at_any_call_of_the_journal_loses_lines_and_raises_nothing(
+    root, state_home, monkeypatch, number
+):
+    journal = Journal(str(root), state_folder())
+    monkeypatch.setattr("npugx_cache.store.upkeep.journal._MAX_BYTES", 1000)  # makes room often
+    point, written = Failpoint(monkeypatch, fail_with(number)), 0
+    for at in range(1, 200):
+        if at % 5 == 0:
+            shutil.rmtree(state_home, ignore_errors=True)
+        point.arm(at)
+        journal.add(JournalLine(time.time(), f"f{at}", "miss", ("x" * 300,), os.getpid()))
+        journal.flush()
+        journal.load()
+        reached = point.count >= at
+        point.arm(0)
+        written += f"f{at}" in [line.function for line in journal.load()]
+        if not reached:
+            break
+    assert not reached
+    assert at > 15
+    assert written > 1
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
