@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
+_MAX_BYPASSES = 64
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
@@ -106,8 +107,8 @@ class Lookup:
         """Why no stored entry was used, by the last lookup that missed or was a bypass."""
         self._last: tuple[str, str] | None = None
         """The outcome of the last lookup, and the entry that was used or the reason."""
-        self._journal: store.Journal | None = None
         self._journaled: set[str] = set()
+        """The reasons of bypasses that the journal has from this function and process."""
         self._untraced = Untraced()
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
@@ -617,7 +618,8 @@ class Lookup:
 
     def _end_in_bypass(self, reason: str) -> None:
         self._last = _BYPASSED, reason
-        if reason not in self._journaled:  # a bypass has no end: each call would add a line
+        # Each call would add a line, because a bypass ends nothing, and some reasons name sizes.
+        if reason not in self._journaled and len(self._journaled) < _MAX_BYPASSES:
             self._journaled.add(reason)
             nearest = self.refusals[0] if self.refusals else None
             self._write_journal(_BYPASSED, (reason,), nearest)
@@ -630,28 +632,32 @@ class Lookup:
         stored: str = "",
         seconds: float = 0.0,
     ) -> None:
-        """Note in memory what a lookup came to; a timer writes it later.
+        """Note in memory what a lookup came to; a timer writes it later. Never raises a fault.
 
         The reasons of `nearest`, the entry that fits best, are noted after `reasons`.
         """
         if self.settings.mode == "off":
             return
-        if self._journal is None:
-            self._journal = store.Journal(str(self.settings.cache_dir), config.state_folder())
         opened = self._store
-        line = store.JournalLine(
-            time=time.time(),
-            function=self.recipe.title,
-            outcome=outcome,
-            reasons=(*reasons, *(nearest.reasons if nearest else ())),
-            pid=os.getpid(),
-            rank=config.rank(),
-            nearest=nearest.entry if nearest else "",
-            stored=stored,
-            seconds=seconds,
-            readonly=not isinstance(opened, store.Store) or opened.readonly is not None,
-        )
-        self._journal.add(line)
+        try:
+            line = store.JournalLine(
+                time=time.time(),
+                function=self.recipe.title,
+                outcome=outcome,
+                reasons=(*reasons, *(nearest.reasons if nearest else ())),
+                pid=os.getpid(),
+                rank=config.rank(),
+                nearest=nearest.entry if nearest else "",
+                stored=stored,
+                seconds=seconds,
+                readonly=not isinstance(opened, store.Store) or opened.readonly is not None,
+            )
+            store.journal_of(str(self.settings.cache_dir), config.state_folder()).add(line)
+        except Exception as error:  # noqa: BLE001 - a call must not fail for it
+            from npugx_cache.interruptions import let_through
+
+            let_through(error, memory=False)
+            events.logger.debug("%s: not noted in the journal: %r", self.recipe.title, error)
 
     # --- the store
 

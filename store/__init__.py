@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Unusable,
     )
     from npugx_cache.store.tiers import Store, open_store
-    from npugx_cache.store.upkeep.journal import Journal, JournalLine
+    from npugx_cache.store.upkeep.journal import Journal, JournalLine, journal_of
     from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Refused",
     "Store",
     "Unusable",
+    "journal_of",
     "open_folder",
     "open_store",
     "preload",
@@ -51,7 +52,7 @@ _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
     "content.lock": ("Locked", "NotLocked"),
     "format.manifest": ("Draft", "Manifest"),
-    "upkeep.journal": ("Journal", "JournalLine"),
+    "upkeep.journal": ("Journal", "JournalLine", "journal_of"),
     "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",

@@ -131,6 +131,17 @@ class Journal:
             syscalls.close(at)
 
 
+_journals: dict[tuple[str, str], Journal] = {}
+
+
+def journal_of(root: str, state: Path) -> Journal:
+    """The one journal that this process has for the store in a folder.
+
+    So the bound on pending lines holds for all functions together, and one write takes them all.
+    """
+    return _journals.setdefault((root, str(state)), Journal(root, state))
+
+
 def _check_file(path: Path, status: os.stat_result) -> None:
     if not syscalls.is_regular(status) or status.st_nlink != 1:
         raise Untrusted(f"{path} is not a file of its own; remove it")
