@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
@@ -50,15 +51,34 @@ def facts_of(
 
     `root` is the traced function itself, whose code is a factor of the fingerprint.
     """
+    traced = {id(code): code for code in codes}
     return tuple(
         sorted(
             {
-                _fact_of(code, owners[id(code)], root)
-                for code in {id(code): code for code in codes}.values()
-                if code is not root and not is_covered(code, owners[id(code)])
+                _fact_of(code, _called(owners[each], traced), root)
+                for each, code in traced.items()
+                if code is not root and not is_covered(code, owners[each])
             }
         )
     )
+
+
+def _called(
+    functions: list[types.FunctionType], traced: Mapping[int, types.CodeType]
+) -> list[types.FunctionType]:
+    """Of functions with one code, those for which the trace went through all that they wrap.
+
+    A decorator's code is run by functions that have nothing to do with the trace. A fact under the
+    name of such a function would name the wrong function, and would fail when that one is edited.
+    """
+    if len(functions) < 2:
+        return functions
+    called = []
+    for function in functions:
+        with contextlib.suppress(NotPortable):  # the function leads to very many others
+            if all(id(each.__code__) in traced for each in function_chain(function)):
+                called.append(function)
+    return called or functions
 
 
 def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:
