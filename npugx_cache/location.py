@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import traceback
+    import types
     from collections.abc import Iterable
 
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>[^\n]+)\n\s*(.*)')
@@ -42,6 +43,13 @@ def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
     where = f" {place}" if place is not None else ""
     because = f": {why.rstrip('.')}" if why else ""
     return f"{what}{where}{because}; to change that, {change}"
+
+
+def of_code(code: types.CodeType) -> str:
+    """Where a function is written, or "" for code that no file has."""
+    if code.co_filename.startswith("<"):
+        return ""
+    return str(Place(code.co_filename, code.co_firstlineno, code.co_qualname, ""))
 
 
 def innermost(places: Iterable[Place]) -> Place | None:

@@ -344,6 +344,10 @@ class Lookup:
                 if manifest.kind == "bypass" and not candidate.code_holds():
                     call.outdated.add(manifest.entry)
                 reasons = restore.failures(candidate, call.scope, self.recipe.function.__code__)
+                if manifest.kind == "graph" and not self.recipe.dynamic:
+                    from npugx_cache.conditions import causes  # a first hit needs no reasons
+
+                    reasons = causes.with_advice(reasons)
                 return events.Refusal(entry=manifest.entry, reasons=reasons)
             if manifest.kind == "bypass":
                 return None

@@ -5,6 +5,7 @@ This check decides whether a stored graph may run (P1). Faster checks only repea
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import Watch
@@ -19,9 +20,12 @@ from npugx_cache.portable import NotPortable
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
+    from npugx_cache.conditions.causes import Failed
     from npugx_cache.conditions.kinds import Row
 
     Group = tuple[Row, Sequence[tuple[int, Any]]]
+
+_MOST_WORDED = 64  # after `.to()`, one condition of each tensor of a model fails
 
 
 class Checker:
@@ -114,13 +118,22 @@ class Checker:
 
         `known` gives the texts that may be shown as they are.
         """
-        return list(_take(self._failures(scope, known), limit))
+        failed = self._failed(scope, known)
+        if limit == 1:
+            return [each.text for each in itertools.islice(failed, 1)]
+        from npugx_cache.conditions import causes  # a first hit has no reasons to word
 
-    def _failures(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[str]:
+        worded = list(itertools.islice(failed, _MOST_WORDED))
+        return [*_take(causes.reasons(worded), limit)]
+
+    def _failed(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[Failed]:
+        from npugx_cache.conditions.causes import Failed
+
         words = Wording(self.conditions, known)
         values = evaluate_all(self._plan, scope)
         missing = {self._first_missing(values, n) for n, v in enumerate(values) if v is MISSING}
-        yield from (f"{words.path(node)} does not exist" for node in sorted(missing))
+        for path in map(words.path, sorted(missing)):
+            yield Failed(None, path, f"{path} does not exist")
         for check in in_order(self.conditions):
             row = KINDS[check.kind]
             about = (check.node,) if check.node != CALL else row.nodes(check.arg)
@@ -133,7 +146,8 @@ class Checker:
                     found: Any = f"no longer true: {row.python(words, path, check.arg)}"
                 else:
                     found = row.reason(words, path, check.arg, value)
-                yield from [found] if isinstance(found, str) else found
+                for text in [found] if isinstance(found, str) else found:
+                    yield Failed(check.kind, path, text)
 
     def holds_of(self, check: Check, value: Any) -> bool:
         """Whether one condition holds of the value at its node. Never raises."""

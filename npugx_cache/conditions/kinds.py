@@ -384,10 +384,9 @@ def _nothing_in_cpp(*_: Any) -> None:
 
 
 def _state_reasons(_: Wording, _path: str, recorded: Any, _live: Any) -> Iterator[str]:
-    live = live_state()
-    for name in sorted({*recorded, *live}):
-        if recorded.get(name) != live.get(name):
-            yield f"global torch state {name} was {recorded.get(name)!r}, is {live.get(name)!r}"
+    from npugx_cache.conditions import torch_state  # a hit has no reasons to word
+
+    yield from torch_state.differences(recorded, live_state())
 
 
 def _different_reasons(words: Wording, _: str, group: Any, values: Any) -> Iterator[str]:
@@ -430,8 +429,16 @@ class Row:
     """The argument with live texts in the place of sealed ones, for a value of which it holds."""
 
 
-def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None]) -> Row:
-    """A source fact: `now` reads again what was recorded, and `what` says in words what that is."""
+def _fact(
+    now: Callable[[str, str], str],
+    what: str,
+    watch: Callable[..., None],
+    place: Callable[[str, str], str] = lambda *_: "",
+) -> Row:
+    """A source fact: `now` reads again what was recorded, and `what` says in words what that is.
+
+    `place` says where a person finds what the fact is about.
+    """
 
     def bulk(rows: Rows, _: Values) -> bool:
         return all(now(fact[0], fact[1]) == fact[2] for _, fact in rows)
@@ -442,7 +449,7 @@ def _fact(now: Callable[[str, str], str], what: str, watch: Callable[..., None])
             now(module, name)
         except NotPortable as error:
             return f"source of {module}.{name} can't be checked: {error}"
-        return f"{what} {module}.{name} changed"
+        return f"{what} {module}.{name} changed {place(module, name)}".rstrip()
 
     return Row(
         test=lambda _, fact: now(fact[0], fact[1]) == fact[2],
@@ -655,8 +662,15 @@ KINDS: dict[Kind, Row] = {
         before=True,
     ),
     # --- source facts
-    Kind.FUNCTION: _fact(source_facts.function_hash, "source of", code_watch.watch_function),
-    Kind.METHOD: _fact(source_facts.method_hash, "source of", code_watch.watch_method),
+    Kind.FUNCTION: _fact(
+        source_facts.function_hash,
+        "source of",
+        code_watch.watch_function,
+        source_facts.function_place,
+    ),
+    Kind.METHOD: _fact(
+        source_facts.method_hash, "source of", code_watch.watch_method, source_facts.method_place
+    ),
     Kind.FILE: _fact(source_facts.file_hash, "source of", code_watch.watch_nothing),
     Kind.OPERATOR: _fact(
         source_facts.operator_schema, "schema of operator", code_watch.watch_nothing

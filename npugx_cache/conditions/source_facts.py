@@ -257,6 +257,22 @@ def functions_of_method(found: object) -> list[types.FunctionType]:
     return functions
 
 
+def function_place(module: str, name: str) -> str:
+    """Where a function and the decorators around it are written, for people."""
+    return _places(function_chain(look_up(module, name)))
+
+
+def method_place(module: str, name: str) -> str:
+    return _places(functions_of_method(look_up(module, name)))
+
+
+def _places(functions: Iterable[types.FunctionType]) -> str:
+    """One of the functions changed, and a digest does not tell which: the places of all."""
+    return " or ".join(
+        dict.fromkeys(filter(None, (location.of_code(f.__code__) for f in functions)))
+    )
+
+
 def function_value(module: str, full: str) -> str:
     """An attribute of the functions of a method (`functions_of_method`), one after the other."""
     path, _, name = full.rpartition(".")

@@ -142,9 +142,11 @@ def differences(
     """
     before = {name: value for name, value, *_ in recorded}
     now = {name: value for name, value, *_ in live}
+    backends = before.get("backend"), now.get("backend")
+    other_backend = None not in backends and backends[0] != backends[1]
     for name in sorted(before.keys() | now.keys()):
         was, is_ = before.get(name), now.get(name)
-        if was == is_:
+        if was == is_ or (other_backend and None in {was, is_}):  # no backend has all factors
             continue
         if name == "function.code":
             yield f"{name} changed {place}".rstrip()

@@ -53,8 +53,14 @@ disable_autocast = torch._C._DisableAutocast
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
-AUTOCAST_DEVICES = tuple(sorted(torch._C._autocast_supported_devices()))
-"""The kinds of devices that have a dtype of autocast, whether there is such a device or not."""
+AUTOCAST_DEVICES = tuple(torch._C._autocast_supported_devices())
+"""The kinds of devices that have a dtype of autocast, whether there is such a device or not.
+
+They have the order of the lists in `global_state()["autocast_state"]`.
+"""
+
+SCALAR_TYPES = {5: "float16", 6: "float32", 7: "float64", 15: "bfloat16"}
+"""The dtypes of autocast, and the default dtype, by their numbers in c10/core/ScalarType.h."""
 
 AUTOCAST_DTYPES = (
     "get_autocast_dtype",

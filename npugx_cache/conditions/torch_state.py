@@ -1,0 +1,65 @@
+"""Says in words how the global torch state differs from the state that a graph was traced under."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.private import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_AUTOCAST = "autocast_state"
+_KEYS_OF_THREAD = frozenset({"tls_include", "tls_exclude"})
+_SWITCHES = {
+    "grad_mode": "torch.is_grad_enabled()",
+    "inference_mode": "torch.is_inference_mode_enabled()",
+    "allow_tf32": "torch.backends.cuda.matmul.allow_tf32",
+    "deterministic_algorithms": "torch.are_deterministic_algorithms_enabled()",
+    "default_dtype": "torch.get_default_dtype()",
+    "default_device": "torch.get_default_device()",
+}
+"""How a user asks for a part of the state; the other parts are shown by the name torch gives."""
+
+
+def differences(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
+    """One text for each part of the state that a user can set and that differs."""
+    differ = {name for name in (*recorded, *live) if recorded.get(name) != live.get(name)}
+    if "inference_mode" in differ:
+        differ.discard("grad_mode")  # inference mode turns grad mode off, too
+    # Autocast and inference mode set the dispatch keys of the thread, which nobody sets by hand.
+    for name in sorted(differ - _KEYS_OF_THREAD or differ):
+        was, now = recorded.get(name), live.get(name)
+        if name == _AUTOCAST and isinstance(was, dict) and isinstance(now, dict):
+            yield from _of_autocast(was, now)
+        else:
+            what = _SWITCHES.get(name, f"global torch state {name}")
+            yield f"{what} was {_shown(name, was)}, is {_shown(name, now)}"
+
+
+def _of_autocast(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
+    was, now = _autocast(recorded), _autocast(live)
+    for kind in was:
+        if was[kind] != now.get(kind):
+            yield f"torch.autocast({kind!r}) was {was[kind]}, is {now.get(kind)}"
+    if recorded.get("cached_enabled") != live.get("cached_enabled"):
+        was_cached, is_cached = recorded.get("cached_enabled"), live.get("cached_enabled")
+        yield f"torch.is_autocast_cache_enabled() was {was_cached}, is {is_cached}"
+
+
+def _autocast(state: Mapping[str, Any]) -> dict[str, str]:
+    """By the kind of device: whether autocast is on, and to which dtype it casts."""
+    return {
+        kind: f"{'on' if enabled else 'off'} with {_dtype(dtype)}"
+        for kind, enabled, dtype in zip(
+            runtime.AUTOCAST_DEVICES, state["enabled"], state["dtype"], strict=False
+        )
+    }
+
+
+def _shown(name: str, value: object) -> str:
+    return _dtype(value) if name == "default_dtype" else repr(value)
+
+
+def _dtype(number: Any) -> str:
+    return runtime.SCALAR_TYPES.get(number, f"the scalar type {number}")
