@@ -179,7 +179,7 @@ def diff(first: str, second: str, directory: str | None, form: str) -> None:
     print_diff(first, second, directory, form)
 
 
-@group.command(epilog=_examples("stats", "stats --since 1d --format json"))
+@group.command(epilog=_examples("stats", "stats --since 1d --format json", "stats --reset"))
 @_DIR
 @_FORMAT
 @click.option(
@@ -188,7 +188,12 @@ def diff(first: str, second: str, directory: str | None, form: str) -> None:
     metavar="TIME",
     help="Count misses and bypasses of so long, e.g. 12h or 7d; by default of 30 days.",
 )
-def stats(directory: str | None, form: str, since: float | None) -> None:
+@click.option(
+    "--reset",
+    is_flag=True,
+    help="Then count from zero, and forget the noted misses. Last uses of entries stay.",
+)
+def stats(directory: str | None, form: str, since: float | None, reset: bool) -> None:
     """Count entries, bytes, hits and misses.
 
     Also what hits saved and misses cost, and the most frequent reasons. Hits and misses are those
@@ -196,7 +201,7 @@ def stats(directory: str | None, form: str, since: float | None) -> None:
     """
     from npugx_cache.cli.statistics import print_stats
 
-    print_stats(directory, form, since)
+    print_stats(directory, form, since, reset=reset)
 
 
 @group.command(epilog=_examples("misses --since 1d", "misses --function 'Decoder.*' --limit 5"))

@@ -42,7 +42,8 @@ class _Lookups(TypedDict):
     top_reasons: list[_Reason]
 
 
-def print_stats(directory: str | None, form: str, since: float | None) -> None:
+def print_stats(directory: str | None, form: str, since: float | None, *, reset: bool) -> None:
+    """Print the counts; with `reset`, count from zero afterwards."""
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
     kinds = overview.columns.texts("kind")
@@ -69,7 +70,12 @@ def print_stats(directory: str | None, form: str, since: float | None) -> None:
         unfinished = listdir(store.folder, store.folder.part("tmp"))
         numbers["temporaries"] = len(list(filter(is_temporary, unfinished)))
     start = time.time() - (MAX_AGE if since is None else min(since, MAX_AGE))
-    lookups = _lookups(store, open_journal(directory).load(start), start)
+    journal = open_journal(directory)
+    lookups = _lookups(store, journal.load(start), start)
+    if reset:
+        journal.clear()
+        if store is not None:
+            store.reset_hits()
     if form == "json":
         output.print_json({"root": str(root), **numbers, "lookups": lookups})
         return
@@ -77,6 +83,8 @@ def print_stats(directory: str | None, form: str, since: float | None) -> None:
     for name, number in numbers.items():
         click.echo(f"  {name.replace('_', ' '):<16} {_text(name, number)}")
     _print_lookups(lookups)
+    if reset:
+        click.echo("hits, misses and bypasses of this user on this host now count from zero")
 
 
 def _lookups(store: FolderStore | None, lines: list[JournalLine], since: float) -> _Lookups:

@@ -7,6 +7,7 @@ or that ends halfway, loses lines and nothing else. A full file becomes the olde
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -84,6 +85,13 @@ class Journal:
                 found += [line for line in lines if line is not None and line.time >= oldest]
         return sorted(found, key=lambda line: line.time, reverse=True)
 
+    def clear(self) -> None:
+        """Remove all lines that are written."""
+        with self._place.harmless("clearing"), self._opened() as at:
+            for name in (_OLDER, _NEWER) if at is not None else ():
+                with contextlib.suppress(FileNotFoundError):
+                    syscalls.unlink(name, at)
+
     def _taken(self) -> Iterator[JournalLine]:
         while self._pending:
             try:
@@ -111,22 +119,29 @@ class Journal:
             syscalls.close(at)
 
     def _contents(self) -> Iterator[bytes]:
-        folder = self._place.folder()
-        if not os.path.lexists(folder):
-            return
-        at = open_own(folder)
-        try:
-            for name in (_OLDER, _NEWER):
+        with self._opened() as at:
+            for name in (_OLDER, _NEWER) if at is not None else ():
                 try:
                     fd = syscalls.open_read(name, at)
                 except FileNotFoundError:
                     continue
                 try:
-                    _check_file(folder / name, syscalls.fstat(fd))
+                    _check_file(self._place.folder() / name, syscalls.fstat(fd))
                     # Writers that come at the same time may exceed the limit a little.
                     yield syscalls.read_all(fd, 2 * _MAX_BYTES)
                 finally:
                     syscalls.close(fd)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """The folder of the files; None if there is none. Raises `Untrusted`."""
+        folder = self._place.folder()
+        if not os.path.lexists(folder):
+            yield None
+            return
+        at = open_own(folder)
+        try:
+            yield at
         finally:
             syscalls.close(at)
 

@@ -73,6 +73,20 @@ class Usage:
                         rows.pop(entry, None)
                     _store(cache, shard, rows)
 
+    def reset(self) -> None:
+        """Count from zero again. The last uses stay, because they decide what is pruned first."""
+        if not self._derived.exists():
+            return
+        with (
+            self._derived.harmless("resetting"),
+            self._derived.opened() as cache,
+            cache.transact(),
+        ):
+            for shard in _by_shard(self.load()):
+                rows = _read(cache, shard)
+                _store(cache, shard, {entry: use._replace(hits=0) for entry, use in rows.items()})
+            cache.delete(_HOURS)
+
     def load(self) -> dict[str, Use]:
         uses: dict[str, Use] = {}
         for _, value in self._derived.rows():

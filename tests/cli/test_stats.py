@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+
+from npugx_cache.config import state_folder
+from npugx_cache.store import Journal, JournalLine
 
 
 def test_stats_count_what_is_there(filled, run):
@@ -29,3 +34,29 @@ def test_ls_takes_filters_and_a_limit(filled, run):
     assert len(lines) == 5
     assert "Decoder.f1" in lines[1]
     assert "3 entries" in lines[-1]
+
+
+def test_stats_reset_prints_the_counts_and_then_counts_from_zero(filled, run, root):
+    journal = Journal(str(root), state_folder())
+    journal.add(JournalLine(time.time(), "m.f", "miss", ("x was 1, is 2",), os.getpid()))
+    journal.flush()
+    used = [row["last_used"] for row in json.loads(run("ls", "--format", "json").stdout)["entries"]]
+
+    def counted(*options):
+        found = json.loads(run("stats", "--format", "json", *options).stdout)
+        lookups = found["lookups"]
+        return found["hits"], found["saved_seconds"], lookups["hits"], lookups["misses"]
+
+    before = counted()
+    assert (before[0], before[3]) == (3, 1)
+    assert counted("--reset") == before
+    assert counted() == (0, 0.0, 0, 0)
+    assert json.loads(run("misses", "--format", "json").stdout)["misses"] == []
+    after = [
+        row["last_used"] for row in json.loads(run("ls", "--format", "json").stdout)["entries"]
+    ]
+    assert after == used
+    journal.add(JournalLine(time.time(), "m.f", "miss", ("x was 1, is 2",), os.getpid()))
+    journal.flush()
+    assert counted()[3] == 1
+    assert "now count from zero" in run("stats", "--reset").stdout
