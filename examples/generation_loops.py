@@ -38,7 +38,9 @@ def measure_loops(args: argparse.Namespace) -> list[dict[str, object]]:
     return [{"dtype": args.dtype, **row} for row in (growing, static)]
 
 
-def _measure(name: str, loop: Iterator[int], cached: CachedFunction | None) -> dict[str, Any]:
+def _measure(
+    name: str, loop: Iterator[int], cached: CachedFunction[..., Any] | None
+) -> dict[str, Any]:
     graphs, start = counters["stats"]["unique_graphs"], time.perf_counter()
     stamped = [(token, time.perf_counter() - start) for token in loop]
     first, last = stamped[0][1], stamped[-1][1]

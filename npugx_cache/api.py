@@ -14,7 +14,19 @@ import copy
 import types
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import torch
 
@@ -41,9 +53,12 @@ if TYPE_CHECKING:
     from npugx_cache.events import CacheInfo, Refusal
 
 M = TypeVar("M", bound=torch.nn.Module)
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
 
 
-class CachedFunction:
+class CachedFunction(Generic[P, R]):
     """A function that is compiled once for all workers of a store. Made by `cache_compile`.
 
     It runs under `torch.no_grad()`, cold and restored alike. In a class body it is a descriptor:
@@ -60,7 +75,9 @@ class CachedFunction:
         of_class: bool = False,
     ) -> None:
         self._recipe = recipe
-        self._function = recipe.function  # by itself, because a trace looks at all of a recipe
+        self._function: Callable[..., R] = (
+            recipe.function
+        )  # by itself, because a trace looks at all of a recipe
         self._of_class = of_class  # it stands for the `forward` that the class of its owner has
         self._warm = warm
         self._settings = settings
@@ -72,31 +89,32 @@ class CachedFunction:
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(self, name, getattr(recipe.function, name))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        given: tuple[Any, ...] = args
         if self._of_class and type(self._module).forward is not self._function:
             successor = self._successor()
             if successor is not self:
-                return successor(*args, **kwargs)
+                return successor(*given, **kwargs)
         if torch.compiler.is_compiling() and _is_traced():
             owner = () if self._owner is None else (self._owner,)
-            return self._function(*owner, *args, **kwargs)
+            return self._function(*owner, *given, **kwargs)
         if self._owner is not None:
-            args = (self._owner, *args)
+            given = (self._owner, *given)
         try:
             if not torch.is_grad_enabled():  # no_grad costs as much as a small function's guards
-                return self._find(args, kwargs)(*args, **kwargs)
+                return self._find(given, kwargs)(*given, **kwargs)
             with torch.no_grad():
-                return self._find(args, kwargs)(*args, **kwargs)
+                return self._find(given, kwargs)(*given, **kwargs)
         except Exception as error:
             failure = self._state.failure(error)
             if failure is None:
                 raise
         with torch.no_grad():
-            return self._run_itself(failure, args, kwargs)
+            return self._run_itself(failure, given, kwargs)
 
     def _find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, warming: bool = False
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., R]:
         """What runs a call: the graph that accepts it, or for a bypass the function itself."""
         function, state = self._recipe.function, self._state
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
@@ -108,17 +126,17 @@ class CachedFunction:
         answer = state.lookup.answer(args, kwargs, scope, warming=warming)
         return answer.run if isinstance(answer, Specialisation) else function
 
-    def _run_itself(self, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_itself(self, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Run the function in the place of a graph that raised. If it raises too, so be it."""
         function, lookup = self._recipe.function, self._state.lookup
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
         scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
         call = lookup.call_of(args, kwargs, scope)  # before the function may change arguments
-        result = function(*args, **kwargs)
+        result: R = function(*args, **kwargs)
         lookup.withdraw(failure, call)
         return result
 
-    def _successor(self) -> Callable[..., Any]:
+    def _successor(self) -> Callable[..., R]:
         """The `forward` of a module whose class got another one, as fx's `recompile()` gives it.
 
         The attribute that `cache_compile` set would hide the new one (P1). Returns `self` where
@@ -130,9 +148,11 @@ class CachedFunction:
             return self
         if not isinstance(new, types.FunctionType):
             vars(module).pop("forward", None)
-            return cast("Callable[..., Any]", module.forward)
+            return cast("Callable[..., R]", module.forward)
         recipe = replace(self._recipe, function=new)
-        cached = CachedFunction(recipe, self._settings, module, self._warm, of_class=True)
+        cached: CachedFunction[..., R] = CachedFunction(
+            recipe, self._settings, module, self._warm, of_class=True
+        )
         cached._state.lookup.count_with(self._state.lookup)
         module.forward = cached
         return cached
@@ -188,11 +208,17 @@ class CachedFunction:
         """The code of the function, for tools that take any callable for one: `torch.export`."""
         return self._recipe.function.__code__
 
-    def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction:
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> CachedFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: CachedFunction[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> CachedFunction[Q, R]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction[..., R]:
         if instance is None or self._owner is not None:  # as a bound method in a class
             return self
         if torch.compiler.is_dynamo_compiling():
-            return self._function.__get__(instance)  # type: ignore[return-value]
+            return cast("CachedFunction[..., R]", self._function.__get__(instance))
         return self._twin(instance, self._state_of(instance))
 
     def _state_of(self, instance: object) -> State:
@@ -211,12 +237,12 @@ class CachedFunction:
         bound = self._bound
         return lambda _: bound.pop(key, None) and None
 
-    def _twin(self, owner: object, state: State) -> CachedFunction:
-        twin = object.__new__(CachedFunction)
+    def _twin(self, owner: object, state: State) -> CachedFunction[..., R]:
+        twin: CachedFunction[..., R] = object.__new__(CachedFunction)
         twin.__dict__.update(self.__dict__, _owner=owner, _state=state, _of_class=False)
         return twin
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction[P, R]:
         owner = copy.deepcopy(self._owner, memo)
         return CachedFunction(
             self._recipe, self._settings, owner, self._warm, of_class=self._of_class
@@ -256,18 +282,25 @@ class _Arguments(TypedDict, total=False):
     pp_rank: int | None
 
 
+class Decorator(Protocol):
+    """What `cache_compile` without a target returns."""
+
+    @overload
+    def __call__(self, target: M, /) -> M: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> CachedFunction[P, R]: ...
+
+
 @overload  # mypy: a module is callable too; the first match is the one meant
 def cache_compile(  # type: ignore[overload-overlap]
     target: M, /, **arguments: Unpack[_Arguments]
 ) -> M: ...
 @overload
 def cache_compile(
-    target: Callable[..., Any], /, **arguments: Unpack[_Arguments]
-) -> CachedFunction: ...
+    target: Callable[P, R], /, **arguments: Unpack[_Arguments]
+) -> CachedFunction[P, R]: ...
 @overload
-def cache_compile(
-    target: None = None, /, **arguments: Unpack[_Arguments]
-) -> Callable[[Callable[..., Any]], CachedFunction]: ...
+def cache_compile(target: None = None, /, **arguments: Unpack[_Arguments]) -> Decorator: ...
 def cache_compile(
     target: Any = None,
     /,
@@ -325,7 +358,9 @@ def cache_compile(
             decompositions=decompositions,
         )
         of_class = is_module and type(decorated).forward is function
-        cached = CachedFunction(recipe, settings, owner, warm, of_class=of_class)
+        cached: CachedFunction[..., Any] = CachedFunction(
+            recipe, settings, owner, warm, of_class=of_class
+        )
         if warm == "plan" and owner is not None:
             cached.warm_from_plan()
         if not is_module:

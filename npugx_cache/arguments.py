@@ -97,7 +97,10 @@ class FrameLocals:
         function, bind = self._function, self._bind
         bind.__defaults__ = function.__defaults__  # may be replaced at run time
         bind.__kwdefaults__ = function.__kwdefaults__
-        frame_locals: dict[str, Any] = bind(*args, **kwargs)
+        try:
+            frame_locals: dict[str, Any] = bind(*args, **kwargs)
+        except TypeError as error:
+            raise _error_of(function, args, kwargs, error) from None
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
@@ -106,6 +109,20 @@ class FrameLocals:
             except ValueError:  # the cell is empty: the function would raise NameError
                 continue
         return frame_locals
+
+
+def _error_of(
+    function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> TypeError:
+    """What Python raises for arguments that don't fit a function; it names the function.
+
+    No code of the function runs, because its parameters are the ones that `error` is about.
+    """
+    try:
+        function(*args, **kwargs)
+    except TypeError as raised:
+        return raised.with_traceback(None)
+    return error
 
 
 def _binder(code: types.CodeType) -> Callable[..., Any]:

@@ -101,9 +101,52 @@ def test_an_installed_wheel_compiles_restarts_and_lists(built, tmp_path):
     assert len(json.loads(listed)["entries"]) == 1
 
 
-def test_a_type_checker_finds_the_package_from_outside_of_the_checkout(tmp_path):
+TYPED = """
+import torch
+from npugx_cache import CachedFunction, Refusal, Uncacheable, Warmed, cache_compile
+
+@cache_compile
+def scale(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+    return x * by
+
+@cache_compile(dynamic=True)
+def shift(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x + 1, 1
+
+class Net(torch.nn.Module):
+    @cache_compile
+    def decode(self, x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n
+
+x = torch.ones(3)
+net = cache_compile(Net())
+a: torch.Tensor = scale(x, by=3.0)
+b: tuple[torch.Tensor, int] = shift(x)
+c: torch.Tensor = net.decode(x, 3)
+d: tuple[Refusal, ...] = scale.explain()
+e: Warmed = scale.warm(x)
+assert isinstance(net.forward, CachedFunction)
+f: int = net.forward.cache_info().hits
+try:
+    cache_compile(strict=True)(net)
+except Uncacheable as error:
+    print(error.reason)
+scale(x, "bad")  # error: [arg-type]
+scale(x, 1.0, 7)  # error: [call-arg]
+net.decode(x)  # error: [call-arg]
+"""
+
+
+def test_a_type_checker_knows_parameters_and_results_outside_of_the_checkout(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("from npugx_cache import cache_compile\nreveal_type(cache_compile(len))\n")
+    script.write_text(TYPED)
     mypy = sys.executable, "-m", "mypy", "--strict", "--python-executable", sys.executable
-    out = run(*mypy, "--cache-dir", tmp_path / "mypy", script, cwd=tmp_path)
-    assert 'Revealed type is "npugx_cache.api.CachedFunction"' in out
+    options = "--cache-dir", tmp_path / "mypy", "--no-error-summary"
+    done = subprocess.run([*mypy, *options, script], cwd=tmp_path, capture_output=True, text=True)
+    found = [line.split(":", 2) for line in done.stdout.splitlines() if ": error:" in line]
+    expected = [
+        (str(number), line.rpartition("[")[2])
+        for number, line in enumerate(TYPED.splitlines(), 1)
+        if "# error:" in line
+    ]
+    assert [(row[1], row[2].rpartition("[")[2]) for row in found] == expected, done.stdout

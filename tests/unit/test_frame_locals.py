@@ -66,9 +66,10 @@ def test_arguments_are_bound_as_python_binds_them(function, args, kwargs):
     try:
         # Not inspect's bind: in Python 3.11 it refuses `f(1, b=2)` for `f(a, b=1, /, **more)`.
         bound = function(*args, **kwargs)
-    except TypeError:
-        with pytest.raises(TypeError):
+    except TypeError as error:
+        with pytest.raises(TypeError) as raised:
             locals_of(tuple(args), kwargs)
+        assert str(raised.value) == str(error)
         return
     assert locals_of(tuple(args), kwargs) == bound
 
