@@ -134,7 +134,7 @@ class CachedFunction(Generic[P, R]):
         if state.plan_wanted:
             state.warm()
         answer = state.lookup.answer(args, kwargs, scope, warming=warming)
-        return answer.run if isinstance(answer, Specialisation) else function
+        return answer.run if isinstance(answer, Specialisation) else answer.runs(function)
 
     def _run_itself(self, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Run the function in the place of a graph that raised. If it raises too, so be it."""

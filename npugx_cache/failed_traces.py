@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from npugx_cache.key.signature import Signature
 
@@ -37,10 +37,15 @@ class Untraced:
 
     def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
         """Note a failed trace. Must be called before the eager run, which may change modules."""
+        self.later(kind, reason, frame_locals)()
+
+    def later(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> Callable[[], None]:
+        """As `remember`, but notes the failed trace when the result is called."""
         known = self._failures.get(kind)
         tries = 1 + (known.tries if known else 0)
         modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
-        self._failures[kind] = _Failure(reason, tries, modules)
+        failure = _Failure(reason, tries, modules)
+        return lambda: self._failures.update({kind: failure})
 
     def reason(self, call: Signature, frame_locals: Mapping[str, Any]) -> str | None:
         """Why a call of this kind is not worth tracing, or None."""

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ from npugx_cache.portable import NotPortable, digest
 from npugx_cache.private import compile_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.capture import Captures
     from npugx_cache.compile import Compiled
@@ -71,6 +72,7 @@ _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
 _MAX_BYPASSES = 64
+_MAX_RAISING, _MAX_TRACES = 256, 3
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
@@ -84,9 +86,30 @@ _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """The call runs eagerly."""
+    """The call runs eagerly.
+
+    `ended`, if it is given, must be called when the function has run, with what it raised or None.
+    """
 
     reason: str
+    ended: Callable[[Exception | None], None] | None = None
+
+    def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs the call in the place of a graph."""
+        ended = self.ended
+        if ended is None:
+            return function
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                ended(error)
+                raise
+            ended(None)
+            return result
+
+        return run
 
 
 class Lookup:
@@ -118,6 +141,8 @@ class Lookup:
         self._untraced = Untraced()
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
+        self._raises = Counter[str]()
+        """How often the function itself raised for a call that can't be traced, likewise."""
         self._recompiles: Recompiles | None = None
         self._beyond: set[str] | None = None
         """Calls past the limit on compiles, by `Signature.exact`, that no entry accepts."""
@@ -461,15 +486,16 @@ class Lookup:
             if outcome.stored is not None and opened is not None:
                 self._note(opened, set_up_draft(self.recipe, call, outcome, *outcome.stored))
             return outcome.set_up
-        if not warming and getattr(outcome, "lasting", True):
+        says_something = getattr(outcome, "lasting", True) and not getattr(outcome, "raised", False)
+        if not warming and says_something:
             self._counted().note(call.signature.leaves, nearest)
         if not isinstance(outcome, Compiled):
-            return self._uncacheable(outcome, call)
+            return self._uncacheable(outcome, call, warming=warming)
         blobs = outcome.artifact.to_blobs()
         try:
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
-            return self._uncacheable(outcome.local_only(str(error)), call)
+            return self._uncacheable(outcome.local_only(str(error)), call, warming=warming)
         self.counters.add("misses")
         draft = graph_draft(self.recipe, call, outcome, blobs)
         entry = self._publish(opened, draft) if opened else None
@@ -559,19 +585,24 @@ class Lookup:
         level("%s: not stored in %s: %s", self.recipe.title, opened.root, answer.reason)
         return None
 
-    def _uncacheable(self, outcome: LocalOnly | Untraceable, call: Call) -> Specialisation | Bypass:
+    def _uncacheable(
+        self, outcome: LocalOnly | Untraceable, call: Call, *, warming: bool
+    ) -> Specialisation | Bypass:
         from npugx_cache.trace.process_local import LocalOnly
 
         if isinstance(outcome, LocalOnly):
-            self._note_bypass(outcome, call)
+            self._note_bypass(self._bypass_draft(outcome, call))
             self._warn(outcome.reason)
             self.counters.add("bypasses")
             code = self.recipe.function.__code__
             return Specialisation(None, outcome, outcome.run, call.scope.switches, code)
+        if outcome.lasting and outcome.raised:
+            unknown = warming or self.settings.strict  # whether the function itself raises, too
+            return self._bypass(outcome.reason) if unknown else self._unsure(outcome, call)
         if outcome.lasting:
             frame_locals = call.scope.frame_locals
             self._untraced.remember(call.signature.kind, outcome.reason, frame_locals)
-            self._note_bypass(outcome, call)
+            self._note_bypass(self._bypass_draft(outcome, call))
             return self._bypass(outcome.reason)
         # The reason is not in the function, so it is no error under `strict` either.
         self.counters.add("bypasses")
@@ -579,11 +610,54 @@ class Lookup:
         events.logger.info("%s runs uncached once: %s", self.recipe.title, outcome.reason)
         return Bypass(outcome.reason)
 
-    def _note_bypass(self, outcome: LocalOnly | Untraceable, call: Call) -> None:
+    def _unsure(self, outcome: Untraceable, call: Call) -> Bypass:
+        """A bypass that is noted only if the function itself can run the call.
+
+        Otherwise one call with a wrong argument would keep all others from the cache, in each
+        worker of the store.
+        """
+        # Prepared before the function runs, because the function may change its arguments.
+        frame_locals = call.scope.frame_locals
+        remember = self._untraced.later(call.signature.kind, outcome.reason, frame_locals)
+        draft = self._bypass_draft(outcome, call)
+        self.counters.add("bypasses")
+
+        def ended(error: Exception | None) -> None:
+            if error is not None:
+                self._raised(error, call)
+                return
+            remember()
+            try:
+                self._note_bypass(draft)
+            except Exception as fault:  # noqa: BLE001 - P2, as in `_caught`
+                from npugx_cache.interruptions import let_through
+
+                let_through(fault)
+                events.logger.exception("%s: a fault of the cache", self.recipe.title)
+            self._warn(outcome.reason)
+
+        return Bypass(outcome.reason, ended)
+
+    def _raised(self, error: Exception, call: Call) -> None:
+        """The function itself raised for a call: each such call is traced, but only a few times."""
+        reason = f"the function itself raised {type(error).__name__} for such a call"
+        exact = call.signature.exact
+        if len(self._raises) >= _MAX_RAISING:
+            self._raises.clear()
+        self._raises[exact] += 1
+        if self._raises[exact] >= _MAX_TRACES:
+            self._failed[exact] = reason
+        self._end_in_bypass(reason)
+        events.logger.info("%s: %s", self.recipe.title, reason)
+
+    def _bypass_draft(self, outcome: LocalOnly | Untraceable, call: Call) -> store.Draft:
+        conditions = outcome.conditions
+        blobs = {} if conditions is None else {CONDITIONS: pack_conditions(conditions)}
+        return bypass_draft(self.recipe, call, outcome.reason, blobs)
+
+    def _note_bypass(self, draft: store.Draft) -> None:
         if (opened := self.opened()) is not None:
-            conditions = outcome.conditions
-            blobs = {} if conditions is None else {CONDITIONS: pack_conditions(conditions)}
-            self._note(opened, bypass_draft(self.recipe, call, outcome.reason, blobs))
+            self._note(opened, draft)
 
     def _note(self, opened: store.Store, draft: store.Draft) -> None:
         found = opened.candidates(draft.key)

@@ -105,7 +105,12 @@ def trace(
         return set_up_first(first, first.stopped, function, scope, state, before)
     if isinstance(first, dynamo.NotTraced):
         conditions = depends_on(first.met) if first.lasting else None
-        return Untraceable(reason=first.reason, lasting=first.lasting, conditions=conditions)
+        return Untraceable(
+            reason=first.reason,
+            lasting=first.lasting,
+            conditions=conditions,
+            raised=first.raised,
+        )
     found, roots = first, Roots(function.__globals__, before)
 
     def local(reason: str) -> LocalOnly | Untraceable:

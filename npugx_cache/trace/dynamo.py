@@ -44,13 +44,16 @@ if TYPE_CHECKING:
 class NotTraced:
     """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
 
-    `lasting` is False where the next try may end otherwise. `stopped` is the set-up that has to be
-    done before the next try; `observed` and `sizes` are then as in `DynamoTrace`.
+    `lasting` is False where the next try may end otherwise. `raised` is True where the traced code
+    or an operator raised, so that the function itself may raise for this call, too. `stopped` is
+    the set-up that has to be done before the next try; `observed` and `sizes` are then as in
+    `DynamoTrace`.
     """
 
     reason: str
     met: tracing.Met | None = None
     lasting: bool = True
+    raised: bool = False
     stopped: Stopped | None = None
     observed: tuple[Observation, ...] = ()
     sizes: tuple[list[Any], list[Any]] = ([], [])
@@ -134,8 +137,12 @@ def _run(
                 sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
             )
         lost = refusal(observed, Question.UNCHECKABLE) if unkept_calls.ended(error) else None
-        met, lasting = tracing.met_until(error), not is_passing(error)
-        return NotTraced(reason=lost or refuse.of_failure(error), met=met, lasting=lasting)
+        return NotTraced(
+            reason=lost or refuse.of_failure(error),
+            met=tracing.met_until(error),
+            lasting=not is_passing(error),
+            raised=tracing.is_raised_by_code(error),
+        )
     handed, captured = output.backend_input, output.graph_capture_output
     graph = handed.graph_module if handed is not None else None
     if graph is not None:

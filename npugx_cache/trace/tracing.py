@@ -20,6 +20,7 @@ from torch._dynamo import source as sources
 from torch._dynamo import trace_rules
 from torch._dynamo.bytecode_transformation import _cached_cleaned_instructions
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -101,6 +102,14 @@ def met_until(error: BaseException) -> Met | None:
     if graph is None:
         return None
     return Met(list(graph.guards), list(graph.traced_code), dict(graph.import_sources))
+
+
+def is_raised_by_code(error: BaseException) -> bool:
+    """Whether traced code or an operator raised, and not Dynamo about something it can't trace."""
+    return not isinstance(error, Unsupported) or str(error).startswith(_RAISED)
+
+
+_RAISED = ("Observed exception", "Data-dependent assertion failed")
 
 
 @dataclass(frozen=True, slots=True)
