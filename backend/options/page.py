@@ -7,21 +7,27 @@ from dataclasses import fields
 
 from npugx_cache.backend.options.table import SPECS, Options
 
-_HEAD = """# Options
+
+def _running() -> str:
+    return ", ".join(f"`{name}`" for name, spec in SPECS.items() if not spec.shapes_graph)
+
+
+_HEAD = f"""# Options
 
 <!-- Made by `python -m npugx_cache.backend.options.page > docs/options.md`; do not edit. -->
 
-Pass options as `cache_compile(..., options={"capture_limit": 256})`, `compile_fx(gm, inputs, options)` or `torch.compile(..., backend="npugx", options=...)`.
+Pass options as `cache_compile(..., options={{"capture_limit": 256}})`, `compile_fx(gm, inputs, options)` or `torch.compile(..., backend="npugx", options=...)`.
 Names and meanings are those of the vendor's npugraph_ex.
 Options are checked when a function is decorated; 0 and 1 are not booleans.
-Each option is part of the key of an entry.
+An option is part of the key of an entry, if another value can make another graph.
+So workers with other values of {_running()} share entries, unless they have a custom pass, which is given all options.
 An option that needs an NPU is refused with `BackendUnavailable` when the function is decorated, if torch_npu is not installed.
 An option that has no effect on the devices of a graph is refused with `BackendUnavailable` when the graph is compiled.
 
 The backends `aot_eager`, `npugraphs` and `cudagraphs` run no graph passes, so custom passes and dumps are refused with them.
 `aot_eager` captures nothing, so every option below `force_eager` that differs from its default is refused with it.
 
-The backend `inductor` takes the settings of `torch._inductor.config` instead, such as `{"max_autotune": True, "cpp.min_chunk_size": 1024}`.
+The backend `inductor` takes the settings of `torch._inductor.config` instead, such as `{{"max_autotune": True, "cpp.min_chunk_size": 1024}}`.
 Names are checked when a function is decorated, types when the function is first compiled.
 `freezing`, `cpp_wrapper`, `fx_wrapper` and `aot_inductor.*` (except `aot_inductor.compile_wrapper_opt_level`) are refused, because they follow from how a library is stored.
 Values that are not plain data are refused too.

@@ -20,6 +20,8 @@ T = TypeVar("T")
 ALL_DEVICES = ("cpu", "cuda", "npu")
 NPU: Any = {"devices": ("npu",)}
 GPUS: Any = {"devices": ("cuda", "npu")}
+RUNNING: Any = {"shapes_graph": False}
+"""Of options that say how a graph is run, and not what is in the graph."""
 
 
 class Spec(NamedTuple):
@@ -30,6 +32,8 @@ class Spec(NamedTuple):
     off: the value that asks for nothing.
     needs: the option that must be on for this one to have an effect.
     vendor_default: the vendor's default in words, where ours differs.
+    shapes_graph: whether another value makes another graph. An option of one kind of device counts
+    as one that does, because a value without effect on a graph's devices is refused at a compile.
     """
 
     range: ranges.Range
@@ -38,6 +42,7 @@ class Spec(NamedTuple):
     off: Any = False
     needs: str = ""
     vendor_default: str = ""
+    shapes_graph: bool = True
 
 
 def option(default: T, accepted: ranges.Range, effect: str, **rest: Any) -> T:
@@ -51,7 +56,7 @@ def switch(default: bool, effect: str, **rest: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Checked options with the defaults filled in. Each option is a factor of the fingerprint."""
+    """Checked options with the defaults filled in."""
 
     # --- graph passes
     remove_noop_ops: bool = switch(
@@ -104,18 +109,22 @@ class Options:
     )
 
     # --- capture and replay
-    force_eager: bool = switch(False, "Runs the optimised graph call by call; nothing is captured.")
+    force_eager: bool = switch(
+        False, "Runs the optimised graph call by call; nothing is captured.", **RUNNING
+    )
     capture_limit: int = option(
         64,
         ranges.integers(1),
         "The largest number of graphs that are kept captured per compiled function.",
         off=64,
+        **RUNNING,
     )
     clone_input: bool = switch(
         True,
         """Copies inputs into buffers that belong to the captured graph. False: the graph reads the
         caller's tensors at their addresses.""",
         off=True,
+        **RUNNING,
     )
     clone_output: bool = switch(
         True,
@@ -123,13 +132,14 @@ class Options:
         graph, which the next replay overwrites.""",
         off=True,
         vendor_default="False",
+        **RUNNING,
     )
     frozen_parameter: bool = switch(
-        False, "Trusts that parameters never move: their addresses are not checked."
+        False, "Trusts that parameters never move: their addresses are not checked.", **RUNNING
     )
-    force_recapture: bool = switch(False, "Captures a new graph at every call.")
+    force_recapture: bool = switch(False, "Captures a new graph at every call.", **RUNNING)
     unsafe_skip_npugraph_capture_validation: bool = switch(
-        False, "Skips all checks of whether a captured graph is still valid."
+        False, "Skips all checks of whether a captured graph is still valid.", **RUNNING
     )
     capture_error_mode: str | None = option(
         None,
@@ -249,6 +259,7 @@ class Options:
         False,
         """Logs minimum, maximum, norm and mean of all inputs and outputs of a graph at DEBUG, at
         every call. Each call then waits for the device.""",
+        **RUNNING,
     )
 
     @property
@@ -257,11 +268,16 @@ class Options:
         return True
 
     def as_factors(self) -> tuple[tuple[str, str], ...]:
-        """The name and the value as text of every option but those with functions (`functions`)."""
+        """The name and the value as text of every option that shapes the graph.
+
+        Those with functions are left out (`functions`). A custom pass is given all options, so all
+        of them may shape its graph.
+        """
+        every = any(True for _ in self.functions())
         return tuple(
             (name, _factor(name, getattr(self, name)))
             for name in sorted(SPECS)
-            if not callable(getattr(self, name))
+            if not callable(getattr(self, name)) and (every or SPECS[name].shapes_graph)
         )
 
     def functions(self) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -16,6 +16,7 @@ import torch._inductor.config
 
 from npugx_cache import cache_compile, store
 from npugx_cache.backend import patterns, register_replacement
+from npugx_cache.backend.options import SPECS
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
 from npugx_cache.config import load
 from npugx_cache.entry.kernel_packages import _fingerprint as key_of_kernels
@@ -143,7 +144,7 @@ CHANGES = {
     "function.code": lambda _: (key(), key(_with_code(scale, edited))),
     "backend": lambda _: (key(backend="cudagraphs"), key(backend="npugraphs")),
     "dynamic": lambda _: (key(), key(dynamic=True)),
-    "option.*": lambda _: (key(), key(options={"capture_limit": 3})),
+    "option.*": lambda _: (key(), key(options={"inplace_pass": False})),
     "option.post_grad_custom_pre_pass": lambda _: tuple(
         key(options={"post_grad_custom_pre_pass": each}) for each in (a_pass, another_pass)
     ),
@@ -208,7 +209,29 @@ def test_a_change_of_one_factor_is_another_key_and_nothing_else_changes(name, pr
 
 def test_what_is_the_same_has_the_same_key():
     assert key() == key()
-    assert key(options={"capture_limit": 64}).key == key().key, "a default that is written out"
+    assert key(options={"inplace_pass": True}).key == key().key, "a default that is written out"
+
+
+RUNNING = {
+    "capture_limit": 3,
+    "clone_input": False,
+    "clone_output": False,
+    "force_eager": True,
+    "force_recapture": True,
+    "frozen_parameter": True,
+    "record_statistics_debug_info": True,
+    "unsafe_skip_npugraph_capture_validation": True,
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_option_that_only_says_how_a_graph_is_run_is_no_factor(name):
+    assert (name in RUNNING) is not SPECS[name].shapes_graph
+    if name in RUNNING:
+        changed = {name: RUNNING[name]}
+        assert key(options=changed) == key()
+        with_pass = {"post_grad_custom_pre_pass": a_pass}  # which is given all options
+        assert key(options={**with_pass, **changed}).key != key(options=with_pass).key
 
 
 KERNELS = {

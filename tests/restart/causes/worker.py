@@ -28,6 +28,8 @@ class Net(torch.nn.Module):
     def forward(self, x):
         for layer in self.layers:
             x = inner.level1(layer(x))
+        if self.training:
+            x = x + 1
         if os.environ.get("APP_MODE") == "fast":
             return x
         return decorators.shifted(self.norm(x) + self.config.eps)
