@@ -15,7 +15,7 @@ from npugx_cache.backend import operators, subgraphs
 from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.private import runtime, vendor_scopes
-from npugx_cache.trace import refuse, tensor_patches, tracing
+from npugx_cache.trace import refuse, tensor_patches, torch_logs, tracing
 from npugx_cache.trace.observe import (
     device_values,
     hook_table,
@@ -120,6 +120,7 @@ def _run(
         with (
             hook_table.ON_DYNAMO.in_place(),
             _device_hooks() as unseen,
+            torch_logs.without_failed_operators(),
             observation.recording(recorder),
         ):
             device_values.begin(recorder, unseen)

@@ -31,6 +31,12 @@ def test_a_call_that_raises_is_noted_nowhere(surroundings, name):
         assert any(str(cached).startswith(error) for cached, _ in worker["answers"])
 
 
+def test_torch_logs_no_error_of_its_own_for_a_wrong_call(surroundings):
+    worker = surroundings.start(WORKER, json.dumps([[2, 3]]))
+    worker.result()
+    assert "fake_tensor" not in worker.stderr
+
+
 def test_wrong_calls_do_not_count_as_recompiles(surroundings):
     calls = [[2, n] for n in range(5, 15)]
     info = surroundings.run(WORKER, json.dumps([*calls, [2, 4]]), NPUGX_CACHE_RECOMPILE_LIMIT="2")
