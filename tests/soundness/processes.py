@@ -22,12 +22,12 @@ def write(folder, rows, *, changed):
             (package / f"{file}.py").write_text(text)
 
 
-def run(surroundings, folder, phase, names, *, cwd=None, **environment):
-    """Half of the rows in each of two processes."""
+def run(surroundings, folder, phase, names, *, cwd=None, processes=2, **environment):
+    """A part of the rows in each of the processes."""
     environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")
     workers = [
         surroundings.start(RUN, folder, phase, *part, cwd=cwd, **environment)
-        for part in (names[::2], names[1::2])
+        for part in (names[first::processes] for first in range(processes))
         if part
     ]
     results = [worker.result(timeout=SECONDS) for worker in workers]

@@ -1,11 +1,17 @@
 """Random small programs and a random change, as rows of the matrix.
 
 A program is a module whose forward goes through operators, control flow over Python values,
-containers, aliases and writes; its run returns all that a caller could see afterwards.
+containers, aliases and writes, and through constructs of real packages (`constructs.py`), nested
+in functions, modules, loops and branches (`PLACES`); its run returns all that a caller could see
+afterwards.
 """
 
 from __future__ import annotations
 
+import textwrap
+from typing import NamedTuple
+
+from constructs import CONSTRUCTS, MORE, PLACES, TARGETS, UNRELATED
 from hypothesis import strategies as st
 from matrix import parse
 
@@ -41,10 +47,6 @@ CONDITIONS = (
     "SCALE is not None and SCALE > 2",
     "type(self.k) is bool",
     "list(self.table) == ['a', 'b']",
-    "17 in self.kinds",
-    "'a' in set(self.table)",
-    "len(Shape.__subclasses__()) > 1",
-    "level() > 2",
 )
 ITERATIONS = (
     "self.items",
@@ -95,24 +97,10 @@ STEPS = (
     "{t} = {t} * getattr(self, 'extra', 3)",
     "{t} = {t} * {{'a': 2, 'b': 3}}.get(mode, 4)",
     "{t} = {t}.clone() if self.flag else {t}",
-    "{t} = self.partial({t})",
-    "{t} = functools.partial(helper, more={v})({t}, 2)",
-    "{t} = {t} * level()",
-    "{t} = {t} * len(Shape.__subclasses__())",
-    "names = set(self.table); {t} = {t} + len([name for name in ('a', 'c') if name in names])",
     "self.kinds.add(40)",
     "self.kinds |= {{2, 33}}",
     "{t} = {t} + len(self.kinds)",
     "unread = f'{{self.kinds}}'",
-    "{t} = einops.rearrange({t}, '... a -> ... a 1').flatten(-2) * {v}",
-    "{t} = einops.reduce({t}, '... a -> ... 1', 'max') + {u}",
-    "{t} = {t} + einops.repeat(self.weight, 'a -> (b a)', b=2)[:3]",
-    "{t} = {t} + {u}.nonzero().shape[0]",
-    "{t} = {t} + {u}[{u} > {v}].sum()",
-    "{t} = {t} + {t}.reshape(-1)[: ({u} > 0).sum().item()].sum()",
-    "kept = {t}[{t} > 0]; {t} = {t} + kept.reshape(-1)[:1].sum() * kept.shape[0]",
-    "{t} = {t} + torch.where({u} > 0)[0].squeeze(0).sum()",
-    "{t} = torch.func.functional_call(self.linear, {{'bias': self.weight}}, ({t},))",
 )
 RESULTS = (
     "x",
@@ -122,8 +110,9 @@ RESULTS = (
     "x, log",
     "self.buffer + x.sum()",
 )
+NOTHING = "pass"
 CHANGES = (
-    "pass",
+    NOTHING,
     "model.k = 3",
     "model.k = True",
     "model.k = 2.0",
@@ -169,13 +158,6 @@ CHANGES = (
     "model.kinds.add(5)",
     "model.kinds = {17, 1}",
     "model.kinds = {1, 3, 17, 4}",
-    "model.partial = functools.partial(helper, v=4)",
-    "model.partial.keywords['v'] = 6",
-    "model.partial = functools.partial(lambda x, v: x / v, v=3)",
-    "globals()['LEVEL'] = 1",
-    "globals()['level'] = lambda: 6",
-    "globals()['Oval'] = type('Oval', (Shape,), {})",
-    "Shape.__subclasses__()",
 )
 KERNEL = "a kernel raised"
 OF_KERNELS = ("same dtype", "Subtraction, the `-` operator")
@@ -185,25 +167,12 @@ EDITS = (
     "# edit main: 'x * 1.5' -> 'x * 1.25'\n",
     "# edit main: 'x - 1' -> 'x - 2'\n",
     "# edit main: 'more=2' -> 'more=3'\n",
-    "# edit main: 'return x * 1.5' -> '# half as much again\\n        return x * 1.5'\n",
     "# edit main: 'SCALE = 2' -> 'SCALE = 4'\n",
     "# edit main: 'self.k = 2' -> 'self.k = 5'\n",
 )
 PROGRAM = """\
-import einops
-
+{top}
 SCALE = 2
-LEVEL = 3
-
-class Shape:
-    pass
-
-class Round(Shape):
-    pass
-
-@torch.compiler.assume_constant_result
-def level():
-    return LEVEL
 
 def helper(x, v, more=2):
     return x - 1 + v * more
@@ -216,18 +185,19 @@ class Model(nn.Module):
         self.items = [1, 2, 3]
         self.table = {{'a': 1, 'b': 2}}
         self.kinds = {{3, 1, 17}}
-        self.partial = functools.partial(helper, v=3)
         self.count = 0
         self.linear = nn.Linear(3, 3)
         self.weight = nn.Parameter(torch.tensor([0.5, 1.5, 2.5]))
         self.register_buffer('buffer', torch.zeros(3))
         for parameter in self.linear.parameters():
             nn.init.constant_(parameter, 0.5)
+{init}
 
     def method(self, x):
         return x * 1.5
 
-    def forward(self, x, y, n, mode, log):
+{methods}
+    def forward(self, x, y, n, mode, log, more=1):
 {body}
         return {result}
 
@@ -244,64 +214,198 @@ def inputs(given):
 
 def make(cached):
     model = Model().eval()
-    call = cached(model.forward, dynamic={dynamic})
-    return call, model, {{}}
+{make}
+    return cached(target, dynamic={dynamic}), model, given
 
 def run(call, model, given):
     x, y = inputs(given)
-    log = list(given.get('log', []))
-    try:
-        out = call(x, y, given.get('n', 2), given.get('mode', 'a'), log)
-    except Exception as error:
-        if any(text in str(error) for text in {kernels}):
-            return ['{kernel}', x.detach(), y.detach(), model.buffer.clone()]
-        out = type(error).__name__
-    seen = [model.count, list(model.items), dict(model.table), getattr(model, 'last', None)]
-    seen += [sorted(model.kinds)]  # its order may be another (docs/soundness.md)
-    return [out, x.detach(), y.detach(), log, model.buffer.clone(), *seen]
+    log, outs = list(given.get('log', [])), []
+    for _ in range({calls}):
+        try:
+            outs.append(call(x, y, given.get('n', 2), given.get('mode', 'a'), log))
+        except Exception as error:
+            if any(text in str(error) for text in {kernels}):
+                return ['{kernel}', x.detach(), y.detach(), model.buffer.clone()]
+            outs.append(type(error).__name__)
+            break
+    state = {{name: value for name, value in vars(model).items() if name[0] != '_'}}
+    state.pop('forward', None)
+    return [outs, x.detach(), y.detach(), log, model.buffer.clone(), *seen(state, [])]
+
+def seen(value, known):
+    '''What a caller could see in a value: what objects hold, and which of them are one.'''
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return [value]
+    if isinstance(value, (set, frozenset)):  # its order may be another (docs/soundness.md)
+        return [type(value).__name__, sorted(value)]
+    if isinstance(value, tuple):
+        return ['tuple', *(out for each in value for out in seen(each, known))]
+    if any(value is each for each in known):
+        return [[value is each for each in known].index(True)]
+    known.append(value)
+    if isinstance(value, torch.Tensor):
+        return [value.detach().clone()]
+    if isinstance(value, dict):
+        return [out for item in value.items() for each in item for out in seen(each, known)]
+    if isinstance(value, list):
+        return ['list', *(out for each in value for out in seen(each, known))]
+    if type(value).__module__ == __name__ and not isinstance(value, nn.Module):
+        return [type(value).__name__, *seen(vars(value), known)]
+    return [type(value).__name__ if isinstance(value, nn.Module) else 'an object']
+
+def raised(seen):
+    return seen[0] == '{kernel}' or isinstance(seen[0][-1], str)
 
 def change(call, model, given):
     {change}
 """
+IS_EDIT = "# edit "
+
+
+class Drawn(NamedTuple):
+    """A program, what was drawn for it, and whether its change must cost no compile."""
+
+    text: str
+    constructs: tuple[str, ...]
+    places: tuple[str, ...]
+    target: str
+    change: str
+    is_unrelated: bool
+    is_related: bool
+    """That the change is one of a construct of the program, or of the place of one."""
+
+
+class Part(NamedTuple):
+    """The lines of one construct, and where in the program they stand."""
+
+    construct: str
+    lines: list[str]
+    place: str = "in the forward"
+
+
+def text_of(parts, around=((), ()), *, target="bound method", change=NOTHING, **settings):
+    """The program with these parts in its forward, as a row of the matrix without its name.
+
+    The lines of `around` stand before and after the parts.
+    """
+    constructs = [CONSTRUCTS[name] for name in dict.fromkeys(part.construct for part in parts)]
+    top = [each.top.strip() for each in constructs]
+    init, methods = [each.init for each in constructs], []
+    make = [each.make for each in constructs]
+    body = list(around[0])
+    for index, part in enumerate(parts):
+        place = PLACES[part.place]
+        names = {"part": f"part{index}", "Part": f"Part{index}"}
+        for texts, text in ((top, place.top), (methods, place.methods)):
+            texts.append(_with(text, part.lines, names))
+        init.append(place.init.format(**names))
+        make.append(place.make.format(**names))
+        body += _with(place.body, part.lines, names).split("\n")
+    body += [*around[1], MORE]
+    is_edit = change.startswith(IS_EDIT)
+    settings = {"result": "(x, y)", "dynamic": None, "calls": 1} | settings
+    program = PROGRAM.format(
+        top="\n\n".join(filter(None, top)),
+        init=textwrap.indent("\n".join(filter(None, init)), INDENT),
+        methods=textwrap.indent("\n".join(filter(None, methods)), " " * 4),
+        body=textwrap.indent("\n".join(body), INDENT),
+        make=textwrap.indent("\n".join([*filter(None, make), TARGETS[target].lines]), " " * 4),
+        change=NOTHING if is_edit else change,
+        kernel=KERNEL,
+        kernels=OF_KERNELS,
+        **settings,
+    )
+    return change + program if is_edit else program
+
+
+def _with(text, lines, names):
+    """The text of a place with the lines at the depth of the word LINES in it."""
+    filled = []
+    for line in text.format(**names).split("\n"):
+        depth = line[: len(line) - len(line.lstrip())]
+        filled += [depth + each for each in lines] if line.strip() == "LINES" else [line]
+    return "\n".join(filled)
 
 
 @st.composite
-def _lines(draw, depth):
-    kind = draw(st.integers(0, 5)) if depth < 2 else 0
+def _lines(draw, depth, chosen):
+    kind = draw(st.integers(0, 6)) if depth < 2 else 0
     if kind == 4:
-        body = [f"    {line}" for line in draw(_block(depth + 1))]
+        body = [f"    {line}" for line in draw(_block(depth + 1, chosen))]
         return [f"for v in {draw(st.sampled_from(ITERATIONS))}:", *body, "    x = x + v"]
     if kind == 5:
-        yes = [f"    {line}" for line in draw(_block(depth + 1))]
-        no = [f"    {line}" for line in draw(_block(depth + 1))]
+        yes = [f"    {line}" for line in draw(_block(depth + 1, chosen))]
+        no = [f"    {line}" for line in draw(_block(depth + 1, chosen))]
         return [f"if {draw(st.sampled_from(CONDITIONS))}:", *yes, "else:", *no]
+    if kind == 6:
+        return draw(_filled(CONSTRUCTS[draw(st.sampled_from(chosen))].lines))
     # Inside a loop over the same list an append would never end.
+    steps = STEPS if depth == 0 else [each for each in STEPS if "self.items.append" not in each]
+    return draw(_filled(steps))
+
+
+@st.composite
+def _filled(draw, steps):
+    """The lines of one of the steps, about some tensors and a number."""
     t, s = draw(st.permutations(("x", "y")))
     u, v = draw(st.sampled_from(TENSORS)), draw(st.sampled_from(NUMBERS))
-    steps = STEPS if depth == 0 else [each for each in STEPS if "self.items.append" not in each]
-    return [draw(st.sampled_from(steps)).format(t=t, s=s, u=u, v=v)]
+    return draw(st.sampled_from(steps)).format(t=t, s=s, u=u, v=v).split("\n")
 
 
-def _block(depth):
-    return st.lists(_lines(depth), min_size=1, max_size=5 - 2 * depth).map(
+def _block(depth, chosen):
+    least = 0 if depth == 0 else 1
+    return st.lists(_lines(depth, chosen), min_size=least, max_size=3 - depth).map(
         lambda blocks: [line for block in blocks for line in block]
     )
 
 
+COMMON = [name for name, each in CONSTRUCTS.items() if not (each.is_rare or each.is_refused)]
+RARE = [name for name, each in CONSTRUCTS.items() if each.is_rare]
+REFUSED = [name for name, each in CONSTRUCTS.items() if each.is_refused]
+
+
 @st.composite
-def texts(draw):
-    """A row in the notation of the matrix, without its name."""
-    body = "\n".join(INDENT + line for line in draw(_block(0)))
-    change, edit = draw(st.sampled_from(CHANGES)), ""
-    if draw(st.integers(0, 5)) == 5:
-        change, edit = "pass", draw(st.sampled_from(EDITS))
-    return edit + PROGRAM.format(
-        body=body,
-        result=draw(st.sampled_from(RESULTS)),
+def programs(draw):
+    """A `Drawn`: most changes are of what a construct of the program reads."""
+    chosen = draw(st.lists(st.sampled_from(COMMON), min_size=1, max_size=3, unique=True))
+    seldom = draw(st.integers(0, 30))
+    if seldom > 28:
+        chosen = [draw(st.sampled_from(RARE)), chosen[0]]
+    elif seldom == 28:
+        chosen = [draw(st.sampled_from(REFUSED))]
+    # Each construct stands at least once where it is reached.
+    parts = [
+        Part(name, draw(_filled(CONSTRUCTS[name].lines)), draw(st.sampled_from(list(PLACES))))
+        for name in [*chosen, *draw(st.lists(st.sampled_from(chosen), max_size=1))]
+    ]
+    around = draw(_block(0, chosen)), draw(_block(0, chosen))
+    target = draw(st.sampled_from(("bound method", *TARGETS)))
+    of_chosen = [CONSTRUCTS[name] for name in chosen]
+    related = [change for each in of_chosen for change in each.changes]
+    of_places = list(TARGETS[target].changes)
+    for index, part in enumerate(parts):
+        names = {"part": f"part{index}", "Part": f"Part{index}"}
+        of_places += [change.format(**names) for change in PLACES[part.place].changes]
+    unrelated = [*UNRELATED, *(change for each in of_chosen for change in each.unrelated)]
+    kinds = (related, related, related, of_places or related, unrelated, CHANGES, EDITS)
+    change = draw(st.sampled_from(draw(st.sampled_from(kinds))))
+    text = text_of(
+        parts,
+        around,
+        target=target,
         change=change,
+        result=draw(st.sampled_from(RESULTS)),
         dynamic=draw(st.sampled_from((None, None, True, False))),
-        kernel=KERNEL,
-        kernels=OF_KERNELS,
+        calls=draw(st.sampled_from((1, 1, 2))),
+    )
+    return Drawn(
+        text,
+        tuple(chosen),
+        tuple(part.place for part in parts),
+        target,
+        change,
+        change in unrelated or change == NOTHING,
+        change in related or change in of_places,
     )
 
 

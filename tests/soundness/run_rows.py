@@ -3,7 +3,8 @@
 python run_rows.py FOLDER PHASE [ROW ...]
 
 A row is a package whose module `main` has `make(cached) -> (call, ...)`, `run(call, ...)`, and may
-have `change(call, ...)` and `around()`, a context for the changed call. Phases: `cold` makes and
+have `change(call, ...)`, `around()`, a context for the changed call, and `raised(result)`, whether
+eager gave an error in the place of a result. Phases: `cold` makes and
 runs; `warm` makes, changes and runs; `live` makes, runs, changes and runs again.
 `unprotected` takes names of `defects.PROTECTIONS` in the place of rows, `pretended` of `PRETENCES`.
 """
@@ -127,6 +128,7 @@ class Program:
             "warnings": "\n".join(LINES),
             "seen": sorted(SEEN),
             "eager": digest(expected),
+            "raised": getattr(self.module, "raised", lambda _: None)(expected),
             "hits": hits,
             "misses": misses,
             "bypasses": bypasses,
