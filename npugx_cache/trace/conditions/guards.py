@@ -225,12 +225,14 @@ def _callable(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     """Guard what is called.
 
     Torch has this guard, on identity, for functions, and for the `forward` that somebody gave to a
-    module. If that is an object whose `__call__` is traced, such as one that `cache_compile` made,
-    then what the trace reads of the object has guards of its own, and a comparison of the object
-    has conditions of its own (`observe.identity`).
+    module. If that is a partial, or an object whose `__call__` is traced, such as one that
+    `cache_compile` made, then what the trace reads of the object has guards of its own, and a
+    comparison of the object has conditions of its own (`observe.identity`). A partial often holds
+    the module itself, which has no name across processes.
     """
     runs = inspect.getattr_static(type(value), "__call__", None)
     is_traced = isinstance(runs, types.FunctionType) and not tracing.is_in_table(value)
+    is_traced = is_traced or type(value) is functools.partial
     if is_traced and _is_forward(builder, node):
         builder.check_type(node)
     else:
