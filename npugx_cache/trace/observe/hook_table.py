@@ -29,6 +29,7 @@ from npugx_cache.trace.observe import (
     hook_hashes,
     identity,
     objects,
+    opaque,
     pure_calls,
     reversed_walks,
     set_texts,
@@ -272,6 +273,18 @@ _IDENTITY = [
 ]
 
 _GRAPHS = [
+    Hook(
+        "trace_rules:is_callable_allowed",
+        opaque.looking_into,
+        "functions and classes marked allow_in_graph",
+        needed=Needed.ONLY_ALLOWS,
+    ),
+    Hook(
+        "variables.torch:TorchInGraphFunctionVariable._call_nonstrict_traceable_function",
+        opaque.looking_into_nonstrict,
+        "functions marked nonstrict_trace",
+        needed=Needed.ONLY_ALLOWS,
+    ),
     Hook(
         "output_graph:SubgraphTracer.create_node",
         unkept_calls.checking,

@@ -1,21 +1,57 @@
-"""Finds calls of Python functions that Dynamo records without looking inside them.
+"""Makes Dynamo look into Python functions that it would record as one call.
 
-Such functions are marked `allow_in_graph` or `nonstrict_trace`; what they read has no guard.
-Checked on torch 2.13.
+Such functions are marked `allow_in_graph` or `nonstrict_trace`; what they read would have no guard.
+In traces of ours the marks do not count: the function is traced like any other, or the trace fails
+with Dynamo's reason. What still comes into a graph as one call is found there, and refused.
 """
 
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo import trace_rules
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.backend import subgraphs
 from npugx_cache.portable import module_of
+from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.private import vendor_scopes
+from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+@observation.around
+def looking_into(_: Recorder, is_allowed: Callable[[Any], bool], marked: Any) -> bool:
+    """Whether a mark of a function, class or object counts: not if a user made what is marked."""
+    if not is_allowed(marked):
+        return False
+    if trace_rules.is_nonstrict_trace_callable(marked) or trace_rules.is_leaf_function(marked):
+        return True
+    return not _is_users(marked)
+
+
+@observation.around
+def looking_into_nonstrict(
+    _: Recorder,
+    original: Callable[..., Any],
+    variable: Any,
+    tx: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Trace what `nonstrict_trace` was given; its own wrapper only calls that."""
+    inside = getattr(variable.value, "__wrapped__", None)
+    if inside is None or variable.source is None:
+        return original(variable, tx, args, kwargs)
+    function = VariableTracker.build(tx, inside, AttrSource(variable.source, "__wrapped__"))
+    return function.call_function(tx, args, kwargs)
 
 
 def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str | None]]:
@@ -26,8 +62,14 @@ def opaque_calls(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str 
         target = node.target
         if getattr(target, "__name__", "").startswith("flat_apply"):
             yield "a function marked nonstrict_trace", node.stack_trace
-        elif isinstance(target, types.FunctionType) and _is_users(module_of(target)):
+        elif getattr(target, "__name__", "") == _APPLY:
+            yield "a torch.autograd.Function, marked allow_in_graph,", node.stack_trace
+        elif isinstance(target, (types.FunctionType, type)) and _is_users(target):
             yield f"{target.__qualname__}, marked allow_in_graph,", node.stack_trace
+
+
+_APPLY = "trampoline_autograd_apply"
+"""What a graph calls for a marked `torch.autograd.Function`."""
 
 
 def folded_queries(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, str | None]]:
@@ -39,5 +81,15 @@ def folded_queries(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, st
             yield f"{node.target}() of a stream or an event", node.stack_trace
 
 
-def _is_users(module: str) -> bool:
-    return module.partition(".")[0] not in ("torch", "torch_npu", "_operator", "operator")
+def _is_users(marked: Any) -> bool:
+    """Whether what it does may change without another version of torch.
+
+    The globals say where a function comes from; `functools.wraps` changes its `__module__`.
+    """
+    if vendor_scopes.is_marker(marked):
+        return False
+    if isinstance(marked, types.FunctionType):
+        module = str(marked.__globals__.get("__name__", ""))
+    else:
+        module = module_of(marked if isinstance(marked, type) else type(marked))
+    return not is_covered_module(module)
