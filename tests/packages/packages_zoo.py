@@ -262,10 +262,6 @@ PACKAGES = (
     ),
 )  # fmt: skip
 
-_EINX = Refusal(
-    "marked allow_in_graph",
-    "einx marks its functions `allow_in_graph`, so nothing is known of what they read",
-)
 _SUBCLASS = Refusal(
     "TENSOR_SUBCLASS_METADATA_MATCH", "the weights are a tensor subclass without a portable guard"
 )
@@ -286,10 +282,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
         "`while` asks values of the image, so no one graph is right for all",
         torch=_BRANCH,
     ),
-    ("x-transformers", "encoder_relative_bias"): _EINX,
-    ("einx", "mixer"): _EINX,
-    ("einx", "normalised"): _EINX,
-    ("einx", "gathered"): _EINX,
     ("peft", "batch_of_adapters"): Refusal(
         "setattr() on unsupported type",
         "Dynamo does not trace the hooks that peft installs at each call",

@@ -94,6 +94,8 @@ def _add_check(builder: TreeBuilder, each: Observation) -> bool:
     if each.question in _PLACES:
         step, kind, argument = _PLACES[each.question]
         builder.check(builder.step(-1, step, each.owner), kind, argument(each))
+    elif each.question is Question.GENERATED:
+        builder.check(builder.step(-1, Step.CALLED, list(each.owner)), Kind.EQUALS, each.argument)
     elif each.question is Question.HIDDEN:
         builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
     elif each.question is Question.APART:

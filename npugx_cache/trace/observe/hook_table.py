@@ -25,6 +25,7 @@ from npugx_cache.trace.observe import (
     callables,
     classes,
     device_values,
+    einx_calls,
     enumerations,
     hook_hashes,
     identity,
@@ -449,6 +450,12 @@ _CALLABLES = [
         "variables.functions:WrapperUserFunctionVariable.call_function",
         pure_calls.answering,
         "helpers of libraries that are called again",
+        needed=Needed.ONLY_ALLOWS,
+    ),
+    Hook(
+        "variables.functions:UserFunctionVariable.call_function",
+        einx_calls.calling,
+        "functions of einx, for which einx makes code",
         needed=Needed.ONLY_ALLOWS,
     ),
     Hook(

@@ -16,6 +16,7 @@ from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.backend import subgraphs
+from npugx_cache.conditions import einx_code
 from npugx_cache.portable import module_of
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import vendor_scopes
@@ -34,7 +35,7 @@ def looking_into(_: Recorder, is_allowed: Callable[[Any], bool], marked: Any) ->
         return False
     if trace_rules.is_nonstrict_trace_callable(marked) or trace_rules.is_leaf_function(marked):
         return True
-    return not _is_users(marked)
+    return not _is_users(marked) or _is_einxs(marked)
 
 
 @observation.around
@@ -79,6 +80,13 @@ def folded_queries(graph_module: torch.fx.GraphModule) -> Iterator[tuple[str, st
         value = asked.meta.get("example_value") if isinstance(asked, torch.fx.Node) else None
         if isinstance(value, (torch.Stream, torch.Event)):
             yield f"{node.target}() of a stream or an event", node.stack_trace
+
+
+def _is_einxs(marked: Any) -> bool:
+    """Whether it is a function of einx that `einx_calls` does not serve: it can't be traced."""
+    if not isinstance(marked, types.FunctionType) or einx_code.is_function(marked):
+        return False
+    return str(marked.__globals__.get("__name__", "")).partition(".")[0] == einx_code.MODULE
 
 
 def _is_users(marked: Any) -> bool:
