@@ -66,7 +66,7 @@ def test_another_size_in_a_pattern_is_a_miss_that_says_so(runs):
     assert row["digest"] != runs["cold"]["id"]["digest"]
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "dot"])
+@pytest.mark.parametrize("name", ["sum", "mean", "dot", "model"])
 def test_another_backend_in_force_is_a_miss_that_says_so(runs, name):
     row = runs["backend"][name]
     assert row["counts"] == [0, 1, 0]

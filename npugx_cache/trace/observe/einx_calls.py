@@ -160,6 +160,10 @@ def _refuse_changed(tx: Any) -> None:
             raise _NotKnown("a backend that the traced code chooses")
 
 
+_FILE = "<frozen einx>"
+"""In the place of a file: no source fact is recorded, because a condition holds the whole text."""
+
+
 @functools.cache
 def _function(code: str) -> types.FunctionType:
     """The function of a text that imports torch and defines one function.
@@ -170,7 +174,7 @@ def _function(code: str) -> types.FunctionType:
     space = vars(torch.functional)
     imports, *defined = ast.parse(code).body
     if ast.unparse(imports) == "import torch" and len(defined) == 1:
-        compiled = compile(ast.Module(defined, []), "<einx>", "exec")
+        compiled = compile(ast.Module(defined, []), _FILE, "exec")
         [made] = (each for each in compiled.co_consts if isinstance(each, types.CodeType))
         builtin = vars(builtins).keys() - space.keys()
         if _names(made) <= {"torch"} | builtin:
