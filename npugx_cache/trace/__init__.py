@@ -26,7 +26,12 @@ from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.conditions.observed import add_observed, order_to_flip
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, written_by_users
+from npugx_cache.trace.conditions.source_facts import (
+    facts_of,
+    held_by_classes,
+    owners_of,
+    written_by_users,
+)
 from npugx_cache.trace.conditions.surroundings import (
     answers_to,
     builtins_used,
@@ -166,7 +171,8 @@ def _portable(
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     untraced = [*written_by_users(run), *shaping]
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
-    facts = (*facts_of(code, trace.function.__code__, owners), *facts)
+    held = held_by_classes(builder.guarded_classes())
+    facts = (*facts_of(code, trace.function.__code__, owners, held), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,

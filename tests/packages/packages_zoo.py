@@ -270,10 +270,6 @@ _DISPATCHED = Refusal(
     "accelerate has `torch.compiler.disable` on the hooks that move inputs and weights",
     torch="torch.compiler.disable",
 )
-_GENERATED = Refusal(
-    "is a dict that no module owns",
-    "code that torch.fx made has its globals in a dict without a name",
-)
 _BRANCH = "Data-dependent branching"
 
 REFUSED: dict[tuple[str, str], Refusal] = {
@@ -318,8 +314,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
         "the first call of each size makes anchors by numbers in a tensor; later calls are served",
         torch="PendingUnbackedSymbolNotFound",
     ),
-    ("e3nn", "layer"): _GENERATED,
-    ("e3nn", "norm"): _GENERATED,
 }
 
 # Served, but a graph's results differ from eager's by more than the tolerance, or in strides.

@@ -16,7 +16,15 @@ from npugx_cache.conditions.source_facts import (
     file_hash,
     function_hash,
 )
-from npugx_cache.portable import NotPortable, function_chain, look_up, module_of
+from npugx_cache.portable import (
+    NotPortable,
+    body_of,
+    function_chain,
+    is_named,
+    look_up,
+    module_of,
+    unwrap,
+)
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
@@ -45,11 +53,15 @@ _FEW = 8
 
 
 def facts_of(
-    codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners
+    codes: Iterable[types.CodeType],
+    root: types.CodeType,
+    owners: Owners,
+    held: frozenset[int] = frozenset(),
 ) -> tuple[Check, ...]:
     """Facts for every code object of a trace; raises `NotPortable` if one can't be re-checked.
 
-    `root` is the traced function itself, whose code is a factor of the fingerprint.
+    `root` is the traced function itself, whose code is a factor of the fingerprint. `held` has the
+    ids of code that a condition holds already (`held_by_classes`).
     """
     traced = {id(code): code for code in codes}
     return tuple(
@@ -57,7 +69,7 @@ def facts_of(
             {
                 _fact_of(code, _called(owners[each], traced), root)
                 for each, code in traced.items()
-                if code is not root and not is_covered(code, owners[each])
+                if code is not root and each not in held and not is_covered(code, owners[each])
             }
         )
     )
@@ -79,6 +91,18 @@ def _called(
             if all(id(each.__code__) in traced for each in function_chain(function)):
                 called.append(function)
     return called or functions
+
+
+def held_by_classes(guarded: Iterable[type]) -> frozenset[int]:
+    """The ids of generated code in classes that no name leads to: what they define is guarded.
+
+    The class of a `torch.fx.GraphModule` is made for the one object; its forward has no file.
+    """
+    members = (
+        unwrap(each) for cls in guarded if not is_named(cls) for each in body_of(cls).values()
+    )
+    codes = (each.__code__ for each in members if isinstance(each, types.FunctionType))
+    return frozenset(id(code) for code in codes if code.co_filename.startswith("<"))
 
 
 def is_covered(code: types.CodeType, functions: list[types.FunctionType]) -> bool:

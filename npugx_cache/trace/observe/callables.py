@@ -4,6 +4,8 @@
 - attributes of a function that no place leads to: a method of an object that the trace made;
 - attributes of a `functools.partial`, of which Dynamo says that there are none, and a class derived
   from it, which Dynamo takes for partial itself: refused;
+- the globals of generated code, such as the forward of a `torch.fx.GraphModule`: they are a dict of
+  no module, and are reached through the function;
 - attributes of what wraps a function, such as `lru_cache`: Dynamo asks the function; refused.
 
 Importing this module loads the compiler.
@@ -15,6 +17,9 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.source import AttrSource, DictGetItemSource
+from torch._dynamo.variables.builder import VariableBuilder
+
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
@@ -24,6 +29,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
+
+
+@observation.around
+def reaching_globals(_: Recorder, original: Callable[..., Any], tx: Any, name: str) -> Any:
+    """Where Dynamo finds a global of an inlined function: by the function, if no module has it."""
+    source = getattr(tx.funcvar, "source", None)
+    if "__name__" in tx.f_globals or source is None:
+        return original(tx, name)
+    globals_source = AttrSource(source, "__globals__")
+    try:
+        leads_there = tx.output.resolve_source_value(globals_source) is tx.f_globals
+    except Exception:  # noqa: BLE001 - of an object that the trace made, or of user code
+        leads_there = False
+    if not leads_there:
+        return original(tx, name)
+    variable = VariableBuilder(tx, globals_source)(tx.f_globals)
+    return tx.f_globals, variable, DictGetItemSource(globals_source, name)
 
 
 def note_attribute(recorder: Recorder, variable: Any, *given: Any) -> None:

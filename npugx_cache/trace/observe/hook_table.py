@@ -275,6 +275,12 @@ _IDENTITY = [
 
 _GRAPHS = [
     Hook(
+        "symbolic_convert:InliningInstructionTranslator.get_globals_source_and_value",
+        callables.reaching_globals,
+        "the globals of generated code",
+        needed=Needed.ONLY_ALLOWS,
+    ),
+    Hook(
         "trace_rules:is_callable_allowed",
         opaque.looking_into,
         "functions and classes marked allow_in_graph",
