@@ -154,4 +154,4 @@ def refuse_number(recorder: Recorder, variable: Any, proxy: Any, *, ndim: int, *
     """
     del proxy
     if ndim == 0 and type(variable).__name__ == "NumpyNdarrayVariable":
-        recorder.refuse("a number of NumPy's is traced as an array")
+        recorder.refuse("a number of NumPy's (float() makes it Python's) is traced as an array")
