@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.key.fingerprint import Named
 
-FORMAT = "25"
+FORMAT = "26"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 

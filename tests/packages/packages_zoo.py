@@ -266,9 +266,6 @@ _EINX = Refusal(
     "marked allow_in_graph",
     "einx marks its functions `allow_in_graph`, so nothing is known of what they read",
 )
-_SUBCLASS = Refusal(
-    "TENSOR_SUBCLASS_METADATA_MATCH", "the weights are a tensor subclass without a portable guard"
-)
 _DISPATCHED = Refusal(
     "torch.compiler.disable",
     "accelerate has `torch.compiler.disable` on the hooks that move inputs and weights",
@@ -309,9 +306,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
     ("vector-quantize-pytorch", "residual"): Refusal(
         _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH
     ),
-    ("torchao", "int8_weights"): _SUBCLASS,
-    ("torchao", "int8_weights_bfloat16"): _SUBCLASS,
-    ("torchao", "int8_both"): _SUBCLASS,
     ("diffusers", "encode_one"): Refusal(
         "is_contiguous(memory_format)",
         "torch foresees another memory layout of one image than its kernel gives",

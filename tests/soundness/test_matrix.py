@@ -18,6 +18,7 @@ CATEGORIES = {
     "lookups",
     "values",
     "tensors",
+    "inner_tensors",
     "modules",
     "state",
     "control_flow",
