@@ -262,6 +262,17 @@ def wants_graphs() -> bool:
     return os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
 
 
+def own_environment() -> dict[str, str]:
+    """The environment variables with our prefix, also those that are no setting of this release."""
+    return {name: value for name, value in os.environ.items() if name.startswith("NPUGX_")}
+
+
+def named_folders() -> dict[str, str]:
+    """The environment variables that name a cache folder, in the order in which they count."""
+    names = ("NPUGX_CACHE_DIR", "TORCH_NPU_COMPILE_CACHE_DIR")
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
 def compiler_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Dynamo traces, unknown ones included."""
     return _variables(_COMPILER_PREFIXES, _NO_EFFECT_ON_A_TRACE)

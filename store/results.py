@@ -77,7 +77,8 @@ class PrunePolicy(NamedTuple):
 
     `weigh` says which entry goes first: "lru" the one whose last use is the longest ago, "cost" the
     one with the smallest compile time per byte and per second since its last use. `everything`
-    evicts all entries. `bypasses` evicts the stored bypasses and no other entry.
+    evicts all entries. `bypasses` evicts the stored bypasses and no other entry, `entries` those
+    with these ids and no other.
     """
 
     max_size: int | None = None
@@ -86,6 +87,7 @@ class PrunePolicy(NamedTuple):
     weigh: EvictionPolicy = "lru"
     everything: bool = False
     bypasses: bool = False
+    entries: frozenset[str] | None = None
 
     @property
     def limits_nothing(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from npugx_cache.cli.opening import Failure, duration, size
 from npugx_cache.config import EvictionPolicy
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _DIR = click.option(
     "--dir",
@@ -28,39 +31,99 @@ _FILTER = click.option(
     "filters",
     multiple=True,
     metavar="TEST",
-    help="Only entries that pass, e.g. 'size>1M', 'used>30d', 'cost>10s', 'function=*Decoder*'.",
+    help="Only entries that pass: NAME OPERATOR VALUE, e.g. 'size>1M', 'used>30d', 'cost>10s', "
+    "'function=*Decoder*', 'backend=inductor', 'input=float32[4', 'reason=dropout'.",
+)
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+_YES = click.option(
+    "--yes",
+    is_flag=True,
+    help="Don't ask before chosen entries, or all, are removed. Needed without a terminal.",
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _examples(*lines: str) -> str:
+    """The end of a help text. The first line keeps click from joining the others."""
+    return "\n".join(["\b", "Examples:", *(f"  npugx-cache {line}" for line in lines)])
+
+
+def _entry_ids(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    from npugx_cache.cli.completing import entry_ids
+
+    return entry_ids(context, parameter, begun)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_examples("ls", "--dir /mnt/graphs stats", "ls --help"),
+)
 @click.version_option(package_name="npugx_cache", prog_name="npugx-cache")
-def group() -> None:
-    """Look at and clean up a folder of compiled graphs."""
-
-
-@group.command("ls")
 @_DIR
-@_FORMAT
+@click.pass_context
+def group(context: click.Context, directory: str | None) -> None:
+    """Look at and clean up a folder of compiled graphs.
+
+    Exit codes: 0 done, 1 the cache is bad or can't do that, 2 wrong input.
+    """
+    if directory is not None:
+        # What each command has for --dir if its own --dir is not given.
+        context.default_map = {name: {"directory": directory} for name in group.commands}
+
+
+@group.command(
+    "ls",
+    epilog=_examples(
+        "ls --sort saved --limit 10",
+        "ls --filter 'function=forward' --filter 'used>30d'",
+        "ls -q --filter backend=inductor | xargs npugx-cache rm --yes",
+    ),
+)
+@_DIR
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    help="json and csv are for programs: bytes, seconds and times since the epoch.  "
+    "[default: table]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print whole ids and nothing else.")
 @click.option(
     "--sort",
-    type=click.Choice(["used", "size", "created", "hits"]),
+    type=click.Choice(["used", "size", "created", "hits", "name", "cost", "saved"]),
     default="used",
     show_default=True,
-    help="Sort by this, largest or latest first.",
+    help="Sort by this, largest or latest first, and names from A to Z.",
 )
+@click.option("--reverse", is_flag=True, help="Turn the order of --sort round.")
 @_FILTER
 @click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
 def list_entries(
-    directory: str | None, form: str, sort: str, filters: tuple[str, ...], limit: int | None
+    directory: str | None,
+    form: str | None,
+    quiet: bool,
+    sort: str,
+    reverse: bool,
+    filters: tuple[str, ...],
+    limit: int | None,
 ) -> None:
-    """List the entries: what, when, how big, how often hit, compile seconds saved."""
-    from npugx_cache.cli.listing import print_listing
+    """List the entries, what they hold and how much time they saved.
 
-    print_listing(directory, form, sort, filters=filters, limit=limit)
+    In INPUTS, `*` stands for a size or a number for which the graph is symbolic.
+    """
+    from npugx_cache.cli.listing import Choice, print_listing
+
+    if quiet and form is not None:
+        raise click.UsageError("--quiet prints ids alone: leave --format out")
+    choice = Choice(filters=filters, sort=sort, reverse=reverse, limit=limit)
+    print_listing(directory, "ids" if quiet else form or "table", choice)
 
 
-@group.command()
-@click.argument("entry")
+@group.command(
+    epilog=_examples("readable 96f5bd2c64a6", "readable Decoder.forward --file forward.py")
+)
+@click.argument("entry", shell_complete=_entry_ids)
 @_DIR
 @click.option("--file", type=click.Path(dir_okay=False), help="Write to this file instead.")
 @click.option(
@@ -73,28 +136,30 @@ def list_entries(
 def readable(entry: str, directory: str | None, file: str | None, color: str) -> None:
     """Show what ENTRY holds as one Python file.
 
-    ENTRY is an id as `ls` shows it, a unique prefix of one, or a path.
+    ENTRY is an id as `ls` shows it, a unique prefix of one, a path, or the name of a function with
+    one entry.
     """
     from npugx_cache.cli.reading import print_readable
 
     print_readable(entry, directory, file, color)
 
 
-@group.command()
-@click.argument("entry")
+@group.command(epilog=_examples("show 96f5bd2c64a6", "show Decoder.forward --format json"))
+@click.argument("entry", shell_complete=_entry_ids)
 @_DIR
 @_FORMAT
 def show(entry: str, directory: str | None, form: str) -> None:
-    """Show what is known of ENTRY, and which graphs workers have captured for it.
+    """Show what is known of ENTRY, and its captured graphs.
 
-    ENTRY is an id as `ls` shows it, or a unique prefix of one.
+    ENTRY is an id as `ls` shows it, a unique prefix of one, or the name of a function with one
+    entry.
     """
     from npugx_cache.cli.showing import print_entry
 
     print_entry(entry, directory, form)
 
 
-@group.command()
+@group.command(epilog=_examples("stats", "stats --format json"))
 @_DIR
 @_FORMAT
 def stats(directory: str | None, form: str) -> None:
@@ -107,12 +172,15 @@ def stats(directory: str | None, form: str) -> None:
     print_stats(directory, form)
 
 
-@group.command()
+@group.command(epilog=_examples("verify", "verify --repair"))
 @_DIR
 @_FORMAT
 @click.option("--repair", is_flag=True, help="Move bad files to the quarantine folder.")
 def verify(directory: str | None, form: str, repair: bool) -> None:
-    """Read every file and say what is damaged; exit with 1 if anything is."""
+    """Read every file and say what is damaged.
+
+    Exits with 1 if anything is damaged and was not repaired.
+    """
     from npugx_cache.cli.verifying import print_verify
 
     left = print_verify(directory, form, repair=repair)
@@ -120,31 +188,64 @@ def verify(directory: str | None, form: str, repair: bool) -> None:
         raise Failure(left)
 
 
-@group.command()
+@group.command(epilog=_examples("doctor", "doctor --dir /mnt/graphs", "doctor --format json"))
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
+@_DIR
 @_FORMAT
-def doctor(folder: str | None, form: str) -> None:
-    """Test whether FOLDER can hold a cache: file system, renames, locks, clock, space, trust.
+def doctor(folder: str | None, directory: str | None, form: str) -> None:
+    """Test whether a folder can hold a cache, and show versions.
 
-    The default is the folder that a worker with this environment uses. Exits with 1 if FOLDER is
-    unfit.
+    Tests the file system, renames, locks, clock, space and trust of FOLDER or --dir; the default is
+    the folder that a worker with this environment uses. Exits with 1 if the folder is unfit.
     """
     from npugx_cache.cli.doctoring import print_doctor
 
-    bad = print_doctor(folder, form)
+    if None not in {folder, directory} and folder != directory:
+        raise click.UsageError(f"FOLDER is {folder} and --dir is {directory}: give one of them")
+    bad = print_doctor(folder or directory, form)
     if bad is not None:
         raise Failure(bad)
 
 
-@group.command("export")
-@click.argument("file", type=click.Path(dir_okay=False))
+@group.command("dir", epilog=_examples("dir", "dir --format json"))
+@_DIR
+@_FORMAT
+def print_dir(directory: str | None, form: str) -> None:
+    """Print the folder in use, and on stderr who chose it."""
+    from npugx_cache.cli.settings import print_folder
+
+    print_folder(directory, form)
+
+
+@group.command("config", epilog=_examples("config", "config --format json"))
+@_DIR
+@_FORMAT
+def show_config(directory: str | None, form: str) -> None:
+    """Print every setting, its value and who set it.
+
+    Variables that begin with NPUGX_ and are no settings are named.
+    """
+    from npugx_cache.cli.settings import print_config
+
+    print_config(directory, form)
+
+
+@group.command(
+    "export",
+    epilog=_examples(
+        "export graphs.tar",
+        "export - --filter kind=graph | ssh HOST npugx-cache import -",
+    ),
+)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_DIR
 @_FORMAT
 @_FILTER
 def export_entries(file: str, directory: str | None, form: str, filters: tuple[str, ...]) -> None:
-    """Write entries to FILE, a tar file for another host or a container image.
+    """Write entries to FILE, a tar file for another host.
 
-    The bytes of FILE depend only on the entries. `tar -xf FILE -C FOLDER` makes a cache as well.
+    `-` stands for standard output. The bytes of FILE depend only on the entries. `tar -xf FILE -C
+    FOLDER` makes a cache as well, such as in a container image.
     """
     from npugx_cache.cli.bundles import export_bundle
     from npugx_cache.cli.filters import parse
@@ -154,16 +255,16 @@ def export_entries(file: str, directory: str | None, form: str, filters: tuple[s
         raise Failure(refused)
 
 
-@group.command("import")
-@click.argument("file", type=click.Path(dir_okay=False))
+@group.command("import", epilog=_examples("import graphs.tar", "import graphs.tar --sign"))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_DIR
 @_FORMAT
 @click.option("--sign", is_flag=True, help="Vouch for FILE: sign its entries with our key.")
 def import_entries(file: str, directory: str | None, form: str, sign: bool) -> None:
     """Add the entries of FILE to the cache, after verifying each.
 
-    Under private or group trust, workers run them like your own entries: import only what you
-    would run.
+    `-` stands for standard input. Under private or group trust, workers run them like your own
+    entries: import only what you would run.
     """
     from npugx_cache.cli.bundles import import_bundle
 
@@ -172,12 +273,12 @@ def import_entries(file: str, directory: str | None, form: str, sign: bool) -> N
         raise Failure(refused)
 
 
-@group.group()
+@group.group(epilog=_examples("key new ~/graphs.key"))
 def key() -> None:
     """Keys for signed caches (NPUGX_CACHE_KEY_FILE)."""
 
 
-@key.command("new")
+@key.command("new", epilog=_examples("key new ~/graphs.key"))
 @click.argument("file", type=click.Path())
 def new_key(file: str) -> None:
     """Write a new signing key to FILE, which must not exist yet."""
@@ -186,7 +287,13 @@ def new_key(file: str) -> None:
     make_key(file)
 
 
-@group.command()
+@group.command(
+    epilog=_examples(
+        "prune --older-than 30d --max-size 10G --dry-run",
+        "prune --filter 'function=Decoder.*' --filter hits=0",
+        "prune --stale --yes",
+    )
+)
 @_DIR
 @_FORMAT
 @click.option(
@@ -212,13 +319,16 @@ def new_key(file: str) -> None:
     is_flag=True,
     help="Remove the notes of calls that can't be cached, so that they are tried again.",
 )
-@click.option("--all", "everything", is_flag=True, help="Remove every entry.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@_FILTER
 @click.option(
-    "--yes",
+    "--stale",
     is_flag=True,
-    help="Don't ask before --all. Without a terminal, --all needs this option.",
+    help="Only entries of another torch, Python, npugx_cache or format than the Python that runs "
+    "this command would use.",
 )
+@click.option("--all", "everything", is_flag=True, help="Remove every entry.")
+@_DRY_RUN
+@_YES
 def prune(  # click passes them by name
     directory: str | None,
     form: str,
@@ -227,12 +337,18 @@ def prune(  # click passes them by name
     max_entries: int | None,
     weigh: EvictionPolicy,
     refusals: bool,
+    filters: tuple[str, ...],
+    stale: bool,
     everything: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Remove entries, least recently used first, and files that no entry needs any more."""
-    from npugx_cache.cli.pruning import print_prune
+    """Remove entries by limits or filters.
+
+    Limits remove the least recently used entries first. Files that no entry needs any more go too.
+    """
+    from npugx_cache.cli.filters import parse
+    from npugx_cache.cli.pruning import only_stale, print_prune
     from npugx_cache.store import PrunePolicy
 
     policy = PrunePolicy(
@@ -243,15 +359,44 @@ def prune(  # click passes them by name
         everything=everything,
         bypasses=refusals,
     )
-    if not everything and not refusals and policy.limits_nothing:
+    limits = not policy.limits_nothing
+    chosen = bool(filters) or stale
+    if not (limits or chosen or refusals or everything):
         raise click.UsageError(
             "nothing says what to remove: give --max-size, --max-entries, --older-than, "
-            "--refusals or --all"
+            "--filter, --stale, --refusals or --all"
         )
-    if everything and not policy.limits_nothing:
+    if everything and (limits or chosen or refusals):
         raise click.UsageError("--all removes everything: leave the other limits out")
-    if refusals and (everything or not policy.limits_nothing):
+    if refusals and (limits or chosen):
         raise click.UsageError("--refusals removes refusals alone: leave the other limits out")
-    stopped = print_prune(directory, form, policy=policy, dry_run=dry_run, asked=yes)
+    if chosen and limits:
+        raise click.UsageError(
+            "--filter and --stale choose the entries: leave --max-size, --max-entries and "
+            "--older-than out (--filter 'used>30d' chooses by age)"
+        )
+    tests = [parse(text) for text in filters] + ([only_stale()] if stale else [])
+    stopped = print_prune(directory, form, policy=policy, tests=tests, dry_run=dry_run, asked=yes)
+    if stopped is not None:
+        raise Failure(stopped)
+
+
+@group.command("rm", epilog=_examples("rm 96f5bd2c64a6", "rm 96f5 1c22 --yes"))
+@click.argument("entries", nargs=-1, required=True, metavar="ENTRY...", shell_complete=_entry_ids)
+@_DIR
+@_FORMAT
+@_DRY_RUN
+@_YES
+def remove_entries(
+    entries: tuple[str, ...], directory: str | None, form: str, dry_run: bool, yes: bool
+) -> None:
+    """Remove single entries.
+
+    ENTRY is an id as `ls` shows it, or a unique prefix of one. Files that no entry needs any more
+    go too.
+    """
+    from npugx_cache.cli.pruning import print_removal
+
+    stopped = print_removal(entries, directory, form, dry_run=dry_run, asked=yes)
     if stopped is not None:
         raise Failure(stopped)

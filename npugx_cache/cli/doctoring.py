@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+import platform
+import sys
+
 import click
 
-from npugx_cache.cli import output
+from npugx_cache.cli import output, settings, versions
 from npugx_cache.cli.opening import WrongInput, load_settings
+from npugx_cache.version import VERSION
 
 
 def print_doctor(directory: str | None, form: str) -> str | None:
-    """Examine the folder; return what is bad about it, or None."""
+    """Examine the folder; return what is bad about it, or None.
+
+    What is printed first is what the answer to a bug report needs: folder, versions and settings.
+    """
     from npugx_cache.store.tools.doctor import examine
 
-    settings = load_settings(directory)
-    if not settings.cache_dir.is_dir():
-        raise WrongInput(f"{settings.cache_dir} is not a folder. Name one that is there")
+    chosen = load_settings(directory)
+    if not chosen.cache_dir.is_dir():
+        raise WrongInput(f"{chosen.cache_dir} is not a folder. Name one that is there")
+    in_force, unknown = settings.settings_in_force(directory), settings.unknown_variables()
+    found = _versions()
+    if form != "json":
+        origin = settings.folder_origin(directory)
+        _line("folder", f"{chosen.cache_dir} (set by {origin})")
+        for name, version in found.items():
+            _line(name, version or "not installed")
+        for row in in_force:
+            if row.origin != settings.DEFAULT and row.variable != "NPUGX_CACHE_DIR":
+                _line("setting", f"{row.variable}={row.text} (set by {row.origin})")
+        settings.warn_of_unknown(unknown)
     findings = []
-    for finding in examine(settings):
+    for finding in examine(chosen):
         findings.append(finding)
         if form != "json":
-            click.echo(f"{finding.verdict:<8} {finding.name}: {output.in_line(finding.detail)}")
+            click.echo(f"{finding.verdict:<11} {finding.name}: {output.in_line(finding.detail)}")
     if form == "json":
         output.print_json(
             {
-                "root": str(settings.cache_dir),
+                "root": str(chosen.cache_dir),
+                "versions": found,
+                "settings": settings.as_json(in_force),
+                "unknown": sorted(unknown),
                 "findings": [
                     {"name": each.name, "verdict": each.verdict, "detail": each.detail}
                     for each in findings
@@ -32,3 +53,17 @@ def print_doctor(directory: str | None, form: str) -> str | None:
         )
     bad = [finding.name for finding in findings if finding.verdict == "bad"]
     return f"not fit to be a cache: {', '.join(bad)}" if bad else None
+
+
+def _versions() -> dict[str, str | None]:
+    torch = versions.installed_torch()
+    return {
+        "npugx_cache": VERSION,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "torch": None if torch is None else torch.version,
+        "torch_npu": versions.installed_torch_npu(),
+    }
+
+
+def _line(name: str, text: str) -> None:
+    click.echo(f"{name:<11} {output.in_line(text)}")

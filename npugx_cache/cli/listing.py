@@ -2,65 +2,96 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.filters import all_pass, parse
+from npugx_cache.cli.filters import parse, selected
 from npugx_cache.cli.opening import load_settings, open_existing
+from npugx_cache.cli.table import Column, lay_out, terminal_width
 from npugx_cache.store.upkeep.index import Overview
-from npugx_cache.store.upkeep.usage import Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from npugx_cache.cli.filters import Test
     from npugx_cache.store import Refused
     from npugx_cache.store.upkeep.index import Columns, Row
+    from npugx_cache.store.upkeep.usage import Use
 
 T = TypeVar("T")
 _SHOWN_DIGITS = 12
-_TITLES = (
-    "ENTRY",
-    "KIND",
-    "FUNCTION",
-    "CREATED",
-    "USED",
-    "SIZE",
-    "HITS",
-    "SAVED",
-    "INPUTS / REASON",
-    "ENVIRONMENT",
-)
-_RIGHT = frozenset({"SIZE", "HITS", "SAVED"})
 _NOTES = frozenset({"bypass", "set-up"})
 """The kinds of entries that hold no graph, and that save nothing by themselves."""
 
+_CSV = (
+    "entry",
+    "key",
+    "identity",
+    "kind",
+    "function",
+    "signature",
+    "reason",
+    "environment",
+    "created",
+    "last_used",
+    "size",
+    "hits",
+    "cost_seconds",
+    "saved_seconds",
+)
 
-def print_listing(
-    directory: str | None, form: str, sort: str, *, filters: Sequence[str], limit: int | None
-) -> None:
-    tests = [parse(text) for text in filters]
+
+class Choice(NamedTuple):
+    """Which entries a listing shows, and in which order."""
+
+    filters: tuple[str, ...] = ()
+    sort: str = "used"
+    reverse: bool = False
+    limit: int | None = None
+
+
+def print_listing(directory: str | None, form: str, choice: Choice) -> None:
+    """List the chosen entries. `form` is table, json, csv or ids."""
+    tests = [parse(text) for text in choice.filters]
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
     seen = _Seen(overview.columns, uses)
-    order = _order(seen, sort, tests)
+    order = _order(seen, choice, selected(store, overview, uses, tests))
+    shown = order[: choice.limit]
+    if form == "ids":
+        for at in shown:
+            click.echo(seen.entry[at])
+        return
+    if form == "csv":
+        _print_csv(seen, shown)
+        return
     total = _total(seen, order, overview, filtered=bool(tests))
-    shown = order[:limit]
-    root = load_settings(directory).cache_dir if store is None else store.root
     if form == "json":
         _print_json(seen, shown, overview.refused, total)
         return
     if shown:
-        click.echo(_table(seen, shown))
+        _print_table(seen, shown)
     for bad in overview.refused:
         name = bad.entry[:_SHOWN_DIGITS] or f"key {bad.key[:_SHOWN_DIGITS]}"
         click.echo(f"{name}  unreadable: {output.in_line(bad.reason)}")
     if len(shown) < len(order):
         click.echo(f"these are the first {len(shown)} of:")
+    root = load_settings(directory).cache_dir if store is None else store.root
     where = f"{root}, which does not exist yet" if store is None else str(root)
     click.echo(f"{_sentence(total)} in {output.in_line(where)}")
+    if not order:
+        click.echo(_what_to_do(seen, filtered=bool(tests)))
+
+
+def _what_to_do(seen: _Seen, *, filtered: bool) -> str:
+    if filtered and seen.columns.count:
+        return f"None of {seen.columns.count} passes the filters; without --filter all are listed."
+    return (
+        "A worker stores an entry when it first calls a function or a model under @cache_compile. "
+        "If workers have done that, they use another folder: name it with --dir or "
+        "NPUGX_CACHE_DIR."
+    )
 
 
 class _Seen:
@@ -86,33 +117,38 @@ class _Seen:
         return 0.0 if self.kind[at] in _NOTES else self.hits[at] * self.cost[at]
 
 
-def _order(seen: _Seen, sort: str, tests: Sequence[Test]) -> list[int]:
+def _order(seen: _Seen, choice: Choice, chosen: Sequence[int]) -> list[int]:
     """The positions of the entries to show, first to last."""
-    columns: dict[str, Sequence[float]] = {
-        "used": seen.used,
-        "size": seen.size,
-        "hits": seen.hits,
+    if choice.sort == "name":
+        functions = seen.columns.texts("function")
+        return sorted(chosen, key=functions.__getitem__, reverse=choice.reverse)
+    columns: dict[str, Callable[[], Sequence[float]]] = {
+        "used": lambda: seen.used,
+        "size": lambda: seen.size,
+        "hits": lambda: seen.hits,
+        "cost": lambda: seen.cost,
+        "saved": lambda: list(map(seen.saved, range(seen.columns.count))),
+        "created": lambda: seen.columns.numbers("created"),
     }
-    by = columns[sort] if sort in columns else seen.columns.numbers(sort)
-    chosen: Iterable[int] = range(seen.columns.count)
-    if tests:
-        rows = seen.columns.rows()
-        chosen = [
-            at
-            for at, row in enumerate(rows)
-            if all_pass(tests, row, Use(hits=seen.hits[at], last_used=seen.used[at]))
-        ]
-    return sorted(chosen, key=by.__getitem__, reverse=True)
+    by = columns[choice.sort]()
+    return sorted(chosen, key=by.__getitem__, reverse=not choice.reverse)
 
 
-def _table(seen: _Seen, order: list[int]) -> str:
-    """The table of the entries in `order`. All entries are formatted first, and sorted as lines."""
-    if len(order) == seen.columns.count:
-        return output.table(_TITLES, _cells(seen, range(len(order))), right=_RIGHT, order=order)
-    return output.table(_TITLES, _cells(seen, order), right=_RIGHT, order=range(len(order)))
+def _print_table(seen: _Seen, order: list[int]) -> None:
+    # If all entries are shown, they are formatted first, and sorted as lines.
+    every = len(order) == seen.columns.count
+    columns, environment = _columns(seen, range(len(order)) if every else order)
+    rows = order if every else range(len(order))
+    table = lay_out(columns, order=rows, width=terminal_width())
+    click.echo("\n".join(table.lines))
+    if environment is not None:
+        click.echo(f"all made for {environment}")
+    if table.left_out:
+        click.echo(f"not shown here: {', '.join(table.left_out)} (--format csv has all)")
 
 
-def _cells(seen: _Seen, chosen: Sequence[int]) -> list[list[str]]:
+def _columns(seen: _Seen, chosen: Sequence[int]) -> tuple[list[Column], str | None]:
+    """The columns of these entries, and the environment if it is the same for all of them."""
     moments = _Memo(lambda minute: output.moment(minute * 60.0))
     sizes = _Memo(output.size)
 
@@ -133,18 +169,25 @@ def _cells(seen: _Seen, chosen: Sequence[int]) -> list[list[str]]:
     if any(kind in kinds for kind in _NOTES):
         pairs = zip(kinds, inputs, texts("reason"), strict=True)
         inputs = [reason if kind in _NOTES else text for kind, text, reason in pairs]
-    return [
-        [entry[:_SHOWN_DIGITS] for entry in of(seen.entry)],
-        kinds,
-        [text or "?" for text in texts("function")],
-        [moments[stamp // 60] for stamp in of(seen.columns.numbers("created"))],
-        [moments[stamp // 60] for stamp in of(seen.used)],
-        [sizes[number] for number in of(seen.size)],
-        hits,
-        saved,
-        inputs,
-        texts("environment"),
+    functions = [text or "?" for text in texts("function")]
+    created = [moments[stamp // 60] for stamp in of(seen.columns.numbers("created"))]
+    used = [moments[stamp // 60] for stamp in of(seen.used)]
+    columns = [
+        Column("ENTRY", [entry[:_SHOWN_DIGITS] for entry in of(seen.entry)]),
+        Column("KIND", kinds, leaves=2),
+        # The end of a dotted name tells entries apart.
+        Column("FUNCTION", functions, least=16, keeps_end=True),
+        Column("CREATED", created, leaves=7),
+        Column("USED", used, leaves=4),
+        Column("SIZE", [sizes[number] for number in of(seen.size)], right=True, leaves=3),
+        Column("HITS", hits, right=True, leaves=1),
+        Column("SAVED", saved, right=True, leaves=5),
+        Column("INPUTS / REASON", inputs, least=12),
     ]
+    environments = texts("environment")
+    if len(set(environments)) == 1:
+        return columns, environments[0] or None
+    return [*columns, Column("ENVIRONMENT", environments, least=12, leaves=6)], None
 
 
 class _Memo(dict[float, str]):
@@ -171,6 +214,23 @@ def _print_json(
             "total": total,
         }
     )
+
+
+def _print_csv(seen: _Seen, order: list[int]) -> None:
+    """The fields of the JSON form, one line for each entry."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _CSV, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    rows = seen.columns.rows()
+    for at in order:
+        fields = _as_json(seen, at, rows[at])
+        # Read by programs, but also shown on terminals.
+        texts = {name: output.in_line(text) for name, text in fields.items() if type(text) is str}
+        writer.writerow({**fields, **texts})
+    click.echo(out.getvalue(), nl=False)
 
 
 def _as_json(seen: _Seen, at: int, row: Row) -> dict[str, object]:

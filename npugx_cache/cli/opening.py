@@ -50,6 +50,13 @@ def load_settings(directory: str | None) -> Settings:
         raise WrongInput(f"{error}. Correct or unset it") from None
 
 
+def static_kernel_wait() -> float:
+    try:
+        return config.static_kernel_wait()
+    except OptionError as error:
+        raise WrongInput(f"{error}. Correct or unset it") from None
+
+
 def open_existing(directory: str | None, mode: CacheMode) -> FolderStore | None:
     """Open the store in this mode; None if the default folder holds no cache yet.
 

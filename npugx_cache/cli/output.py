@@ -1,19 +1,13 @@
-"""Formats text for people: sizes, times and tables, without characters that steer a terminal."""
+"""Formats text for people: sizes and times, without characters that steer a terminal."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from npugx_cache.terminal import harmless
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-_WIDEST = 44
 
 
 def in_line(text: str) -> str:
@@ -58,35 +52,8 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def table(
-    titles: Sequence[str],
-    columns: Sequence[Sequence[str]],
-    *,
-    right: frozenset[str],
-    order: Iterable[int],
-) -> str:
-    """A table with its rows in this order. On a terminal, long cells are cut.
-
-    `right` names the columns that are aligned to the right.
-    """
-    widest = _WIDEST if on_terminal() else None
-    if widest is not None:
-        columns = [[_cut(cell, widest) for cell in column] for column in columns]
-    formats = [
-        f"%{'' if title in right else '-'}{max(len(title), *map(len, column))}s"
-        for title, column in zip(titles, columns, strict=True)
-    ]
-    line = "  ".join(formats)
-    heading, *lines = map(line.__mod__, [tuple(titles), *zip(*columns, strict=True)])
-    return "\n".join([heading.rstrip(), *[lines[at].rstrip() for at in order]])
-
-
-def _cut(cell: str, widest: int) -> str:
-    return cell if len(cell) <= widest else f"{cell[: widest - 1]}…"
-
-
-def print_json(value: object) -> None:
+def print_json(value: object, *, err: bool = False) -> None:
     import json
 
     # ASCII escapes make control characters harmless as well.
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json.dumps(value, indent=2), err=err)

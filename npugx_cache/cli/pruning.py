@@ -1,4 +1,4 @@
-"""`npugx-cache prune`."""
+"""`npugx-cache prune` and `npugx-cache rm`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from npugx_cache.cli import output
+from npugx_cache.cli.filters import selected
+from npugx_cache.cli.naming import entries_named
 from npugx_cache.cli.opening import WrongInput, load_settings, open_existing
-from npugx_cache.store import PruneReport
+from npugx_cache.store import PrunePolicy, PruneReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from npugx_cache.store import FolderStore, PrunePolicy
+    from npugx_cache.cli.filters import Considered, Test
+    from npugx_cache.store import FolderStore
 
 _LONG = 200  # a prune of fewer entries is over before a progress bar could be read
 _NAMED = 20
@@ -26,19 +29,76 @@ def print_prune(
     form: str,
     *,
     policy: PrunePolicy,
+    tests: Sequence[Test],
     dry_run: bool,
     asked: bool,
 ) -> str | None:
     """Prune and report; return why it is incomplete, or None.
 
-    `asked`: the user has confirmed already (`--yes`) that every entry may go.
+    With `tests`, the entries that pass all of them go, and no other. `asked`: the user has
+    confirmed already (`--yes`) that the entries may go.
     """
+    store = _opened(directory, dry_run=dry_run)
+    if store is not None and tests:
+        overview, uses = store.overview()
+        entries = overview.columns.texts("entry")
+        chosen = selected(store, overview, uses, tests)
+        policy = PrunePolicy(entries=frozenset(entries[at] for at in chosen))
+    return _remove(store, directory, form, policy, dry_run=dry_run, asked=asked)
+
+
+def print_removal(
+    names: Sequence[str], directory: str | None, form: str, *, dry_run: bool, asked: bool
+) -> str | None:
+    """Remove the entries with these names and report; return why it is incomplete, or None.
+
+    Removes nothing if one of the names means no entry, or several.
+    """
+    store = _opened(directory, dry_run=dry_run)
+    if store is None:
+        raise WrongInput("there is no cache yet. Name another one with --dir")
+    overview, _ = store.overview()
+    policy = PrunePolicy(entries=frozenset(entries_named(names, overview)))
+    return _remove(store, directory, form, policy, dry_run=dry_run, asked=asked)
+
+
+def only_stale() -> Test:
+    """The test that a worker with this interpreter can't use an entry; raises WrongInput."""
+    from npugx_cache.cli.versions import installed_torch, is_stale, of_a_worker
+
+    torch = installed_torch()
+    if torch is None:
+        raise WrongInput(
+            f"--stale compares entries with the torch of {sys.executable}, and there is none. "
+            "Run npugx-cache with the Python of the workers"
+        )
+    worker = of_a_worker(torch)
+
+    def test(item: Considered) -> bool:
+        manifest = item.manifest
+        return manifest is not None and is_stale(manifest.kind, manifest.factors, worker)
+
+    return test
+
+
+def _opened(directory: str | None, *, dry_run: bool) -> FolderStore | None:
     # A dry run opens the store read-only, because it must also work where nothing can be written.
-    store = open_existing(directory, "readonly" if dry_run else "on")
+    return open_existing(directory, "readonly" if dry_run else "on")
+
+
+def _remove(
+    store: FolderStore | None,
+    directory: str | None,
+    form: str,
+    policy: PrunePolicy,
+    *,
+    dry_run: bool,
+    asked: bool,
+) -> str | None:
     report = PruneReport(dry_run=dry_run)
     if store is not None:
-        if policy.everything and not dry_run and not asked:
-            _ask(store)
+        if not dry_run and not asked:
+            _ask(store, policy)
         with _progress() as progress:
             report = store.prune(policy, dry_run=dry_run, progress=progress)
     root = load_settings(directory).cache_dir if store is None else store.root
@@ -46,20 +106,37 @@ def print_prune(
         output.print_json(_as_json(report))
     else:
         _print_text(report, str(root))
-    return None if report.stopped is None else f"incomplete: {report.stopped}"
+    if report.stopped is not None:
+        return f"incomplete: {report.stopped}"
+    left = 0 if policy.entries is None else len(policy.entries) - report.entries
+    if left <= 0:
+        return None
+    return f"{output.count(left, 'entry', 'entries')} stayed: used or stored again meanwhile"
 
 
-def _ask(store: FolderStore) -> None:
-    """Ask on the terminal whether every entry may go; without a terminal, raise WrongInput."""
-    overview, _ = store.overview()
-    entries = overview.columns.count + len(overview.refused)
+def _ask(store: FolderStore, policy: PrunePolicy) -> None:
+    """Ask on the terminal whether the entries may go; without a terminal, raise WrongInput.
+
+    Asks nothing for a limit, such as an age, because a job without a terminal keeps to limits, and
+    nothing if no entry would go.
+    """
+    if not policy.everything and policy.entries is None:
+        return
+    if policy.everything:
+        overview, _ = store.overview()
+        entries, size = overview.columns.count + len(overview.refused), overview.size
+    else:
+        plan = store.prune(policy, dry_run=True)
+        entries, size = plan.entries, plan.freed_bytes
+        if not entries:
+            return
     what = (
-        f"{output.count(entries, 'entry', 'entries')}, {output.size(overview.size)}, "
+        f"{output.count(entries, 'entry', 'entries')}, {output.size(size)}, "
         f"in {output.in_line(str(store.root))}"
     )
     if not sys.stdin.isatty():
         raise WrongInput(
-            f"--all would remove {what}, and there is no terminal to ask on. "
+            f"this would remove {what}, and there is no terminal to ask on. "
             "Add --yes to remove them, or --dry-run to see which"
         )
     # On stderr: stdout may be JSON for a program.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from npugx_cache.cli import output
+from npugx_cache.cli.naming import entry_meant
 from npugx_cache.cli.opening import Failure, WrongInput, open_existing
 from npugx_cache.errors import CorruptEntry, EntryNotFound, OptionError, StoreError
 
@@ -23,9 +24,11 @@ def print_readable(entry: str, directory: str | None, file: str | None, color: s
 def _read(entry: str, directory: str | None, file: str | None) -> str:
     from npugx_cache.entry.readable import readable_cache
 
-    if "/" not in entry and open_existing(directory, "readonly") is None:
-        # Asked first, because `readable_cache` opens the cache for writing and would create it.
-        raise WrongInput(f"{entry}: there is no cache yet. Name another one with --dir")
+    if "/" not in entry:
+        store = open_existing(directory, "readonly")
+        if store is None:
+            raise WrongInput(f"{entry}: there is no cache yet. Name another one with --dir")
+        entry = entry_meant(entry, store.overview()[0])
     try:
         return readable_cache(entry, print_output=False, file=file, cache_dir=directory)
     except EntryNotFound as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from npugx_cache.cli import output
+from npugx_cache.cli.naming import entry_meant
 from npugx_cache.cli.opening import WrongInput, open_existing
 from npugx_cache.entry import capture_plan_format
 from npugx_cache.store import Miss
@@ -14,12 +15,15 @@ from npugx_cache.store import Miss
 if TYPE_CHECKING:
     from npugx_cache.store import FolderStore, Manifest
 
+_NOTES = frozenset({"bypass", "set-up"})
+_OF_GRAPHS = frozenset({"compile_seconds", "blobs"})
+
 
 def print_entry(entry: str, directory: str | None, form: str) -> None:
     store = open_existing(directory, "readonly")
     if store is None:
         raise WrongInput(f"{entry}: there is no cache yet. Name another one with --dir")
-    manifest = store.find(entry)
+    manifest = store.find(entry_meant(entry, store.overview()[0]))
     if isinstance(manifest, Miss):
         raise WrongInput(f"{manifest.reason}. `npugx-cache ls` shows what there is")
     shown = _described(store, manifest)
@@ -27,10 +31,14 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
         output.print_json(shown)
         return
     plan = shown.pop("capture_plan")
+    if manifest.kind in _NOTES:
+        # It holds no graph: nothing was compiled, captured or saved.
+        shown = {name: value for name, value in shown.items() if name not in _OF_GRAPHS}
     for name, value in shown.items():
         shown_name = output.in_line(name.replace("_", " "))
         click.echo(f"{shown_name:<16} {output.in_line(_text(name, value))}")
-    click.echo("capture plan     " + (f"{len(plan)} graphs" if plan else "none"))
+    if manifest.kind not in _NOTES:
+        click.echo("capture plan     " + (f"{len(plan)} graphs" if plan else "none"))
     for graph in plan:
         click.echo(f"  {output.in_line(_line(graph))}")
 

@@ -14,15 +14,12 @@ import torch
 from npugx_cache import config
 from npugx_cache.portable import digest
 from npugx_cache.private import runtime
-from npugx_cache.version import VERSION
+from npugx_cache.version import FORMAT, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from npugx_cache.key.fingerprint import Named
-
-FORMAT = "26"
-"""Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 
 def unsupported(*, untested_torch: bool) -> str | None:

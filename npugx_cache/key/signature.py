@@ -17,7 +17,7 @@ from npugx_cache.conditions import Kind, Step
 from npugx_cache.portable import describe, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npugx_cache.conditions import Conditions
 
@@ -25,7 +25,10 @@ _MAX_LEAVES = 256
 _MAX_TEXT = 400
 _MAX_VALUE = 80
 _SHORTEST_REMOVED = 4
+_SYMBOLIC = "*"
 _NUMBERS = (bool, int, float, torch.dtype, torch.device)
+_WALKS = frozenset({Step.KEY_AT, Step.VALUE_AT, Step.REMAINING})
+"""Steps from a container of which the code walked the elements."""
 
 
 class Signature:
@@ -61,19 +64,41 @@ class Signature:
 
 
 def read_arguments(frame_locals: Mapping[str, Any], tree: Conditions) -> str:
-    """The arguments that the conditions of a graph are about, as a text for people."""
+    """The arguments that the conditions of a graph are about, as a text for people.
+
+    `*` stands for a size or a whole number for which the graph is symbolic.
+    """
     nodes = _paths(tree)
-    equal = dict(zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True))
-    walked = {
-        path for path, node in nodes.items() if node in equal or _has_walked_children(tree, node)
-    }
+    equal = _rows(tree, Kind.EQUALS)
+    tensors = _rows(tree, Kind.TENSOR)
+    exact = {path for path, node in nodes.items() if node in equal or node in _identical(tree)}
+    steps_to = zip(tree.parents, tree.steps, strict=True)
+    walked_nodes = equal.keys() | {parent for parent, step in steps_to if step in _WALKS}
+    walked = {path for path, node in nodes.items() if node in walked_nodes}
     shown = []
     for steps, value in _leaves(frame_locals):
         path = "".join(steps)
-        above = ("".join(steps[:count]) for count in range(1, len(steps)))
+        above = ["".join(steps[:count]) for count in range(1, len(steps))]
         if path in nodes or not walked.isdisjoint(above):
-            shown.append(f"{path}: {_shown(value, equal.get(nodes.get(path, -1)))}")
+            node = nodes.get(path, -1)
+            fact = tree.tensors[tensors[node]] if node in tensors else None
+            if fact is not None and isinstance(value, torch.Tensor):
+                text = _sized(value, fact.size)
+            elif type(value) is int and path in nodes and exact.isdisjoint([path, *above]):
+                text = _SYMBOLIC
+            else:
+                text = _shown(value, equal.get(node))
+            shown.append(f"{path}: {text}")
     return ", ".join(shown)[:_MAX_TEXT]
+
+
+def _rows(tree: Conditions, kind: Kind) -> dict[int, Any]:
+    """The arguments of all checks of one kind, by their nodes."""
+    return dict(zip(*tree.checks.get(kind, ((), ())), strict=True))
+
+
+def _identical(tree: Conditions) -> tuple[int, ...]:
+    return tree.checks.get(Kind.IDENTITY, ((), ()))[0]
 
 
 def kinds_of_arguments(frame_locals: Mapping[str, Any]) -> str:
@@ -121,13 +146,6 @@ def _step(step: Step, arg: Any) -> str | None:
     return None
 
 
-def _has_walked_children(tree: Conditions, node: int) -> bool:
-    return any(
-        parent == node and step in (Step.KEY_AT, Step.VALUE_AT, Step.REMAINING)
-        for parent, step in zip(tree.parents, tree.steps, strict=True)
-    )
-
-
 def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Paths and values of the arguments, through the usual containers, without modules."""
     waiting: list[tuple[tuple[str, ...], Any]] = [
@@ -157,7 +175,7 @@ def _children(value: object) -> list[tuple[str, Any]] | None:
 
 def _exact(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{_dtype(value)}[{', '.join(map(str, value.shape))}]"
+        return _sized(value, value.shape)
     return type(value).__qualname__ if isinstance(value, str) else _kind(value)
 
 
@@ -178,6 +196,12 @@ def _kind(value: object) -> str:
 def _type(value: object) -> str:
     kind = type(value)
     return kind.__name__ if kind in (str, int, float) else _kind(value)
+
+
+def _sized(value: torch.Tensor, sizes: Iterable[int | None]) -> str:
+    """A tensor with these sizes; None is one for which a graph is symbolic."""
+    shown = (_SYMBOLIC if size is None else str(size) for size in sizes)
+    return f"{_dtype(value)}[{', '.join(shown)}]"
 
 
 def _shown(value: object, expected: Any) -> str:

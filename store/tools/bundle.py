@@ -6,6 +6,7 @@ that a reader that is killed leaves unused blobs at worst, and never an entry wi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import tarfile
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class BundleReport:
-    """What was written to a bundle or read from one. `refused` holds (name, reason) pairs."""
+    """What was written to a bundle or read from one. `refused` holds (name, reason) pairs.
+
+    `known` counts the entries that an import found in the store already.
+    """
 
     entries: list[Manifest] = field(default_factory=list)
+    known: int = 0
     blobs: int = 0
     size: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
@@ -50,7 +55,8 @@ def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> B
             wanted.append(found)
     refs = {ref.sha256: ref for manifest, _ in wanted for ref in manifest.blobs}
     missing: dict[str, str] = {}
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    # As a stream, because a pipe has no position. The bytes are those of mode "w".
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, "CACHEDIR.TAG", layout.CACHEDIR_TAG)
         for digest, ref in sorted(refs.items()):
             stored = blobs.stored(folder, ref)
@@ -93,22 +99,65 @@ def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
 
 def _unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
     report = BundleReport()
+    new = _NewBlobs(folder)
     manifests: list[tuple[tarfile.TarInfo, str, str]] = []
-    with tarfile.open(fileobj=source, mode="r:") as tar:
-        for member in tar:
-            match _place(member):
-                case ("cas", digest):
-                    _unpack_blob(folder, tar, member, digest, report)
-                case ("ac", key, entry):
-                    manifests.append((member, key, entry))
-                case None if member.name != "CACHEDIR.TAG" and not member.isdir():
-                    report.refused.append((member.name[:200], "not a file of a cache"))
-        # One sync for all files. The blobs are synced before any manifest names them.
-        folder.tree.sync_filesystem()
-        for member, key, entry in manifests:
-            _unpack_manifest(folder, tar, member, (key, entry), sign=sign, report=report)
-        folder.tree.sync_filesystem()
+    try:
+        with tarfile.open(fileobj=source, mode="r:") as tar:
+            for member in tar:
+                match _place(member):
+                    case ("cas", digest):
+                        _unpack_blob(folder, tar, member, digest, new, report)
+                    case ("ac", key, entry):
+                        manifests.append((member, key, entry))
+                    case None if member.name != "CACHEDIR.TAG" and not member.isdir():
+                        report.refused.append((member.name[:200], "not a file of a cache"))
+            # One sync for all files. The blobs are synced before any manifest names them.
+            folder.tree.sync_filesystem()
+            for member, key, entry in manifests:
+                place = (key, entry)
+                _unpack_manifest(folder, tar, member, place, new, sign=sign, report=report)
+            folder.tree.sync_filesystem()
+    finally:
+        dropped = new.drop_unnamed()
+        report.blobs, report.size = report.blobs - len(dropped), report.size - sum(dropped)
     return report
+
+
+class _NewBlobs:
+    """The blobs that one import has written, to remove those that none of its entries names.
+
+    Without that, a bundle whose entries are refused would fill the disk until a prune.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._written: dict[str, tuple[int, int]] = {}
+        self._named: set[str] = set()
+
+    def wrote(self, digest: str) -> None:
+        status = self._folder.tree.lstat(self._folder.blob(digest))
+        self._written[digest] = status.st_mtime_ns, status.st_size
+
+    def touched(self, digest: str) -> None:
+        """Note that the bundle has a blob once more, which has just set its mtime."""
+        if digest in self._written:
+            self.wrote(digest)
+
+    def name(self, manifest: Manifest) -> None:
+        """Keep the blobs of an entry. Called before the entry is written."""
+        self._named.update(ref.sha256 for ref in manifest.blobs)
+
+    def drop_unnamed(self) -> list[int]:
+        """Remove the other blobs; return their sizes. A blob that was touched since is in use."""
+        dropped: list[int] = []
+        for digest, (mtime, size) in self._written.items():
+            path = self._folder.blob(digest)
+            with contextlib.suppress(OSError):
+                if digest in self._named or self._folder.tree.lstat(path).st_mtime_ns != mtime:
+                    continue
+                self._folder.tree.unlink(path)
+                dropped.append(size)
+        return dropped
 
 
 def _place(member: tarfile.TarInfo) -> tuple[str, str] | tuple[str, str, str] | None:
@@ -135,6 +184,7 @@ def _unpack_blob(
     tar: tarfile.TarFile,
     member: tarfile.TarInfo,
     digest: str,
+    new: _NewBlobs,
     report: BundleReport,
 ) -> None:
     try:
@@ -147,7 +197,10 @@ def _unpack_blob(
         return
     size = len(data)
     ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
-    blobs.write(folder, blobs.Packed(ref, data), durable=False, changed=set())
+    if blobs.write(folder, blobs.Packed(ref, data), durable=False, changed=set()):
+        new.wrote(digest)
+    else:
+        new.touched(digest)
     report.blobs, report.size = report.blobs + 1, report.size + size
 
 
@@ -156,6 +209,7 @@ def _unpack_manifest(
     tar: tarfile.TarFile,
     member: tarfile.TarInfo,
     place: tuple[str, str],
+    new: _NewBlobs,
     *,
     sign: bool,
     report: BundleReport,
@@ -178,9 +232,12 @@ def _unpack_manifest(
         return
     if sign:
         data = encode(manifest, folder.secret)
+    new.name(manifest)
+    known = not isinstance(publish.stored_manifest(folder, key, entry), Miss)
     prepared = publish.Prepared(manifest=manifest, data=data, blobs=(), durable=False)
     publish.write(folder, prepared, lambda _: False)
     report.entries.append(manifest)
+    report.known += known
     report.size += len(data)
 
 

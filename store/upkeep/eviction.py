@@ -134,6 +134,8 @@ def make_plan(
     if policy.bypasses:
         kinds = stock.columns.texts("kind")
         order, most = [at for at in order if kinds[at] == "bypass"], -1.0
+    if policy.entries is not None:
+        order, most = [at for at in order if stock.entry[at] in policy.entries], -1.0
     for at in order:
         if size <= most and count <= many and used[at] >= oldest:
             if policy.weigh == "lru":

@@ -59,6 +59,37 @@ def filled(root: Path) -> Store:
     return store
 
 
+@pytest.fixture
+def publish(root: Path) -> Callable[..., str]:
+    """Store one more entry without blobs under a key of one digit; returns its id."""
+    store = open_store(Settings(cache_dir=root))
+    assert isinstance(store, Store)
+
+    def publishing(
+        digit: str,
+        *,
+        kind: Any = "graph",
+        cost_seconds: float = 1.0,
+        factors: tuple[tuple[str, str, str], ...] = (),
+        **about: str,
+    ) -> str:
+        answer = store.publish(
+            Draft(
+                key=digit * 64,
+                identity="1d" * 16,
+                kind=kind,
+                cost_seconds=cost_seconds,
+                factors=factors,
+                about=about,
+                blobs={},
+            )
+        )
+        assert isinstance(answer, Published)
+        return answer.manifest.entry
+
+    return publishing
+
+
 WITHOUT_TORCH = """
 import runpy, sys
 sys.modules["torch"] = None  # a command that imports torch ends in an ImportError
@@ -84,17 +115,34 @@ def run() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
+def run_bytes() -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Run a command whose input and output are bytes."""
+
+    def running(*args: object, typed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-c", WITHOUT_TORCH, *map(str, args)],
+            cwd=REPOSITORY,
+            input=typed,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    return running
+
+
+@pytest.fixture
 def on_terminal() -> Callable[..., tuple[int, str]]:
     """Run a command with a pseudo-terminal for its input and output."""
 
-    def running(*args: object, typed: str = "") -> tuple[int, str]:
+    def running(*args: object, typed: str = "", **environment: str) -> tuple[int, str]:
         import pty
 
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "npugx_cache.cli", *map(str, args)],
             cwd=REPOSITORY,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={**os.environ, "TERM": "xterm-256color", **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

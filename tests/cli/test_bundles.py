@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -92,3 +94,58 @@ def test_verify_says_what_is_bad_and_repair_makes_it_good(filled, run, root):
     shown = json.loads(run("verify", "--format", "json").stdout)
     assert shown["bad"] == []
     assert shown["entries"] == 2
+
+
+def test_export_to_standard_output_writes_the_tar_and_nothing_else(
+    filled, run, run_bytes, tmp_path
+):
+    run("export", tmp_path / "b.tar")
+    done = run_bytes("export", "-")
+    assert done.returncode == 0
+    assert done.stdout == (tmp_path / "b.tar").read_bytes()
+    assert b"3 entries" in done.stderr
+    as_json = run_bytes("export", "-", "--format", "json")
+    assert as_json.stdout == done.stdout
+    assert len(json.loads(as_json.stderr)["entries"]) == 3
+    taken = run_bytes("import", "-", "--dir", tmp_path / "new", typed=done.stdout)
+    assert taken.returncode == 0
+    assert b"3 entries (3 new, 0 there already)" in taken.stdout
+
+
+def test_export_writes_no_tar_to_a_terminal(filled, on_terminal):
+    code, shown = on_terminal("export", "-")
+    assert code == 2
+    assert "terminal" in shown
+
+
+def test_import_says_how_many_entries_were_new(filled, run, tmp_path):
+    run("export", tmp_path / "some.tar", "--filter", "kind=graph")
+    run("export", tmp_path / "all.tar")
+    new = ("--dir", tmp_path / "new")
+    assert "2 entries (2 new, 0 there already)" in run("import", tmp_path / "some.tar", *new).stdout
+    assert "3 entries (1 new, 2 there already)" in run("import", tmp_path / "all.tar", *new).stdout
+    done = run("import", tmp_path / "all.tar", *new, "--format", "json")
+    assert json.loads(done.stdout)["new"] == 0
+
+
+def test_what_import_refuses_leaves_no_blobs(filled, run, tmp_path):
+    run("export", tmp_path / "b.tar")
+    run("key", "new", tmp_path / "key")
+    signed = {"NPUGX_CACHE_KEY_FILE": str(tmp_path / "key")}
+    done = run("import", tmp_path / "b.tar", "--dir", tmp_path / "new", **signed)
+    assert done.returncode == 1
+    assert "0 entries (0 new, 0 there already), 0 blobs, 0 B" in done.stdout
+    assert not list((tmp_path / "new/v1/cas").rglob("?" * 64))
+
+
+def test_a_full_disk_behind_standard_output_is_one_clear_error(filled, root):
+    command = f"{sys.executable} -m npugx_cache.cli export - >/dev/full"
+    done = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: standard output: No space left")
+
+
+def test_a_reader_that_goes_is_no_traceback(filled):
+    command = f"{sys.executable} -m npugx_cache.cli export - | head -c 1"
+    done = subprocess.run(command, shell=True, check=False, capture_output=True)
+    assert b"Traceback" not in done.stderr

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 
 import pytest
+
+from npugx_cache.version import VERSION
 
 NAMES = {
     "signing",
@@ -74,3 +77,27 @@ def test_a_folder_that_is_not_there_is_an_error(run, tmp_path):
     done = run("doctor", tmp_path / "missing")
     assert done.returncode == 2
     assert not (tmp_path / "missing").exists()
+
+
+def test_doctor_says_folder_versions_and_settings(filled, run, root):
+    given = {"NPUGX_CACHE_MAX_SIZE": "10G"}
+    done = run("doctor", **given)
+    assert done.returncode == 0
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert str(root) in lines["folder"]
+    assert "NPUGX_CACHE_DIR" in lines["folder"]
+    assert VERSION in lines["npugx_cache"]
+    assert platform.python_version() in lines["python"]
+    assert "NPUGX_CACHE_MAX_SIZE=10G (set by environment)" in lines["setting"]
+    shown = json.loads(run("doctor", "--dir", root, "--format", "json", **given).stdout)
+    assert shown["root"] == str(root)
+    assert shown["versions"].keys() == {"npugx_cache", "python", "torch", "torch_npu"}
+    values = {row["variable"]: row["value"] for row in shown["settings"]}
+    assert values["NPUGX_CACHE_MAX_SIZE"] == 10 << 30
+
+
+def test_doctor_knows_the_version_of_torch_without_importing_it(filled, run):
+    import torch
+
+    versions = json.loads(run("doctor", "--format", "json").stdout)["versions"]
+    assert versions["torch"] == torch.__version__

@@ -13,7 +13,8 @@ def count(store):
 def test_prune_without_a_criterion_is_an_error_that_names_them(filled, run):
     done = run("prune")
     assert done.returncode == 2
-    assert "--max-size, --max-entries, --older-than, --refusals or --all" in done.stderr
+    for option in ("--max-size", "--older-than", "--filter", "--stale", "--refusals", "--all"):
+        assert option in done.stderr
     assert count(filled) == 3
 
 
@@ -72,6 +73,14 @@ def test_the_json_of_prune_lists_every_removed_entry(filled, run):
     assert count(filled) == 0
 
 
+def test_a_choice_of_entries_is_refused_where_nobody_can_be_asked(filled, run):
+    done = run("prune", "--filter", "function=f0")
+    assert done.returncode == 2
+    assert re.search(rf"would remove 1 entry, [\d.]+ k?B, in {filled.root},", done.stderr)
+    assert "Add --yes" in done.stderr
+    assert count(filled) == 3
+
+
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_all_is_refused_where_nobody_can_be_asked(filled, run, form):
     done = run("prune", "--all", "--format", form)
@@ -118,4 +127,31 @@ def test_prune_is_refused_where_the_cache_is_declared_read_only(filled, run):
     assert done.returncode == 1
     assert "NPUGX_CACHE=readonly" in done.stderr
     assert run("prune", "--all", "--dry-run", NPUGX_CACHE="readonly").returncode == 0
+    assert count(filled) == 3
+
+
+def test_filters_choose_what_goes(filled, run):
+    done = run("prune", "--filter", "kind=graph", "--filter", "hits=0", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Decoder.f0" in done.stdout
+    left = {row.manifest.about["function"] for row in filled.listing()}
+    assert left == {"model.Decoder.f1", "model.Decoder.f2"}
+
+
+def test_a_filter_that_nothing_passes_removes_nothing(filled, run):
+    assert "removed 0 entries" in run("prune", "--filter", "function=x", "--yes").stdout
+    assert count(filled) == 3
+
+
+@pytest.mark.parametrize("other", [["--all"], ["--refusals"], ["--max-size", "1G"]])
+@pytest.mark.parametrize("choice", [["--filter", "kind=graph"], ["--stale"]])
+def test_a_choice_of_entries_goes_with_no_limit(filled, run, choice, other):
+    done = run("prune", *choice, *other, "--yes")
+    assert done.returncode == 2
+    assert "leave" in done.stderr
+    assert count(filled) == 3
+
+
+def test_a_wrong_filter_removes_nothing(filled, run):
+    assert run("prune", "--filter", "colour=red", "--yes").returncode == 2
     assert count(filled) == 3

@@ -26,6 +26,6 @@ def test_ls_takes_filters_and_a_limit(filled, run):
     assert [row["kind"] for row in shown["entries"]] == ["bypass"]
     assert shown["total"]["entries"] == 1
     lines = run("ls", "--limit", "1", "--sort", "hits").stdout.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert "Decoder.f1" in lines[1]
     assert "3 entries" in lines[-1]

@@ -118,6 +118,7 @@ def test_odd_bindings_bind_or_are_corrupt(stored):
     assert corrupt > MUTANTS // 4
 
 
+@pytest.mark.thorough
 def test_a_worker_misses_once_and_the_entry_goes_to_quarantine(surroundings):
     row = surroundings.run(SCRIPT)
     assert row["right"]

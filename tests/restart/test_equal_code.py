@@ -1,5 +1,7 @@
 """Two files with the same text: what a trace of one file met is not said of the other file."""
 
+import pytest
+
 SAME = """
 import torch
 
@@ -22,6 +24,7 @@ print(json.dumps(counts))
 """
 
 
+@pytest.mark.thorough
 def test_a_restart_that_loads_only_one_of_two_equal_files_hits(surroundings):
     script = surroundings.folder / "equal.py"
     script.write_text(PROGRAM)

@@ -24,6 +24,8 @@ def _names():
 
 NAMES = list(_names())
 
+pytestmark = pytest.mark.thorough  # rows of the matrix look at the same quickly
+
 
 @pytest.fixture(scope="module")
 def refusals(once):

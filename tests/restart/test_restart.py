@@ -10,12 +10,11 @@ import pytest
 HERE = Path(__file__).parent
 RUN = HERE / "run.py"
 # In each phase that there is; rows of the matrix look at the same quickly.
-THOROUGH = ("programs_control_flow", "programs_data_sizes")
-GROUPS = (
-    ("programs", "programs_library", "programs_objects"),
-    ("programs_python", "programs_data", "programs_modules"),
-    ("programs_torch",),
+THOROUGH = (
+    ("programs_control_flow", "programs_data_sizes"),
+    ("programs_modules", "programs_library", "programs_objects", "programs_data"),
 )
+GROUPS = (("programs",), ("programs_python",), ("programs_torch",))
 CUSTOM_OP = "programs_custom_op:custom_op"
 ALL_GROUPS = (*GROUPS, (CUSTOM_OP,))
 
@@ -31,7 +30,7 @@ def _names(groups):
 
 
 NAMES = list(_names(GROUPS))
-THOROUGH_NAMES = list(_names([THOROUGH]))
+THOROUGH_NAMES = list(_names(THOROUGH))
 
 
 def run_all(surroundings, *groups, **environment):
@@ -52,10 +51,10 @@ def runs(once):
 @pytest.fixture(scope="module")
 def thorough_runs(once):
     def make(surroundings):
-        done = {phase: run_all(surroundings, THOROUGH) for phase in ("cold", "warm")}
+        done = {phase: run_all(surroundings, *THOROUGH) for phase in ("cold", "warm")}
         # Eager torch.cond loads Dynamo, so that a second restart shows what a hit loads.
-        alone = run_all(surroundings, THOROUGH, NPUGX_TEST_ONLY_CACHED="1")
-        again = run_all(surroundings, THOROUGH, NPUGX_CACHE_VERIFY="recompile")
+        alone = run_all(surroundings, *THOROUGH, NPUGX_TEST_ONLY_CACHED="1")
+        again = run_all(surroundings, *THOROUGH, NPUGX_CACHE_VERIFY="recompile")
         return {**done, "alone": alone, "again": again}
 
     return once("restart thorough", make)
@@ -136,7 +135,7 @@ NOT_CAPTURED = {
 @pytest.fixture(scope="module")
 def captured_runs(once):
     def make(surroundings):
-        groups = (*GROUPS, THOROUGH)
+        groups = (*GROUPS, *THOROUGH)
         return {phase: run_all(surroundings, *groups, **CAPTURED) for phase in ("cold", "warm")}
 
     return once("captured", make)

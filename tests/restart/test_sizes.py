@@ -29,6 +29,14 @@ def test_restarted_workers_make_the_second_size_symbolic_and_no_third_entry(call
     assert last[1:] == [0, 0]
 
 
+def test_a_listing_shows_which_sizes_are_symbolic(calls, surroundings):
+    calls("rows", 4, 5)
+    shown = {row["signature"] for row in surroundings.listing()}
+    assert shown == {"x: float32[4, 3]", "x: float32[*, 3]"}
+    calls("ints", 4, 5)
+    assert any(row["signature"].endswith("n: *") for row in surroundings.listing())
+
+
 def test_a_size_met_after_a_hit_is_the_second_one(calls):
     assert calls("rows", 4) == [[0, 1, 0]]
     assert calls("rows", 4, 5, 6) == [[1, 0, 0], [1, 1, 0], [1, 1, 0]]

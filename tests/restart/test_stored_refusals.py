@@ -20,7 +20,9 @@ def run(surroundings, name, helper=NOISY, **environment):
     return row
 
 
-@pytest.mark.parametrize("name", ["untraceable", "unstorable"])
+@pytest.mark.parametrize(
+    "name", ["untraceable", pytest.param("unstorable", marks=pytest.mark.thorough)]
+)
 def test_a_restarted_process_answers_a_refusal_without_a_trace(surroundings, name):
     cold, warm = run(surroundings, name), run(surroundings, name)
     assert cold["traces"] == 1  # the second call has other sizes, and was refused with the first

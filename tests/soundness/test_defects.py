@@ -33,6 +33,7 @@ def unprotected(once):
     return once("unprotected", make)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("protection", PROTECTIONS)
 def test_without_its_protection_a_row_gives_the_wrong_result(unprotected, protection):
     row = unprotected[protection]

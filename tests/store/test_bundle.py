@@ -204,3 +204,49 @@ def test_a_bundle_names_no_host_user_or_time(store, publish):
         for info in tar:
             assert (info.uid, info.gid, info.uname, info.gname, info.mtime) == (0, 0, "", "", 0)
             assert hashlib.sha256(os.fsencode(info.name)).digest()
+
+
+def blobs_in(store):
+    return {path.name for path in (store.root / "v1/cas").rglob("?" * 64)}
+
+
+def test_blobs_of_refused_entries_are_removed_and_those_that_were_there_stay(
+    store, publish, other, draft
+):
+    shared = os.urandom(300)
+    publish(store, 1, blobs={"a": shared, "b": os.urandom(300)})
+    publish(store, 2, blobs={"c": os.urandom(300)})
+    kept = other.publish(draft(3, blobs={"a": shared})).manifest
+    data, _ = packed(store)
+    broken = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(data)) as tar,
+        tarfile.open(fileobj=broken, mode="w") as out,
+    ):
+        for each in tar:
+            content = tar.extractfile(each).read()
+            if "/ac/" in each.name:
+                content = b"#" + content[1:]
+            out.addfile(each, io.BytesIO(content))
+    report = taken(other, broken.getvalue())
+    assert report.entries == []
+    assert (report.blobs, len(report.refused)) == (1, 2)
+    assert blobs_in(other) == {ref.sha256 for ref in kept.blobs}
+
+
+def test_a_bundle_that_ends_early_leaves_no_blobs(store, publish, other):
+    publish(store, 1)
+    data, _ = packed(store)
+    with pytest.raises(tarfile.TarError):
+        taken(other, data[: data.index(b"v1/ac/") + 600])
+    assert blobs_in(other) == set()
+
+
+def test_an_entry_that_was_there_already_is_counted(store, publish, other):
+    publish(store, 1)
+    first, _ = packed(store)
+    publish(store, 2)
+    both, _ = packed(store)
+    assert taken(other, first).known == 0
+    report = taken(other, both)
+    assert (len(report.entries), report.known) == (2, 1)

@@ -75,6 +75,13 @@ def test_a_hit_by_its_release_keeps_an_older_format(store, publish, next_release
     assert (store.root / "v1/ac").is_dir()
 
 
+def test_who_names_entries_removes_no_older_format(store, publish, next_release):
+    publish(store)
+    unused_for(store, 99 * 86400)
+    assert next_release(PrunePolicy(entries=frozenset())) == ["True"]
+    assert (store.root / "v1/ac").is_dir()
+
+
 @pytest.mark.parametrize(
     ("policy", "days"),
     [(KEEP, 31), (PrunePolicy(older_than=3600.0), 1), (PrunePolicy(everything=True), 0)],

@@ -398,3 +398,16 @@ def test_random_stores_are_pruned_as_promised_and_lose_no_blob_of_a_kept_entry(
     assert set(files(store, "cas")) == named & present
     assert policy.max_size is None or done.kept_bytes <= policy.max_size
     assert policy.max_entries is None or len(kept) <= policy.max_entries
+
+
+def test_named_entries_go_and_no_other(store, five):
+    named = frozenset({five[1].entry, five[4].entry, "0" * 64})
+    policy = PrunePolicy(entries=named)
+    promised = store.prune(policy, dry_run=True)
+    assert len(keys(store)) == 5
+    done = store.prune(policy)
+    assert {gone.entry for gone in done.removed} == {five[1].entry, five[4].entry}
+    assert promised.removed == done.removed
+    assert promised.freed_bytes == done.freed_bytes
+    assert keys(store) == [five[at].key for at in (0, 2, 3)]
+    assert store.prune(PrunePolicy(entries=frozenset())).entries == 0

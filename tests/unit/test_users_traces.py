@@ -9,6 +9,8 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "users_traces.py"
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def rows(once):

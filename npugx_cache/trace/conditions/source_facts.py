@@ -26,12 +26,21 @@ Owners: TypeAlias = "Mapping[int, list[types.FunctionType]]"
 
 
 def owners_of(codes: Iterable[types.CodeType]) -> Owners:
-    """Find the functions of code objects: one pass over all objects, for a whole trace."""
-    owners: dict[int, list[types.FunctionType]] = {id(code): [] for code in codes}
-    for found in gc.get_objects():
+    """Find the functions of code objects: one pass over all objects, for a whole trace.
+
+    Python itself looks for what refers to a few objects, and compares each reference with each of
+    them. To look for many takes longer that way than to ask all objects.
+    """
+    wanted = {id(code): code for code in codes}
+    owners: dict[int, list[types.FunctionType]] = {each: [] for each in wanted}
+    is_few = len(wanted) <= _FEW
+    for found in gc.get_referrers(*wanted.values()) if is_few else gc.get_objects():
         if type(found) is types.FunctionType and id(found.__code__) in owners:
             owners[id(found.__code__)].append(found)
     return owners
+
+
+_FEW = 8
 
 
 def facts_of(

@@ -1,0 +1,5 @@
+"""`python -m npugx_cache`: the command `npugx-cache`."""
+
+from npugx_cache.cli import main
+
+main()

@@ -1,0 +1,66 @@
+"""What a listing says of the arguments of a graph: the traced values, and `*` where others fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npugx_cache.conditions import Conditions, Kind, Step
+from npugx_cache.conditions.data import CALL, TensorFact
+from npugx_cache.key.signature import read_arguments
+
+
+def conditions(nodes, checks, *sizes):
+    """Nodes are (parent, step, argument); a row of sizes is one tensor, None is symbolic."""
+    facts = [TensorFact(0, "int64", "cpu", False, 0, row, (None,) * len(row), ()) for row in sizes]
+    return Conditions(
+        parents=tuple(parent for parent, _, _ in nodes),
+        steps=tuple(int(step) for _, step, _ in nodes),
+        args=tuple(arg for _, _, arg in nodes),
+        checks={**checks, Kind.STATE: ((CALL,), ({},))},
+        idents=(),
+        tensors=tuple(facts),
+    )
+
+
+def local(*names):
+    return [(-1, Step.LOCAL, name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ((1, 7), "x: int64[1, 7]"),
+        ((1, None), "x: int64[1, *]"),
+        ((None, None), "x: int64[*, *]"),
+    ],
+)
+def test_symbolic_sizes_are_stars(sizes, text):
+    tree = conditions(local("x"), {Kind.TENSOR: ((0,), (0,))}, sizes)
+    assert read_arguments({"x": torch.ones(1, 7, dtype=torch.int64)}, tree) == text
+
+
+@pytest.mark.parametrize(
+    ("checks", "text"),
+    [
+        ({Kind.TYPE: ((0,), (0,))}, "n: *"),
+        ({Kind.TYPE: ((0,), (0,)), Kind.EQUALS: ((0,), (3,))}, "n: 3"),
+        ({Kind.IDENTITY: ((0,), (0,))}, "n: 3"),
+    ],
+)
+def test_a_number_is_a_star_if_nothing_compares_its_value(checks, text):
+    assert read_arguments({"n": 3}, conditions(local("n"), checks)) == text
+
+
+def test_a_number_in_a_list_that_is_compared_as_a_whole_is_shown():
+    nodes = [*local("sizes"), (0, Step.INDEX, 0)]
+    both = {Kind.TYPE: ((1,), (0,))}
+    assert read_arguments({"sizes": [3]}, conditions(nodes, both)) == "sizes[0]: *"
+    both[Kind.EQUALS] = ((0,), ([3],))
+    assert read_arguments({"sizes": [3]}, conditions(nodes, both)) == "sizes[0]: 3"
+
+
+@pytest.mark.parametrize("value", [True, 2.5, None, torch.float16])
+def test_what_is_no_whole_number_is_never_a_star(value):
+    tree = conditions(local("flag"), {Kind.TYPE: ((0,), (0,))})
+    assert read_arguments({"flag": value}, tree) == f"flag: {value!r}"
