@@ -11,7 +11,6 @@ call -> a bound graph accepts it (guards checked)           -> run
 from __future__ import annotations
 
 import copy
-import functools
 import types
 import weakref
 from dataclasses import replace
@@ -27,6 +26,7 @@ from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import restore
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import OptionError
+from npugx_cache.events import logger
 from npugx_cache.key import environment
 from npugx_cache.key.recipe import Recipe, check_decompositions, check_options
 from npugx_cache.private import runtime
@@ -60,6 +60,7 @@ class CachedFunction:
         of_class: bool = False,
     ) -> None:
         self._recipe = recipe
+        self._function = recipe.function  # by itself, because a trace looks at all of a recipe
         self._of_class = of_class  # it stands for the `forward` that the class of its owner has
         self._warm = warm
         self._settings = settings
@@ -72,12 +73,13 @@ class CachedFunction:
             setattr(self, name, getattr(recipe.function, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._of_class and type(self._module).forward is not self._recipe.function:
+        if self._of_class and type(self._module).forward is not self._function:
             successor = self._successor()
             if successor is not self:
                 return successor(*args, **kwargs)
         if torch.compiler.is_compiling() and _is_traced():
-            return self.__wrapped__(*args, **kwargs)
+            owner = () if self._owner is None else (self._owner,)
+            return self._function(*owner, *args, **kwargs)
         if self._owner is not None:
             args = (self._owner, *args)
         try:
@@ -175,9 +177,16 @@ class CachedFunction:
         function = self._recipe.function
         return function if self._owner is None else types.MethodType(function, self._owner)
 
+    @property
+    def __code__(self) -> types.CodeType:
+        """The code of the function, for tools that take any callable for one: `torch.export`."""
+        return self._recipe.function.__code__
+
     def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction:
-        if instance is None or isinstance(self._owner, functools.partial):
+        if instance is None or self._owner is not None:  # as a bound method in a class
             return self
+        if torch.compiler.is_dynamo_compiling():
+            return self._function.__get__(instance)  # type: ignore[return-value]
         return self._twin(instance, self._state_of(instance))
 
     def _state_of(self, instance: object) -> State:
@@ -271,7 +280,8 @@ def cache_compile(
 ) -> Any:
     """Compile a function, method or module through the cache; usable as a decorator.
 
-    A module is changed in place (its `forward` becomes a CachedFunction) and returned.
+    A module is changed in place (its `forward` becomes a CachedFunction) and returned. Of what
+    `torch.compile` returned, that is done with what it was given.
     dynamic: None follows torch (static first, then dynamic where sizes changed), True makes sizes
     symbolic at once, False never. strict: raise `Uncacheable` for a call that can't be cached and
     `StoreError` for faults of the store. guards: "full" checks all conditions at every call;
@@ -290,7 +300,10 @@ def cache_compile(
     checked = check_options(backend_options.parse(options, engine))
     decompositions = check_decompositions(custom_decompositions)
 
-    def decorate(decorated: Any) -> Any:
+    def decorate(target: Any) -> Any:
+        decorated = runtime.uncompiled(target)
+        if decorated is not target:
+            logger.warning("torch.compile is left out: what it was given is cached in its place")
         is_module = isinstance(decorated, torch.nn.Module)
         inner = decorated.forward if is_module else decorated
         if isinstance(inner, CachedFunction):

@@ -11,6 +11,7 @@ import functools
 import json
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _device, _python_dispatch
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable
 
 TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
@@ -107,6 +107,33 @@ _EXPORT = frozenset(
 )
 """The files whose functions turn the switches off. A call of an exported program runs none of
 them."""
+
+
+def uncompiled(target: Any) -> Any:
+    """What `torch.compile` was given, for what it returned. Anything else is itself.
+
+    A module of torch's with hooks of its own, or with another `forward`, does more than the module
+    inside; a function that wraps what torch returned has torch's marks, but not torch's code.
+    """
+    while True:
+        kind, own = type(target), getattr(target, "__dict__", {})
+        if (kind.__module__, kind.__name__) == (_COMPILED, "OptimizedModule"):
+            hooks = (own[name] for name in own if name.endswith("_hooks"))
+            if any(hooks) or not _is_torchs(own.get("forward")):
+                return target
+            target = target._orig_mod
+        elif _is_torchs(target) and "_torchdynamo_inline" in own:
+            target = own["_torchdynamo_orig_callable"]
+        else:
+            return target
+
+
+_COMPILED = "torch._dynamo.eval_frame"
+
+
+def _is_torchs(function: Any) -> bool:
+    own = type(function) is types.FunctionType and function.__globals__
+    return bool(own) and own is vars(sys.modules.get(_COMPILED, sys))
 
 
 def torch_version() -> tuple[int, int]:

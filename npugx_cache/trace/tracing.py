@@ -17,6 +17,7 @@ import torch
 import torch._dynamo.config as dynamo_config
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
+from torch._dynamo import trace_rules
 from torch._dynamo.bytecode_transformation import _cached_cleaned_instructions
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
@@ -322,6 +323,11 @@ def inner(source: Source | None, path: str) -> Source | None:
 def is_list_of_inner(source: Source) -> bool:
     """Whether a source is the list of the tensors that a tensor says it holds."""
     return type(source) is sources.SubclassAttrListSource
+
+
+def is_in_table(value: Any) -> bool:
+    """Whether Dynamo takes a callable for one that it knows, without a look into its code."""
+    return trace_rules.lookup_callable(value) is not None
 
 
 def unskipped(first: Source, second: Source) -> bool:

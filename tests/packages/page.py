@@ -40,6 +40,7 @@ These walk sets of strings in different orders.
 - hit, unlike eager: the results are those of `torch.compile(fullgraph=True, backend="aot_eager")`.
 - refused: a call ran uncached, with eager's results.
 - traced again: stored, but a process with another order of sets misses, with eager's results.
+  Each order has an entry of its own, and later processes with a stored order hit.
 - refused, torch too: `torch.compile(fullgraph=True, backend="aot_eager")` raises there.
 - entries: what the process that compiled stored.
 

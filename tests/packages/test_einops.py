@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 SCRIPT = Path(__file__).with_name("programs_einops.py")
+ORDERED = Path(__file__).with_name("programs_einops_order.py")
 NAMES = ("rearrange", "repeat", "reduce", "split", "einsum", "pack", "layers")
 OTHERS = {
     "rearrange": "b c (h s) -> b h (s c)",
@@ -45,3 +46,17 @@ def test_another_pattern_is_a_miss_that_says_so(runs, name):
     assert row["counts"] == [0, 1, 0]
     assert any("PATTERNS" in reason for reason in row["reasons"]), row["reasons"]
     assert row["digest"] != runs["cold"][name]["digest"]
+
+
+def test_a_layer_that_holds_the_order_of_a_set_has_one_entry_for_each_order(surroundings):
+    """The order depends on the hash seed; a process whose order is stored already hits."""
+    seen = set()
+    for seed in range(6):
+        row = surroundings.run(ORDERED, PYTHONHASHSEED=str(seed))
+        is_new = row["order"] not in seen
+        assert row["counts"] == ([0, 1, 0] if is_new else [1, 0, 0]), row["reasons"]
+        if is_new and seen:
+            assert any("input_composition_known_unknown" in each for each in row["reasons"])
+        seen.add(row["order"])
+    assert len(seen) == 2
+    assert len(surroundings.listing()) == 2

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from npugx_cache import arguments, cache_compile
 from npugx_cache.errors import Uncacheable
+from npugx_cache.private import runtime
 
 
 def scaled(x, scale=1):
@@ -57,6 +58,18 @@ class Scaling(nn.Module):
 
     def forward(self, x, offset=1):
         return x * self.factor + offset
+
+
+def test_what_is_bound_already_is_not_bound_to_an_object_of_the_class_that_holds_it(tmp_path):
+    other = Scaling(2)
+
+    class Holder:
+        bound = cache_compile(other.forward, cache_dir=tmp_path)
+        of_class = cache_compile(Scaling(3), cache_dir=tmp_path)
+
+    assert torch.equal(Holder().bound(torch.ones(2)), torch.full((2,), 3.0))
+    assert torch.equal(Holder().of_class(torch.ones(2)), torch.full((2,), 4.0))
+    assert Holder.bound is Holder().bound
 
 
 def test_a_copied_or_pickled_module_has_its_own_partial(tmp_path):
@@ -107,3 +120,24 @@ def test_the_module_inside_of_a_ddp_is_named(tmp_path, monkeypatch):
             cached(torch.ones(1, 2))
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # torch's own, of torch.jit
+def test_what_torch_compile_was_given_is_taken_only_if_nothing_was_added():
+    compiled = torch.compile(scaled, backend="eager")
+
+    @functools.wraps(compiled)
+    def shifted(x):
+        return compiled(x) + 1
+
+    hooked = torch.compile(Scaling(2), backend="eager")
+    hooked.register_forward_hook(lambda module, args, result: result + 1)
+    replaced = torch.compile(Scaling(2), backend="eager")
+    replaced.forward = scaled
+    inside = Scaling(2)
+    assert runtime.uncompiled(compiled) is scaled
+    assert runtime.uncompiled(torch.compile(inside, backend="eager")) is inside
+    twice = torch.compile(torch.compile(inside, backend="eager"), backend="eager")
+    assert runtime.uncompiled(twice) == inside.forward
+    for target in (shifted, hooked, replaced, scaled, inside):
+        assert runtime.uncompiled(target) is target

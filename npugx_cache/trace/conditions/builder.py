@@ -30,7 +30,7 @@ from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import pure_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 S = tracing.sources
 
@@ -205,7 +205,7 @@ class TreeBuilder:
         if threads is not None:
             self.check(CALL, Kind.THREADS, threads)
         for nodes in (self._tensor_nodes, self._mutable_nodes()):
-            self._tell_apart(nodes)
+            self.tell_apart(nodes)
         return Conditions(
             parents=tuple(node.parent for node in self.nodes),
             steps=tuple(int(node.step) for node in self.nodes),
@@ -215,7 +215,7 @@ class TreeBuilder:
             tensors=tuple(self._tensor_index),
         )
 
-    def _tell_apart(self, nodes: list[int]) -> None:
+    def tell_apart(self, nodes: Iterable[int]) -> None:
         """Guard which of these nodes are one object, and which are not."""
         first: dict[int, int] = {}
         for node in nodes:

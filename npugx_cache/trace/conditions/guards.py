@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import copyreg
 import functools
+import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -222,6 +224,30 @@ def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
 
 
+def _callable(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """Guard what is called.
+
+    Torch has this guard, on identity, for functions, and for the `forward` that somebody gave to a
+    module. If that is an object whose `__call__` is traced, such as one that `cache_compile` made,
+    then what the trace reads of the object has guards of its own, and a comparison of the object
+    has conditions of its own (`observe.identity`).
+    """
+    runs = inspect.getattr_static(type(value), "__call__", None)
+    is_traced = isinstance(runs, types.FunctionType) and not tracing.is_in_table(value)
+    if is_traced and _is_forward(builder, node):
+        builder.check_type(node)
+    else:
+        _identity(builder, node, value, None)
+
+
+def _is_forward(builder: TreeBuilder, node: int) -> bool:
+    at = builder.nodes[node]
+    if at.step is Step.ATTR and at.arg == "__func__":
+        at = builder.nodes[at.parent]
+    found = at.step in (Step.ATTR, Step.GENERIC_ATTR) and at.arg == "forward"
+    return found and isinstance(builder.value(at.parent), Module)
+
+
 def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     """Guard a process group by name, backend and ranks.
 
@@ -280,7 +306,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "EQUALS_MATCH": _constant,
     "BOOL_MATCH": _constant,
     "NONE_MATCH": _constant,
-    "CLOSURE_MATCH": _identity,
+    "CLOSURE_MATCH": _callable,
     "FUNCTION_MATCH": _identity,
     "CLASS_MATCH": _identity,
     "MODULE_MATCH": _identity,

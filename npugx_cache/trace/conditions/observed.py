@@ -69,11 +69,6 @@ def add_observed(
         _refuse_nameless(each)
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
-        elif each.question in _PLACES:
-            step, kind, argument = _PLACES[each.question]
-            builder.check(builder.step(-1, step, each.owner), kind, argument(each))
-        elif each.question is Question.HIDDEN:
-            builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
         elif each.question is Question.SET_ORDER:
             _add_order(builder, each, owners)
         elif each.question is Question.METHODS:
@@ -82,7 +77,7 @@ def add_observed(
             values.add(_value(each))
         elif each.question is Question.FUNCTION_VALUE:
             attributes[each.owner, each.argument] = each.where
-        elif each.question not in _ELSEWHERE:
+        elif each.question not in _ELSEWHERE and not _add_check(builder, each):
             raise NotPortable(f"no condition follows from an observation of {each.question.name}")
     facts = [fact for question, rows in found.items() for fact in _FACTS[question](rows)]
     bodies = ((base, name) for cls in made for base in cls.__mro__ for name in vars(base).copy())
@@ -92,6 +87,20 @@ def add_observed(
         *function_value_facts(attributes, (*found[Question.NAME], *bodies) if attributes else ()),
         *method_facts(made, lambda function: id(function.__code__) in owners),
     )
+
+
+def _add_check(builder: TreeBuilder, each: Observation) -> bool:
+    """Add what an observation demands of places in the tree; False if it demands nothing there."""
+    if each.question in _PLACES:
+        step, kind, argument = _PLACES[each.question]
+        builder.check(builder.step(-1, step, each.owner), kind, argument(each))
+    elif each.question is Question.HIDDEN:
+        builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
+    elif each.question is Question.APART:
+        builder.tell_apart(map(builder.node, each.owner))
+    else:
+        return False
+    return True
 
 
 _PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
@@ -187,11 +196,11 @@ def _unknown_order(each: Observation) -> str:
 def may_differ_here(observed: Iterable[Observation]) -> bool:
     """Whether a later call of this process may walk an equal set or dict in another order.
 
-    Or whether a function that is marked as constant may give something else. Torch's own guards
-    neither look at the order nor call the function.
+    Or whether a function that is marked as constant may give something else, or whether two objects
+    may become one. Torch's own guards ask none of that.
     """
     return any(
-        each.question in (Question.KEY_ORDER, Question.CONSTANT)
+        each.question in (Question.KEY_ORDER, Question.CONSTANT, Question.APART)
         or (each.question is Question.SET_ORDER and each.argument.may_differ_here())
         for each in observed
     )

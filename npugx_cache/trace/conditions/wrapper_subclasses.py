@@ -238,7 +238,9 @@ class CodeRun:
         """
         read = {name for code in self.codes for name in code.co_names}
         for node in nodes if self._values else ():
-            value = builder.value(node) if node is not None else None
+            if node is None:
+                continue
+            value = builder.value(node)
             if isinstance(value, torch.Tensor) and not is_wrapper(value):
                 names = attribute_names(value)
                 for name in names:
@@ -250,7 +252,7 @@ class CodeRun:
     def observations(self) -> Iterator[Observation]:
         """What the code looked for in modules and did not find, and methods of Tensor."""
         for module, name in sorted(self._absent):
-            yield Observation(Question.HIDDEN, module, name)
+            yield Observation(Question.HIDDEN, (Step.NAMESPACE, module), name)
         for name in sorted(set().union(*map(_attributes_in, self.codes))):
             if callable(getattr(torch.Tensor, name, None)):
                 yield Observation(Question.TENSOR_METHOD, None, name)

@@ -27,6 +27,7 @@ from npugx_cache.trace.observe import (
     device_values,
     enumerations,
     hook_hashes,
+    identity,
     objects,
     pure_calls,
     reversed_walks,
@@ -237,6 +238,36 @@ _KINDS_AND_EQUALITY = [
         ),
         objects.noting_constant,
         "functions that are assumed to give a constant",
+    ),
+]
+
+_IDENTITY = [
+    Hook(
+        "guards:make_dupe_guard",
+        identity.guarding_duplicates,
+        "arguments that are the object of a global",
+        everywhere=True,
+    ),
+    Hook(
+        "variables.builtin:vt_identity_compare",
+        identity.noting_is,
+        "objects that are compared by `is`",
+    ),
+    Hook(
+        "variables.object_protocol:vt_identity_compare",
+        identity.noting_comparison,
+        "objects that are compared by identity",
+    ),
+    Hook(
+        "variables.hashable:HashableTracker.__init__",
+        objects.noting(identity.note_key),
+        "objects that are keys or elements by identity",
+        needed="UserDefinedObjectVariable",
+    ),
+    Hook(
+        "side_effects:SideEffects.codegen_update_mutated",
+        objects.noting(identity.note_written),
+        "objects that the code writes to",
     ),
 ]
 
@@ -742,7 +773,7 @@ _SETS = [
 """Before those protocols Dynamo kept sets elsewhere; a walk over several elements is refused."""
 
 ROWS = (
-    *(*_DICTS, *_KINDS_AND_EQUALITY, *_GRAPHS, *_BUILTINS),
+    *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_GRAPHS, *_BUILTINS),
     *(*_CALLABLES, *_LOOKUPS, *_REVERSED, *_SETS),
 )
 DEVICE_ROWS = (

@@ -34,7 +34,7 @@ class Question(enum.Enum):
 
     ENVIRONMENT = "the value of the environment variable `owner`"
     ANSWER = "what the process answers to `owner`, such as its rank"
-    HIDDEN = "whether a global hides the builtin `argument`; `owner` is the step to the globals"
+    HIDDEN = "whether globals still lack the name `argument`; `owner` is the step to the globals"
     SET_ORDER = "in which order a set is walked: `argument` is a `set_history.Walk`"
     SET_CALLED = "what a function of Python's own makes of a set, which it walks as it likes"
     KEY_ORDER = "the order of an OrderedDict; `argument`: whether move_to_end had changed that"
@@ -49,6 +49,7 @@ class Question(enum.Enum):
     TENSOR_METHOD = "what the method `argument` of torch.Tensor is"
     DEVICE = "which device a constant is; `owner`: the source that it was read from, if any"
     INDEX = "the index of a device; `argument` says how the trace came to look at the index"
+    APART = "which of the sources `owner` lead to one object, and which to different ones"
     UNCHECKABLE = "what no condition can check: `argument` says what that is"
     UNWATCHED = "what a hook would have seen that is missing: `argument` says what that is"
 

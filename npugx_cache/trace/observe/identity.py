@@ -1,0 +1,139 @@
+"""Notes which objects a trace took for one, and which it told apart, where torch has no guard.
+
+Torch guards that two arguments are one object. It neither guards that an argument is the object
+of a global, nor that two objects are different ones. Each of these reads was seen to give a wrong
+result after a change (`tests/soundness/rows/identity.txt`):
+
+- `is`, and what falls back on it: `==`, `in` and `index` of objects without an `__eq__`;
+- objects that are keys or elements by identity;
+- objects that the code writes to, beside others of their class that the code reads.
+
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.variables.base import NO_SUCH_SUBOBJ, AttributeMutationNew, ValueMutationNew
+
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+_FIXED_BY_VALUE = (
+    *(type(None), bool, type(...), type(NotImplemented), type, enum.Enum, types.ModuleType),
+    *(torch.dtype, torch.layout, torch.memory_format),
+)
+"""A guard on the value of such an object says which object that is."""
+
+_EQUAL_BY_VALUE = (int, float, complex, str, bytes, tuple, frozenset, range, torch.device)
+"""Which of two equal ones it is matters to `is` alone."""
+
+_BY_IDENTITY: Any = object.__hash__
+
+
+@observation.around
+def guarding_duplicates(
+    recorder: Recorder, original: Callable[..., Any], source: Any, other: Any
+) -> Any:
+    """Guard that two sources are one object, also where one is a local and the other a global."""
+    del recorder
+    guard = original(source, other)
+    if guard is None and other is not None and source != other:
+        return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=other)
+    return guard
+
+
+@observation.around
+def noting_is(recorder: Recorder, original: Callable[..., Any], left: Any, right: Any) -> Any:
+    return _compared(recorder, original, left, right, _FIXED_BY_VALUE)
+
+
+@observation.around
+def noting_comparison(
+    recorder: Recorder, original: Callable[..., Any], left: Any, right: Any
+) -> Any:
+    """Comparisons that ask first whether both are one object, and else call `__eq__`."""
+    return _compared(recorder, original, left, right, (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
+
+
+def _compared(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    left: Any,
+    right: Any,
+    clear: tuple[type, ...],
+) -> Any:
+    answer = original(left, right)
+    one, other = left.get_real_python_backed_value(), right.get_real_python_backed_value()
+    # The guards on the types of two objects tell these apart; an object without a source is new.
+    known = one is not NO_SUCH_SUBOBJ and type(one) is type(other) and not isinstance(one, clear)
+    if known and left.source and right.source and left.source != right.source:
+        recorder.note(Question.APART, (left.source, right.source))
+    return answer
+
+
+class _Keys:
+    """The sources of objects that were keys or elements by identity."""
+
+    def __init__(self) -> None:
+        self.sources: dict[type, dict[Any, None]] = {}
+
+
+def note_key(recorder: Recorder, tracker: Any, variable: Any) -> None:
+    """Tell all keys of one class apart: a dict or a set finds a key by its identity."""
+    del tracker
+    source = variable.source
+    if not source:
+        return
+    if hasattr(variable, "original_value") and not variable.is_realized():
+        value = variable.original_value()
+    else:
+        value = variable.realize().get_real_python_backed_value()
+    kind = type(value)
+    if value is NO_SUCH_SUBOBJ or isinstance(value, _FIXED_BY_VALUE):
+        return
+    if kind.__hash__ is _BY_IDENTITY or kind in (types.FunctionType, types.MethodType):
+        known = recorder.state(_Keys).sources.setdefault(kind, {})
+        for other in known:
+            if other != source:
+                recorder.note(Question.APART, (other, source))
+        known[source] = None
+
+
+def note_written(recorder: Recorder, effects: Any, *_: Any) -> None:
+    """Tell objects that the code writes to from the others of their class that the code met."""
+    met: dict[type, list[Any]] = {}
+    written: dict[type, None] = {}
+    for variable in effects.id_to_variable.values():
+        if not variable.source or isinstance(
+            variable.mutation_type, (AttributeMutationNew, ValueMutationNew)
+        ):
+            continue
+        kind = _class_of(variable)
+        if kind is None or kind is types.CellType:
+            continue
+        met.setdefault(kind, []).append(variable.source)
+        if effects.is_modified(variable):
+            written[kind] = None
+    for kind in written:
+        if len(met[kind]) > 1:
+            recorder.note(Question.APART, tuple(met[kind]))
+
+
+def _class_of(variable: Any) -> type | None:
+    try:
+        kind: type = variable.python_type()
+    except NotImplementedError:  # a global that the code assigns to, and the like
+        return None
+    return kind
