@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.conditions.contents import Contents, Pinned
 from npugx_cache.conditions.source_facts import (
     SPECIAL,
     captured,
@@ -44,6 +43,8 @@ from npugx_cache.private import guard_managers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from npugx_cache.conditions.contents import Contents
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of such a class can be set
 
@@ -203,6 +204,8 @@ class Watch:
         for watch, fact in facts:
             watch(self, *fact)
         if self.contents:
+            from npugx_cache.conditions.contents import Pinned
+
             self.asked_again.append(Pinned(self.contents).unchanged)
             self.contents.clear()
         for cls in bodies:
@@ -360,6 +363,8 @@ def watch_answer(watch: Watch, module: str, name: str, answer: str) -> None:
 
 
 def watch_contents(watch: Watch, module: str, name: str, _: str) -> None:
+    from npugx_cache.conditions.contents import Contents
+
     read = Contents.under(module, name)
     watch_name(watch, module, name)
     watch.contents.append(read)

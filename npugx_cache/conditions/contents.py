@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 _MAX_VALUES = 20_000
 
 
-def contents_hash(module: str, name: str) -> str:
-    return Contents.under(module, name).hash()
-
-
 class Contents:
     """All that stands under one value. Raises `NotPortable` for what has no portable form.
 

@@ -30,7 +30,6 @@ import torch
 
 from npugx_cache.conditions import code_watch, set_order, shapes, source_facts
 from npugx_cache.conditions.code_watch import Watch
-from npugx_cache.conditions.contents import contents_hash
 from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
 from npugx_cache.conditions.data import Check, Kind, TensorFact
 from npugx_cache.conditions.evaluate import MISSING
@@ -668,7 +667,7 @@ KINDS: dict[Kind, Row] = {
     Kind.FUNCTION_VALUE: _fact(
         source_facts.function_value, "the value of", code_watch.watch_function_value
     ),
-    Kind.CONTENTS: _fact(contents_hash, "what is in", code_watch.watch_contents),
+    Kind.CONTENTS: _fact(source_facts.contents_hash, "what is in", code_watch.watch_contents),
     Kind.TENSOR_METHOD: _fact(
         source_facts.tensor_method, "code of", code_watch.watch_tensor_method
     ),

@@ -361,6 +361,13 @@ def _code_of_file(path: str, text: bytes) -> dict[str, list[types.CodeType]]:
     return found
 
 
+def contents_hash(module: str, name: str) -> str:
+    """All that stands under a name; only tensors that hold others need this."""
+    from npugx_cache.conditions.contents import Contents
+
+    return Contents.under(module, name).hash()
+
+
 def operator_schema(namespace: str, name: str) -> str:
     from npugx_cache.portable import resolve_op
     from npugx_cache.private.runtime import schema_text

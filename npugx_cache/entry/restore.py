@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from npugx_cache.backend import capture, inner_tensors, runtime
+from npugx_cache.backend import capture, runtime
 from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import placed_here
@@ -168,7 +168,11 @@ def bind(
         if bindings.library is not None:
             program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
-    called = inner_tensors.taking_apart(graph, bindings.parts)
+    called = graph
+    if bindings.parts:
+        from npugx_cache.backend import inner_tensors
+
+        called = inner_tensors.taking_apart(graph, bindings.parts)
     run = frame.bind(bindings.frame, function, called)
     operators = tuple(operator for _, operator in bindings.operators)
     code = function.__code__

@@ -21,7 +21,6 @@ from npugx_cache.conditions import (
 from npugx_cache.conditions.arguments_only import ArgumentsOnly
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.code_watch import Watch, watch_nothing
-from npugx_cache.conditions.contents import contents_hash
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope
@@ -270,7 +269,7 @@ def found(module):
         *source_facts.function_value_facts(
             {(module.Thing.scaled, "k"): None}, [(module.Thing, "scaled")]
         ),
-        fact(Kind.CONTENTS, contents_hash, HERE, "Thing"),
+        fact(Kind.CONTENTS, source_facts.contents_hash, HERE, "Thing"),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(dict.fromkeys(met), lambda _: True),

@@ -21,9 +21,9 @@ import torch
 from npugx_cache import location
 from npugx_cache.backend.inner_tensors import wrappers_in
 from npugx_cache.conditions import Check, Kind, Step
-from npugx_cache.conditions.contents import Contents, contents_hash
+from npugx_cache.conditions.contents import Contents
 from npugx_cache.conditions.kinds import attribute_names
-from npugx_cache.conditions.source_facts import fact
+from npugx_cache.conditions.source_facts import contents_hash, fact
 from npugx_cache.portable import NotPortable, encode, is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private.runtime import is_wrapper
