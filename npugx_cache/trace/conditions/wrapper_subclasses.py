@@ -234,7 +234,7 @@ class CodeRun:
         """Check that the plain tensors of a call get no attributes. Raises `NotPortable`.
 
         The code may look for attributes in each tensor that it is given, and the copies on which it
-        was traced have none. `nodes` are those of the graph's inputs.
+        was traced have none but those of `nn.Buffer`. `nodes` are those of the graph's inputs.
         """
         read = {name for code in self.codes for name in code.co_names}
         for node in nodes if self._values else ():
@@ -244,7 +244,9 @@ class CodeRun:
             if isinstance(value, torch.Tensor) and not is_wrapper(value):
                 names = attribute_names(value)
                 for name in names:
-                    if name in read or (read & _READS_ANY and name not in _MARKS):
+                    if name in _OF_BUFFERS and getattr(value, "_is_buffer", False) is True:
+                        _add_value(builder, builder.step(node, Step.ATTR, name), name, 0)
+                    elif name in read or (read & _READS_ANY and name not in _MARKS):
                         what = "which code of a tensor that holds others may read"
                         raise NotPortable(f"a tensor has the attribute {name}, {what}")
                 builder.check(node, Kind.ATTRIBUTES, names)
@@ -262,6 +264,8 @@ _LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
 _WRITES_GLOBAL = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _READS_ANY = frozenset({"getattr", "hasattr", "vars", "__dict__"})
+_OF_BUFFERS = frozenset({"_is_buffer", "persistent"})
+"""What `nn.Buffer` sets on a tensor; a copy on which the code is traced has these too."""
 _MARKS = frozenset({"_is_hf_initialized"})
 """Attributes that a library sets on parameters while it makes them, and reads nowhere else."""
 
