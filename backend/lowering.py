@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten
 
 from npugx_cache.backend import graph_calls, inner_tensors, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
-from npugx_cache.portable import NotPortable
+from npugx_cache.portable import NotPortable, is_covered_class
 from npugx_cache.private import determinism, streams
 from npugx_cache.private.runtime import depends_on_data, is_wrapper, operator_name
 
@@ -65,6 +65,8 @@ def lower(
         allowed = mode.allow_non_fake_inputs
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
         steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
+        if steps:
+            steps.notes.classes = _classes_of(held)
         try:
             # Each operator keeps the stack of the step it comes from, and its stream.
             with (
@@ -174,6 +176,24 @@ def _with_inner(
     return run
 
 
+def _classes_of(held: Sequence[inner_tensors.Held | None]) -> frozenset[type]:
+    return frozenset(
+        type(one) for each in held if each for one in inner_tensors.wrappers_in(each.value)
+    )
+
+
+def _refuse_other_classes(result: Any, known: frozenset[type]) -> None:
+    """Refuse a tensor of user code that holds others, if its class is not that of an input.
+
+    Nobody would look at what the code of its class reads.
+    """
+    for leaf in tree_flatten(result)[0]:
+        for each in inner_tensors.wrappers_in(leaf):
+            if type(each) not in known and not is_covered_class(type(each)):
+                kind = type(each).__qualname__
+                raise NotPortable(f"a {kind}, which holds other tensors, is made inside")
+
+
 def _refuse_lost_tensors(
     lowered: fx.GraphModule, held: Sequence[inner_tensors.Held | None]
 ) -> None:
@@ -252,13 +272,14 @@ class _Notes:
     """What is noted while a graph and the graphs inside it run node by node.
 
     `reshaped` is the first step that changed the layout of an argument. `code` is the code that ran
-    for custom operators. `copied` as in COPIED.
+    for custom operators. `copied` as in COPIED. `classes` are those of the inputs that hold others.
     """
 
     def __init__(self) -> None:
         self.reshaped: tuple[str, str | None] | None = None
         self.copied: list[tuple[fx.Node, str | None]] = []
         self.code: dict[types.CodeType, None] = {}
+        self.classes: frozenset[type] = frozenset()
 
 
 class _Steps(fx.Interpreter):
@@ -289,6 +310,7 @@ class _Steps(fx.Interpreter):
         before, traced = [_layout(value) for value in given], len(_traced_so_far())
         with _seen(self.notes.code) if _is_custom(n.target) else contextlib.nullcontext():
             result = super().run_node(n)
+        _refuse_other_classes(result, self.notes.classes)
         if "unbacked_bindings" in n.meta:  # what Dynamo assumed holds for the symbols of this trace
             rebind_unbacked(_shape_env(), n, result)
         if not _is_clone(n.target):

@@ -12,6 +12,7 @@ import dis
 import enum
 import importlib.util
 import linecache
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from npugx_cache.conditions.contents import Contents
 from npugx_cache.conditions.kinds import attribute_names
 from npugx_cache.conditions.source_facts import contents_hash, fact
 from npugx_cache.portable import NotPortable, encode, is_covered_class
-from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.portable.pinned import is_compiler, is_covered_module
 from npugx_cache.private.runtime import is_wrapper
 from npugx_cache.trace.conditions.source_facts import is_written_by_users
 from npugx_cache.trace.observe.observation import Observation, Question
@@ -133,6 +134,7 @@ class CodeRun:
         self._seen: set[types.CodeType] = set()
         self._entries: set[types.CodeType] = set()
         self._absent: set[tuple[str, str]] = set()
+        self._variables: set[str] = set()
         self._inside = 0
         self._before: dict[tuple[str, str], str] = {}
         self._reason = ""
@@ -148,7 +150,11 @@ class CodeRun:
         code = frame.f_code
         if code in self._entries:
             self._inside += 1 if event == "call" else -1
-        if event != "call" or not self._inside or code in self._seen:
+        if event != "call" or not self._inside:
+            return
+        if code in _ENVIRON:
+            self._note_environment(frame)
+        if code in self._seen:
             return
         self._seen.add(code)
         if is_written_by_users(code, frame.f_globals):
@@ -161,6 +167,15 @@ class CodeRun:
                         self._absent.add((module, name))
             except (NotPortable, *_UNRESOLVED) as error:  # else it goes into the code that runs
                 self._reason = self._reason or str(error)
+
+    def _note_environment(self, frame: types.FrameType) -> None:
+        """Note which variable is read; the name may come from anywhere."""
+        name = frame.f_locals.get("key")
+        if frame.f_code is _ENVIRON_ITEM and isinstance(name, str):
+            self._variables.add(name)
+        elif frame.f_code is not _ENVIRON_ITEM:
+            what = "code of a tensor that holds others reads or changes os.environ as a whole"
+            self._reason = self._reason or what
 
     def _look_at(self, module: str, name: str) -> None:
         if (module, name) not in self._before:
@@ -252,7 +267,9 @@ class CodeRun:
                 builder.check(node, Kind.ATTRIBUTES, names)
 
     def observations(self) -> Iterator[Observation]:
-        """What the code looked for in modules and did not find, and methods of Tensor."""
+        """Variables of the environment, names missing in modules, and methods of Tensor."""
+        for name in sorted(self._variables):
+            yield Observation(Question.ENVIRONMENT, name)
         for module, name in sorted(self._absent):
             yield Observation(Question.HIDDEN, (Step.NAMESPACE, module), name)
         for name in sorted(set().union(*map(_attributes_in, self.codes))):
@@ -260,8 +277,16 @@ class CodeRun:
                 yield Observation(Question.TENSOR_METHOD, None, name)
 
 
+_ENVIRON_ITEM = type(os.environ).__getitem__.__code__
+_ENVIRON = {
+    member.__code__
+    for name, member in vars(type(os.environ)).items()
+    if isinstance(member, types.FunctionType) and name not in ("__init__", "__repr__")
+}
+
 _LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
+_NAMES_MODULE = _LOADS_ATTRIBUTE | {"IMPORT_NAME"}
 _WRITES_GLOBAL = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _READS_ANY = frozenset({"getattr", "hasattr", "vars", "__dict__"})
 _OF_BUFFERS = frozenset({"_is_buffer", "persistent"})
@@ -275,7 +300,12 @@ _REFUSED_BUILTINS = frozenset(
 _REFUSED_ATTRIBUTES = frozenset(
     {
         *("getpid", "getppid", "urandom", "getcwd", "listdir", "read_text", "read_bytes"),
-        *("perf_counter", "monotonic", "get_ident"),
+        *("perf_counter", "monotonic", "get_ident", "get_native_id", "current_thread"),
+        *("exists", "isfile", "isdir", "islink", "stat", "lstat", "access", "scandir", "walk"),
+        *("glob", "iglob", "iterdir", "getmtime", "getsize", "gethostname", "getlogin", "getuid"),
+        *("cpu_count", "process_cpu_count", "sched_getaffinity", "argv", "orig_argv"),
+        *("_getframe", "currentframe", "getrefcount", "getsizeof", "data_ptr"),
+        *("modules", "import_module", "__globals__", "f_globals", "__subclasses__"),
     }
 )
 _REFUSED_MODULES = frozenset(
@@ -296,6 +326,10 @@ def _names_read(code: types.CodeType, space: dict[str, Any]) -> Iterator[tuple[s
     for place, each in enumerate(instructions):
         if each.opname in _LOADS_ATTRIBUTE and each.argval in _REFUSED_ATTRIBUTES:
             _refuse(code, each, f"{each.argval} gives something else in another process")
+        elif each.opname in _NAMES_MODULE and not _REFUSED_MODULES.isdisjoint(
+            each.argval.split(".")
+        ):
+            _refuse(code, each, f"{each.argval} gives something else at each call")
         elif each.opname in _WRITES_GLOBAL:
             _refuse(code, each, f"it changes the global {each.argval}")
         elif each.opname == "IMPORT_NAME":
@@ -339,16 +373,29 @@ def _home_of(value: Any) -> str:
     return str(value.__module__) if isinstance(value, _WITH_MODULE) else ""
 
 
+_MAY_BE_REPLACED = (types.FunctionType, types.BuiltinFunctionType, bool, int, float, str)
 _WITH_MODULE = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def _attributes_of(
     module: types.ModuleType | None, names: set[str], seen: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """The names among `names` in a module of user code and in the modules in it, and so on."""
-    if module is None or id(module) in seen or is_covered_module(module.__name__):
+    """The names among `names` in a module and in the modules in it, and so on.
+
+    Of torch and Python, functions and numbers alone: somebody may have put others there.
+    """
+    if module is None or id(module) in seen or is_compiler(module.__name__):
         return
     seen.add(id(module))
+    if is_covered_module(module.__name__):
+        is_found = sys.modules.get(module.__name__) is module
+        for name in sorted(names & vars(module).keys()) if is_found else ():
+            inner = vars(module)[name]
+            if isinstance(inner, _MAY_BE_REPLACED):
+                yield module.__name__, name
+            elif isinstance(inner, types.ModuleType):
+                yield from _attributes_of(inner, names, seen)
+        return
     if sys.modules.get(module.__name__) is not module:
         raise NotPortable(f"no name leads to the module {module.__name__}")
     for name in sorted({*names, "__getattr__"}):
