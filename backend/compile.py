@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location
-from npugx_cache.backend import capture, engines, frame_shims, lowering, operators, options
+from npugx_cache.backend import (
+    capture,
+    engines,
+    frame_shims,
+    inner_tensors,
+    lowering,
+    operators,
+    options,
+)
 from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.passes import effects
@@ -48,22 +56,29 @@ def compile_graph(
             graph_module = lowering.traced_alike(graph_module)
         else:
             graph_module = lowering.lower(graph_module, example_inputs, None)
-    except lowering.NotKept as error:
-        reason = location.reason(error.what, location.of_text(error.stack), "do this outside of it")
+    except (lowering.NotKept, NotPortable) as error:
+        reason = str(error)
+        if isinstance(error, lowering.NotKept):
+            place = location.of_text(error.stack)
+            reason = location.reason(error.what, place, "do this outside of it")
         logger.warning("a graph runs without optimisation: %s", reason)
         return graph_module.forward
+    parts = graph_module.meta.get(lowering.PARTS, ())
+    static = inner_tensors.positions(static, parts)
     engines.load(engine).optimise(graph_module, checked, distinct_inputs=distinct)
     try:
         program, constants = to_program(graph_module)
     except NotPortable:
-        return graph_module.forward  # it has random numbers or control flow, which fx can run
+        # It has random numbers or control flow, which fx can run.
+        return inner_tensors.taking_apart(graph_module.forward, parts)
     layout = layout_of(graph_module, static)
-    return capture.runner_of(
+    run = capture.runner_of(
         bind_program(program, constants, frame_shims.handed_over_by_dynamo),
         layout if from_dynamo else layout.unguarded(),
         tuple(constants.values()),
         engines.captures_for(engine, "a compiled graph", checked),
     )
+    return inner_tensors.taking_apart(run, parts)
 
 
 def _is_functionalised(graph: fx.Graph) -> bool:

@@ -16,16 +16,18 @@ import torch
 from torch import _prims_common, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, rebind_unbacked
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._pytree import tree_flatten
 
-from npugx_cache.backend import graph_calls, subgraphs
+from npugx_cache.backend import graph_calls, inner_tensors, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
+from npugx_cache.portable import NotPortable, is_covered_class
 from npugx_cache.private import determinism, streams
-from npugx_cache.private.runtime import depends_on_data, operator_name
+from npugx_cache.private.runtime import depends_on_data, is_wrapper, operator_name
 
 if TYPE_CHECKING:
     import types
@@ -35,14 +37,20 @@ TORCHS_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional", "streams")
 
 
 def lower(
-    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Any] | None
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    decompositions: Mapping[Any, Any] | None,
+    ran: Callable[[types.FrameType, str], None] | None = None,
 ) -> fx.GraphModule:
     """Trace a function on fake copies of its inputs to a graph of aten operators.
 
     The graph is not functionalised: it writes to its inputs where the function does. If Dynamo is
     tracing, the fake inputs are created as AOTAutograd creates them, with Dynamo's fake mode and
     symbolic contexts, so that Dynamo and this trace use the same symbols.
-    Raises `NotKept` for a graph with a call that the lowered graph could not hold.
+    A tensor that holds others (`inner_tensors`) becomes one input for each that it holds; its
+    operators are then Python code of its class. `ran` is told each "call" and "return" of a frame.
+    Raises `NotKept` for a graph with a call that the lowered graph could not hold, and
+    `NotPortable` for a tensor that holds others and can't be taken apart.
     """
     if isinstance(function, fx.GraphModule):
         _refuse_what_is_lost(function)
@@ -52,18 +60,28 @@ def lower(
     known = context.tensor_to_context if context else {}
     with torch.no_grad(), mode, enable_python_dispatcher():
         fakes = [_fake(mode, value, known) for value in inputs]
+        held = [_held(value) for value in fakes]
+        parts = [each.parts if each else () for each in held]
         allowed = mode.allow_non_fake_inputs
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
         steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
+        if steps:
+            steps.notes.classes = _classes_of(held)
         try:
             # Each operator keeps the stack of the step it comes from, and its stream.
-            with preserve_node_meta(), streams.current_kept(), determinism.kept():
+            with (
+                preserve_node_meta(),
+                streams.current_kept(),
+                determinism.kept(),
+                _told(ran) if ran is not None and any(parts) else contextlib.nullcontext(),
+            ):
                 lowered = make_fx(
-                    _flat(steps.run if steps else function),
+                    _flat(_with_inner(steps.run if steps else function, held)),
                     decomposition_table=dict(decompositions or {}),
-                )(*fakes)
+                )(*inner_tensors.taken_apart(fakes, parts))
         finally:
             mode.allow_non_fake_inputs = allowed
+    _refuse_lost_tensors(lowered, held)
     if call := _first_shared(lowered):
         what = f"a function that {call.target} calls returns what it was given, or a view of it"
         raise NotKept(what, call.stack_trace, "return a copy: .clone()")
@@ -71,6 +89,9 @@ def lower(
     lowered.meta[RESHAPED] = steps.notes.reshaped if steps else None
     lowered.meta[CODE_RUN] = tuple(steps.notes.code) if steps else ()
     lowered.meta[COPIED] = tuple(steps.notes.copied) if steps else ()
+    lowered.meta[PARTS] = tuple(parts)
+    if ran is not None:
+        lowered.meta[HELD] = tuple(each.value if each else None for each in held)
     return lowered
 
 
@@ -92,6 +113,14 @@ COPIED = "npugx_copied"
 Only copies in steps that return a view if the sizes allow one, such as `reshape`, and only if a
 size depends on data, so that the trace could not ask whether they do."""
 
+PARTS = "npugx_parts"
+"""A key of the lowered graph's `meta`. The value has the `inner_tensors.Parts` of each input of the
+function: the graph has an input for each part."""
+
+HELD = "npugx_held"
+"""A key of the lowered graph's `meta`. The value has the traced value of each input of the function
+that holds other tensors, and None for the other inputs. It is there if `ran` was given."""
+
 
 class NotKept(Exception):
     """Raised for a call that does something which the lowered graph would not do.
@@ -105,6 +134,101 @@ class NotKept(Exception):
     ) -> None:
         super().__init__(what)
         self.what, self.stack, self.change = what, stack, change
+
+
+# --- tensors that hold other tensors
+
+
+def _held(value: Any) -> inner_tensors.Held | None:
+    return inner_tensors.Held.by(value) if is_wrapper(value) else None
+
+
+def _with_inner(
+    function: Callable[..., Any], held: Sequence[inner_tensors.Held | None]
+) -> Callable[..., Any]:
+    """`function` for arguments in which the tensors that hold others have been taken apart.
+
+    make_fx follows the very tensors that it is given. They are still in those that held them, so
+    these are handed on as they are: nothing is lost that their class would not make anew.
+    """
+    if not any(held):
+        return function
+
+    def run(*given: Any) -> Any:
+        values, place = [], 0
+        for each in held:
+            if each is None:
+                values.append(given[place])
+                place += 1
+            else:
+                own = given[place : place + len(each.leaves)]
+                assert all(a is b for a, b in zip(own, each.leaves, strict=True))
+                values.append(each.value)
+                place += len(own)
+        result = function(*values)
+        leaves, _ = tree_flatten(result)
+        for leaf in leaves:
+            if is_wrapper(leaf):
+                kind = type(leaf).__qualname__
+                raise NotPortable(f"a {kind}, which holds other tensors, leaves the graph")
+        return result
+
+    return run
+
+
+def _classes_of(held: Sequence[inner_tensors.Held | None]) -> frozenset[type]:
+    return frozenset(
+        type(one) for each in held if each for one in inner_tensors.wrappers_in(each.value)
+    )
+
+
+def _refuse_other_classes(result: Any, known: frozenset[type]) -> None:
+    """Refuse a tensor of user code that holds others, if its class is not that of an input.
+
+    Nobody would look at what the code of its class reads.
+    """
+    for leaf in tree_flatten(result)[0]:
+        for each in inner_tensors.wrappers_in(leaf):
+            if type(each) not in known and not is_covered_class(type(each)):
+                kind = type(each).__qualname__
+                raise NotPortable(f"a {kind}, which holds other tensors, is made inside")
+
+
+def _refuse_lost_tensors(
+    lowered: fx.GraphModule, held: Sequence[inner_tensors.Held | None]
+) -> None:
+    """Refuse what the class of a tensor that holds others did besides calling operators."""
+    for each in filter(None, held):
+        if not each.is_unchanged():
+            kind = type(each.value).__qualname__
+            raise NotPortable(f"a {kind} holds other tensors after the call than before")
+    for node in lowered.graph.nodes if any(held) else ():
+        if node.op == "get_attr" and isinstance(getattr(lowered, node.target, None), torch.Tensor):
+            for user in node.users:
+                if user.target is not torch.ops.aten.lift_fresh_copy.default:
+                    raise NotPortable(f"{user.target} reads a tensor that has no guard")
+
+
+@contextlib.contextmanager
+def _told(ran: Callable[[types.FrameType, str], None]) -> Iterator[None]:
+    """Tell `ran` each frame of Python code that this thread begins and ends, imports aside."""
+    before: Any = sys.getprofile()
+    importing = 0
+
+    def note(frame: types.FrameType, event: str, arg: object) -> None:
+        nonlocal importing
+        if getattr(before, "__code__", None) is note.__code__:  # one of ours is told as well
+            before(frame, event, arg)
+        if frame.f_code is _IMPORT:
+            importing += (event == "call") - (event == "return")
+        elif event in ("call", "return") and not importing:
+            ran(frame, event)
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
@@ -148,13 +272,14 @@ class _Notes:
     """What is noted while a graph and the graphs inside it run node by node.
 
     `reshaped` is the first step that changed the layout of an argument. `code` is the code that ran
-    for custom operators. `copied` as in COPIED.
+    for custom operators. `copied` as in COPIED. `classes` are those of the inputs that hold others.
     """
 
     def __init__(self) -> None:
         self.reshaped: tuple[str, str | None] | None = None
         self.copied: list[tuple[fx.Node, str | None]] = []
         self.code: dict[types.CodeType, None] = {}
+        self.classes: frozenset[type] = frozenset()
 
 
 class _Steps(fx.Interpreter):
@@ -185,6 +310,7 @@ class _Steps(fx.Interpreter):
         before, traced = [_layout(value) for value in given], len(_traced_so_far())
         with _seen(self.notes.code) if _is_custom(n.target) else contextlib.nullcontext():
             result = super().run_node(n)
+        _refuse_other_classes(result, self.notes.classes)
         if "unbacked_bindings" in n.meta:  # what Dynamo assumed holds for the symbols of this trace
             rebind_unbacked(_shape_env(), n, result)
         if not _is_clone(n.target):
@@ -252,20 +378,8 @@ def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
     Code that an import runs is left out, because only the first trace of a process would see it.
     Functions of the imported module count when they are called.
     """
-    before, importing = sys.getprofile(), 0
-
-    def note(frame: types.FrameType, event: str, _: object) -> None:
-        nonlocal importing
-        if frame.f_code is _IMPORT:
-            importing += (event == "call") - (event == "return")
-        elif event == "call" and not importing:
-            code.setdefault(frame.f_code)
-
-    sys.setprofile(note)
-    try:
+    with _told(lambda frame, _: code.setdefault(frame.f_code)):
         yield
-    finally:
-        sys.setprofile(before)
 
 
 def _layout(value: Any) -> list[Any]:
@@ -274,6 +388,9 @@ def _layout(value: Any) -> list[Any]:
     We compare `_expr` of a symbol: comparing the symbols themselves would add guards, and `expr`
     may change when a symbol gets a value.
     """
+    if is_wrapper(value):
+        held = inner_tensors.leaves(value, inner_tensors.parts_of(value))
+        return [each for leaf in held for each in _layout(leaf)]
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return []
     numbers = (*value.shape, *value.stride(), value.storage_offset())
@@ -327,7 +444,7 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fake(mode: FakeTensorMode, value: Any, known: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+    if not isinstance(value, torch.Tensor) or is_fake(value):
         return value
     symbolic = known.get(value)
     if symbolic is None:

@@ -224,6 +224,7 @@ def _bindings(
         disable_autocast=program.disable_autocast,
         layout=layout_of(traced.graph, traced.static),
         library=_with_finish(made) if made else None,
+        parts=traced.parts,
     )
 
 

@@ -44,6 +44,8 @@ from npugx_cache.private import guard_managers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from npugx_cache.conditions.contents import Contents
+
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of such a class can be set
 
 
@@ -192,6 +194,7 @@ class Watch:
         self.subclasses: list[tuple[type, type, bool]] = []
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
+        self.contents: list[Contents] = []
         self.whole: list[Whole] = []
         self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
@@ -200,6 +203,11 @@ class Watch:
             self.methods.update((id(function), function) for function in functions)
         for watch, fact in facts:
             watch(self, *fact)
+        if self.contents:
+            from npugx_cache.conditions.contents import Pinned
+
+            self.asked_again.append(Pinned(self.contents).unchanged)
+            self.contents.clear()
         for cls in bodies:
             self._add_body(cls)
         for pair in pairs:
@@ -352,6 +360,19 @@ def watch_group(watch: Watch, module: str, name: str, ranks: str) -> None:
 def watch_answer(watch: Watch, module: str, name: str, answer: str) -> None:
     """Eager calls the function at each call too."""
     watch.asked_again.append(lambda: constant_answer(module, name) == answer)
+
+
+def watch_contents(watch: Watch, module: str, name: str, _: str) -> None:
+    from npugx_cache.conditions.contents import Contents
+
+    read = Contents.under(module, name)
+    watch_name(watch, module, name)
+    watch.contents.append(read)
+    if read.body is not None:
+        members = body_of(read.body)
+        watch.whole.append((read.body, frozenset(members)))
+        watch.names.append((read.body, members))
+        watch.with_mro[id(read.body)] = read.body
 
 
 def watch_nothing(*_: object) -> None:

@@ -82,6 +82,7 @@ class Kind(IntEnum):
     KEY_SET = 11  # its keys, in any order
     NOT_NONE = 12
     ITERATOR = 13  # a tuple, range or count iterator whose remainder reduces to arg
+    ATTRIBUTES = 14  # the names in its __dict__, sorted, but for Dynamo's marks on tensors
     SAME = 32  # the values of two nodes are one object
     DIFFERENT = 33  # the values of these nodes are different objects
     SHAPE = 34  # an expression over sizes and numbers (`shapes.py`)
@@ -103,6 +104,7 @@ class Kind(IntEnum):
     ANSWER = 60  # what a function that is marked as constant gives: `function(arguments)`
     CLASS_VALUE = 61  # the value of `Class.attribute`
     FUNCTION_VALUE = 62  # an attribute of the functions behind `Class.method`: `Class.method.k`
+    CONTENTS = 63  # all that stands under the name, such as a class with its tables (contents.py)
 
 
 CALL = -1

@@ -233,10 +233,19 @@ class LiveArguments:
 
 def _tensor_matches(value: Any, fact: LiveTensorFact) -> bool:
     live = type(value)
+    if not isinstance(value, torch.Tensor) or not (
+        live is fact.type.known or fact.type.is_of(live)
+    ):
+        return False
+    if live is torch.Tensor or live is torch.nn.Parameter:
+        return _metadata_matches(value, fact)
+    with runtime.without_torch_function():
+        return _metadata_matches(value, fact)
+
+
+def _metadata_matches(value: torch.Tensor, fact: LiveTensorFact) -> bool:
     return (
-        isinstance(value, torch.Tensor)
-        and (live is fact.type.known or fact.type.is_of(live))
-        and value.dtype is fact.dtype
+        value.dtype is fact.dtype
         and value.device == fact.device
         and value.requires_grad is fact.requires_grad
         and fact.layout_matches(value)
@@ -286,6 +295,11 @@ def iterator_state(value: Any) -> Plain:
             raise NotPortable(f"{value!r} counts by other things than plain numbers")
         return repr(value)
     return encode(list(value.__reduce__()[1:]))
+
+
+def attribute_names(value: Any) -> list[str]:
+    """The names in the `__dict__` of an object, without the marks that Dynamo sets on tensors."""
+    return sorted(name for name in value.__dict__ if not name.startswith("_dynamo_"))
 
 
 # --- guards on C++ managers; `value` is the live value at the node
@@ -402,6 +416,15 @@ def _device_as_python(_: Wording, _path: str, device: Any) -> str:
     _, index, why = device
     name = Accelerator(*device).name
     return "" if index is None else f"current_device() == {name!r}  # {why}".rstrip("# ")
+
+
+def _tensor_reason(words: Wording, path: str, arg: Any, live: Any) -> str:
+    with runtime.without_torch_function():
+        return f"{path}: {tensor_difference(words, arg, live)}"
+
+
+def _attributes_words(live: Any) -> str:
+    return ", ".join(attribute_names(live)) if hasattr(live, "__dict__") else "none"
 
 
 def _length_words(live: Any) -> object:
@@ -540,7 +563,7 @@ KINDS: dict[Kind, Row] = {
         test=_tensor_matches,
         native=_native_tensor,
         python=lambda words, path, arg: f"check_tensor({path}, {words.tensor(arg)})",
-        reason=lambda words, path, arg, live: f"{path}: {tensor_difference(words, arg, live)}",
+        reason=_tensor_reason,
     ),
     Kind.LENGTH: Row(
         test=lambda value, length: len(value) == length,
@@ -598,6 +621,14 @@ KINDS: dict[Kind, Row] = {
         test=lambda value, arg: iterator_state(value) == arg,
         native=_left_to_python,
         python=lambda _, path, arg: f"remaining({path}) == {describe(arg)}",
+    ),
+    Kind.ATTRIBUTES: Row(
+        test=lambda value, names: attribute_names(value) == names,
+        native=_left_to_python,
+        python=lambda _, path, names: f"attribute_names({path}) == {names}",
+        reason=lambda _, path, names, live: (
+            f"the attributes of {path} were {', '.join(names)}; are {_attributes_words(live)}"
+        ),
     ),
     # --- the call as a whole
     Kind.SAME: Row(
@@ -680,6 +711,7 @@ KINDS: dict[Kind, Row] = {
     Kind.FUNCTION_VALUE: _fact(
         source_facts.function_value, "the value of", code_watch.watch_function_value
     ),
+    Kind.CONTENTS: _fact(source_facts.contents_hash, "what is in", code_watch.watch_contents),
     Kind.TENSOR_METHOD: _fact(
         source_facts.tensor_method, "code of", code_watch.watch_tensor_method
     ),

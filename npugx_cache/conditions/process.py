@@ -60,6 +60,15 @@ def _device_properties() -> str:
     return repr([torch.cuda.get_device_properties(index) for index in devices])
 
 
+def _processor() -> Plain:
+    return sorted(torch.cpu.get_capabilities().items())
+
+
+_ABOUT_PROCESSOR = (
+    "get_capabilities",
+    *(name for name in vars(torch.cpu) if name.startswith("_is_") and name.endswith("_supported")),
+)
+
 ANSWERS: dict[str, Callable[[], object]] = {
     "get_rank": _rank,
     "get_world_size": _world_size,
@@ -75,6 +84,8 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion
     ),
+    **dict.fromkeys(("get_device_capability", "device_count"), _device_properties),
+    **dict.fromkeys(_ABOUT_PROCESSOR, _processor),
     **runtime.ONEDNN_RUNS,
 }
 """The questions by the name under which traced code asks them.

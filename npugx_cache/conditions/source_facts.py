@@ -362,11 +362,26 @@ def file_hash(module: str, qualname: str) -> str:
     if not path:
         return ""
     try:
-        whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+        whole = _code_of_file(path, Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return ""
-    found = (code for code in all_code(whole) if code.co_qualname == qualname)
-    return ",".join(sorted({code_hash(code)[:16] for code in found}))
+    return ",".join(sorted({code_hash(code)[:16] for code in whole.get(qualname, ())}))
+
+
+@functools.lru_cache(maxsize=1)
+def _code_of_file(path: str, text: bytes) -> dict[str, list[types.CodeType]]:
+    """All code in a file, by qualified name. An entry may have facts about many names in it."""
+    found: dict[str, list[types.CodeType]] = {}
+    for code in all_code(compile(text, path, "exec", dont_inherit=True)):
+        found.setdefault(code.co_qualname, []).append(code)
+    return found
+
+
+def contents_hash(module: str, name: str) -> str:
+    """All that stands under a name; only tensors that hold others need this."""
+    from npugx_cache.conditions.contents import Contents
+
+    return Contents.under(module, name).hash()
 
 
 def operator_schema(namespace: str, name: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npugx_cache.backend.inductor.library import Library
+    from npugx_cache.backend.inner_tensors import Parts
     from npugx_cache.portable.devices import Rename
 
 CONDITIONS = "conditions"
@@ -48,7 +49,9 @@ class Bindings:
     """The parts of an entry that run.
 
     Without tensor operations, `program_code` is empty and `layout` is None. `library` tells how to
-    call the entry's library in the place of the program, if the entry has one.
+    call the entry's library in the place of the program, if the entry has one. `parts` has the
+    `inner_tensors.Parts` of each value that the frame hands to the graph; it is empty if the
+    program takes all of them as they are.
     """
 
     frame: Frame
@@ -58,6 +61,7 @@ class Bindings:
     disable_autocast: bool
     layout: Layout | None
     library: Library | None = None
+    parts: tuple[Parts, ...] = ()
 
     def placed(self, rename: Rename) -> Bindings:
         """The bindings in which each device is renamed, except in the program's code."""
@@ -76,6 +80,7 @@ class Bindings:
                 "disable_autocast": self.disable_autocast,
                 "layout": self.layout.to_plain() if self.layout else None,
                 "library": self.library.to_plain() if self.library else None,
+                "parts": [list(each) for each in self.parts],
             }
         )
 
@@ -95,9 +100,16 @@ class Bindings:
                 disable_autocast=bool(plain["disable_autocast"]),
                 layout=Layout.from_plain(plain["layout"]) if plain["layout"] else None,
                 library=_library(plain["library"]) if plain["library"] else None,
+                parts=tuple(tuple(map(_path, each)) for each in plain["parts"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"bindings: {error!r}") from error
+
+
+def _path(data: Any) -> str:
+    if not isinstance(data, str) or not all(map(str.isidentifier, data.split("."))):
+        raise ValueError(f"{data!r} is no path to a tensor")
+    return data
 
 
 def _library(data: Any) -> Library:

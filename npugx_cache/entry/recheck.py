@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.backend import inner_tensors
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.conditions import Step
 from npugx_cache.entry import frame
@@ -26,6 +27,7 @@ from npugx_cache.errors import VerificationError
 from npugx_cache.events import logger
 from npugx_cache.portable import module_of
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,6 +162,10 @@ def _same_by_itself(a: Any, b: Any) -> bool:
 
 
 def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if runtime.is_wrapper(a):
+        parts = inner_tensors.parts_of(a)
+        pairs = zip(inner_tensors.leaves(a, parts), inner_tensors.leaves(b, parts), strict=True)
+        return all(_same_tensor(*pair) for pair in pairs)
     # Strides may differ, because a copy of a lazily negated or expanded argument has others.
     if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
         return False

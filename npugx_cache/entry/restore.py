@@ -168,7 +168,12 @@ def bind(
         if bindings.library is not None:
             program = _with_library(bindings, bindings.library, blobs, program, constants)
         graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
-    run = frame.bind(bindings.frame, function, graph)
+    called = graph
+    if bindings.parts:
+        from npugx_cache.backend import inner_tensors
+
+        called = inner_tensors.taking_apart(graph, bindings.parts)
+    run = frame.bind(bindings.frame, function, called)
     operators = tuple(operator for _, operator in bindings.operators)
     code = function.__code__
     return Specialisation(entry, conditions, run, switches, code, graph, operators, bindings.layout)

@@ -13,14 +13,17 @@ import sys
 import threading
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._C._dynamo.guards as _c_guards
 from torch import _ops
 from torch._guards import TracingContext
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _device
+from torch.utils import _device, _python_dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
 """The minor versions of torch that the cache works with; on others nothing is cached.
@@ -47,6 +50,13 @@ cudnn_enabled = torch._C._get_cudnn_enabled
 dispatch_keys = torch._C._dispatch_keys
 """The dispatch key set of a tensor. Its `.raw_repr()` is the same int in all processes with the
 same build of torch."""
+
+is_wrapper: Callable[[object], bool] = _python_dispatch.is_traceable_wrapper_subclass
+"""Whether a value is a tensor that holds other tensors, and says which (`__tensor_flatten__`)."""
+
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+"""Context manager in which no `__torch_function__` of a subclass of Tensor is called, as it would
+be for each look at a size or a dtype."""
 
 disable_autocast = torch._C._DisableAutocast
 """Context manager under which autocast does not cast the inputs of operators."""

@@ -17,12 +17,14 @@ import torch
 
 from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY, NotCompiled
+from npugx_cache.backend.inner_tensors import positions
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import compare, dynamo, refuse, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
+from npugx_cache.trace.conditions import wrapper_subclasses
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.conditions.observed import add_observed, order_to_flip
@@ -39,10 +41,11 @@ from npugx_cache.trace.conditions.surroundings import (
     lookups_of,
     refuse_names,
 )
+from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of, placed
 from npugx_cache.trace.observe import lstm
 from npugx_cache.trace.observe.observation import Observation, Question
-from npugx_cache.trace.placeholders import described, origins_of
+from npugx_cache.trace.placeholders import described, origins_of, taken_apart
 from npugx_cache.trace.process_local import LocalOnly, Untraceable, local_only
 from npugx_cache.trace.refusal import conditions_of
 from npugx_cache.trace.set_up import SetUpFirst, set_up_first
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.engines import PassReport
+    from npugx_cache.backend.inner_tensors import Parts
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.frame import Frame
@@ -65,8 +69,8 @@ class Traced:
     """One call as aten operators, with everything that makes it valid elsewhere.
 
     `graph` is None for a function without tensor operations; `passes` say what was done to it;
-    `inputs` are a name and a description of each placeholder, in order; `static` are the positions
-    of those that are parameters, or that Dynamo takes to stay in their place.
+    `inputs` are a name and a description of each placeholder of `graph`, in order; `static` are the
+    positions of those that are parameters, or that Dynamo takes to stay in their place.
     """
 
     graph: torch.fx.GraphModule | None
@@ -75,6 +79,8 @@ class Traced:
     static: tuple[int, ...]
     conditions: Conditions
     frame: Frame
+    parts: tuple[Parts, ...]
+    """As `Bindings.parts`."""
     sizes: tuple[list[Any], list[Any]]
     """What Dynamo knew of sizes before and after (`trace.observe.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
@@ -153,34 +159,41 @@ def _portable(
     shaping: tuple[types.CodeType, ...],
     local: Callable[[str], LocalOnly | Untraceable],
 ) -> Traced:
+    # Before passes, which may copy the graph.
+    ran = graph.meta.pop(wrapper_subclasses.RUN) if graph is not None else CodeRun(())
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
     builder = TreeBuilder(scope, lambda name: roots.of(name, trace.imports))
     run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
-    code = [*trace.code, *written_by_users(run)]
+    parts = graph.meta[tracing.PARTS] if graph is not None else ()
+    code = [*trace.code, *written_by_users(run), *ran.codes]
     owners = owners_of(code)
-    refuse_names(trace.code, trace.function.__code__, owners)
+    refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
     _add_guards(builder, trace)
-    origins = list(origins_of(trace.placeholders, builder))
-    facts = add_observed(builder, _told(builder, trace, owners), owners)
-    tree = builder.build(state, _threads(trace.code, graph))
+    origins = list(origins_of(taken_apart(trace.placeholders, parts), builder))
+    ran.add_attributes_of_others(builder, (node for _, node in origins))
+    read = ran.facts(builder, trace.function.__code__)
+    facts = (*add_observed(builder, _told(builder, trace, ran, owners), owners), *read)
+    tree = builder.build(state, _threads([*trace.code, *ran.codes], graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     if Observation(Question.KEY_ORDER, None, True) in trace.observed:
         refuse_positions(trace.bytecode)
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
-    untraced = [*written_by_users(run), *shaping]
+    untraced = [*written_by_users(run), *ran.codes, *shaping]
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
     held = held_by_classes(builder.guarded_classes())
-    facts = (*facts_of(code, trace.function.__code__, owners, held), *facts)
+    named = [each for each in code if each not in ran.codes or each in ran.unreached]
+    facts = (*facts_of(named, trace.function.__code__, owners, held), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,
         passes=passes,
         inputs=tuple(described(origins, Wording(conditions))),
-        static=trace.static,
+        static=positions(trace.static, parts),
         conditions=conditions,
         frame=frame,
+        parts=parts if any(parts) else (),
         sizes=trace.sizes,
         local_only=local,
     )
@@ -188,15 +201,24 @@ def _portable(
 
 def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
     conditions, variables = tracing.shape_conditions(trace.output)
-    _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
+    try:
+        _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
+    except AssertionError as error:  # attributes of a tensor that holds others have no `==`
+        failed = NotPortable(f"torch's guards: {str(error).splitlines()[0]}")
+        reason = wrapper_subclasses.placed(failed, trace.function.__code__)
+        raise NotPortable(reason) from None
     add_guards(builder, *guards)
     add_shape_conditions(builder, conditions, variables)
 
 
-def _told(builder: TreeBuilder, trace: DynamoTrace, owners: Owners) -> Iterator[Observation]:
+def _told(
+    builder: TreeBuilder, trace: DynamoTrace, ran: CodeRun, owners: Owners
+) -> Iterator[Observation]:
     """All that Dynamo read without a guard: seen by the hooks, or told by the code and the tree."""
-    yield from environment_of(trace.code)
-    yield from answers_to(builder, trace.code, lstm.questions(trace.graph))
+    code = [*trace.code, *ran.codes]
+    yield from environment_of(code)
+    yield from answers_to(builder, code, lstm.questions(trace.graph))
+    yield from ran.observations()
     yield from builtins_used(trace.code, trace.function, owners)
     yield from trace.observed
     yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
@@ -210,10 +232,16 @@ def _lowered(
     if trace.graph is None:
         return None
     try:
-        graph = tracing.lowered(trace.output, decompositions)
+        ran = CodeRun(tracing.given(trace.output))
+        graph = tracing.lowered(trace.output, decompositions, ran.note)
+        ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
+    except NotPortable as error:
+        reason = wrapper_subclasses.placed(error, trace.function.__code__)
+        raise NotPortable(reason) from None
     except tracing.NotKept as error:
         where = location.of_text(error.stack)
         raise refuse.NotEager(location.reason(error.what, where, error.change)) from None
+    graph.meta[wrapper_subclasses.RUN] = ran
     called = tracing.custom_operators(trace.graph)
     if inlined := called.keys() - tracing.operators_in(graph).keys():
         what = f"the Python body of operator {min(inlined)} was traced through"

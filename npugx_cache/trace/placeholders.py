@@ -5,13 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npugx_cache.portable import NotPortable
+from npugx_cache.trace import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from npugx_cache.backend.inner_tensors import Parts
     from npugx_cache.conditions.explain import Wording
-    from npugx_cache.trace import tracing
     from npugx_cache.trace.conditions.builder import TreeBuilder
+
+
+def taken_apart(
+    placeholders: Sequence[tuple[str, tracing.Source | None]], parts: Sequence[Parts]
+) -> Iterator[tuple[str, tracing.Source | None]]:
+    """The inputs of the lowered graph, which takes the tensors that a tensor holds."""
+    for position, (name, origin) in enumerate(placeholders):
+        paths = parts[position] if parts else ()
+        if not paths:
+            yield name, origin
+        for path in paths:
+            yield f"{name}_{path.replace('.', '_')}", tracing.inner(origin, path)
 
 
 def origins_of(

@@ -26,7 +26,15 @@ from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from npugx_cache.backend import subgraphs
-from npugx_cache.backend.lowering import CODE_RUN, RESHAPED, TORCHS_NAMESPACES, NotKept, lower
+from npugx_cache.backend.lowering import (
+    CODE_RUN,
+    HELD,
+    PARTS,
+    RESHAPED,
+    TORCHS_NAMESPACES,
+    NotKept,
+    lower,
+)
 from npugx_cache.private.runtime import operator_name
 from npugx_cache.trace.data_sizes import write_assumptions
 
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODE_RUN",
+    "HELD",
+    "PARTS",
     "RESHAPED",
     "CaptureOutput",
     "ConstraintViolationError",
@@ -160,16 +170,26 @@ def operators_in(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
     return found
 
 
-def lowered(output: CaptureOutput, decompositions: dict[Any, Any] | None) -> torch.fx.GraphModule:
-    """Dynamo's graph as aten operators."""
+def lowered(
+    output: CaptureOutput,
+    decompositions: dict[Any, Any] | None,
+    ran: Callable[[types.FrameType, str], None],
+) -> torch.fx.GraphModule:
+    """Dynamo's graph as aten operators; `ran` as `lower` takes it."""
     backend_input = output.backend_input
     assert backend_input is not None
     context = TracingContext(backend_input.fake_mode)
     context.tensor_to_context = backend_input.tensor_to_context
     with tracing(context):
-        graph = lower(backend_input.graph_module, backend_input.example_inputs, decompositions)
+        graph = lower(backend_input.graph_module, backend_input.example_inputs, decompositions, ran)
     write_assumptions(graph, backend_input.fake_mode.shape_env)
     return graph
+
+
+def given(output: CaptureOutput) -> list[Any]:
+    """The values of this call that the graph gets."""
+    backend_input = output.backend_input
+    return list(backend_input.example_inputs) if backend_input is not None else []
 
 
 class _Collected(dynamo_guards.CheckFunctionManager):
@@ -298,6 +318,20 @@ def source_name(source: Any) -> str:
 
 def is_current_stream(source: Source) -> bool:
     return type(source).__name__ == "CurrentStreamSource"  # since torch 2.12
+
+
+def inner(source: Source | None, path: str) -> Source | None:
+    """The source of a tensor that another tensor holds."""
+    if source is None:
+        return None
+    for name in path.split("."):
+        source = sources.AttrSource(source, name)
+    return source
+
+
+def is_list_of_inner(source: Source) -> bool:
+    """Whether a source is the list of the tensors that a tensor says it holds."""
+    return type(source) is sources.SubclassAttrListSource
 
 
 def is_in_table(value: Any) -> bool:

@@ -90,6 +90,11 @@ AT_NODES = {
     Kind.KEY_SET: (encode({"a", "b"}), [{"a": 1, "b": 2}, {"b": 2, "a": 1}], [{"a": 1}, {}]),
     Kind.NOT_NONE: (None, [0, ""], [None]),
     Kind.ITERATOR: (["left", 2], [iterator(2)], [iterator(1), [1, 2]]),
+    Kind.ATTRIBUTES: (
+        ["a", "b"],
+        [Thing(a=1, b=2), Thing(b=3, a=4), Thing(a=1, b=2, _dynamo_mark=3)],
+        [Thing(a=1), Thing(a=1, b=2, c=3), Thing(), 3],
+    ),
 }
 ONE, OTHER = [], []
 # The same for kinds about two values.
@@ -265,6 +270,7 @@ def found(module):
         *source_facts.function_value_facts(
             {(module.Thing.scaled, "k"): None}, [(module.Thing, "scaled")]
         ),
+        fact(Kind.CONTENTS, source_facts.contents_hash, HERE, "Thing"),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(dict.fromkeys(met), lambda _: True),
@@ -290,6 +296,7 @@ BREAKS = {
     Kind.TENSOR_METHOD: lambda _: (torch.Tensor, "add", lambda *_: None),
     Kind.CLASS_VALUE: lambda m: (m.Thing, "width", 4),
     Kind.FUNCTION_VALUE: lambda m: (m.Thing.scaled, "k", 4),
+    Kind.CONTENTS: lambda m: (m.Thing, "depth", 4),
     Kind.ANSWER: lambda m: (m, "SIZES", {"small": 3}),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),
     Kind.MEMBERS: lambda m: (m.Mode, "_missing_", classmethod(lambda cls, value: cls.FAST)),

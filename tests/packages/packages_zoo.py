@@ -262,9 +262,6 @@ PACKAGES = (
     ),
 )  # fmt: skip
 
-_SUBCLASS = Refusal(
-    "TENSOR_SUBCLASS_METADATA_MATCH", "the weights are a tensor subclass without a portable guard"
-)
 _DISPATCHED = Refusal(
     "torch.compiler.disable",
     "accelerate has `torch.compiler.disable` on the hooks that move inputs and weights",
@@ -297,9 +294,6 @@ REFUSED: dict[tuple[str, str], Refusal] = {
     ("vector-quantize-pytorch", "residual"): Refusal(
         _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH
     ),
-    ("torchao", "int8_weights"): _SUBCLASS,
-    ("torchao", "int8_weights_bfloat16"): _SUBCLASS,
-    ("torchao", "int8_both"): _SUBCLASS,
     ("diffusers", "encode_one"): Refusal(
         "is_contiguous(memory_format)",
         "torch foresees another memory layout of one image than its kernel gives",

@@ -76,8 +76,10 @@ GUARDS = {
     "DICT_VERSION": Decision(REFUSED, "a counter of one process"),
     "NN_MODULE": Decision(REFUSED, "a module by identity; modules are guarded by content"),
     "DISPATCH_KEY_SET_MATCH": Decision(REFUSED, "a key set passed as an argument"),
-    "TENSOR_SUBCLASS_METADATA_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
-    "DTENSOR_SPEC_MATCH": Decision(REFUSED, "tensor subclasses are refused"),
+    "TENSOR_SUBCLASS_METADATA_MATCH": Decision(
+        PORTABLE, "all attributes, and all that the code of the class may read"
+    ),
+    "DTENSOR_SPEC_MATCH": Decision(REFUSED, "a mesh of devices among the tensors that one holds"),
     "COW_TENSOR_MATCH": Decision(REFUSED, "whether memory is copied on a write", since=(2, 14)),
     "CURRENT_STREAM_MATCH": Decision(REFUSED, "which stream is current", since=(2, 15)),
     "LIST_REVERSEITERATOR_LEN": Decision(REFUSED, "what a reversed() walks", since=(2, 15)),
@@ -136,7 +138,9 @@ SOURCES = {
     "FlattenScriptObjectSource": Decision(REFUSED, "script objects"),
     "ScriptObjectQualifiedNameSource": Decision(REFUSED, "script objects"),
     "AttrProxySource": Decision(REFUSED, "export only"),
-    "SubclassAttrListSource": Decision(REFUSED, "tensor subclasses"),
+    "SubclassAttrListSource": Decision(
+        PORTABLE, "which tensors a tensor holds", "class and attributes tell: it has no check"
+    ),
     "DataclassFieldsSource": Decision(REFUSED, "the fields of a class that is made anew"),
     "BackwardStateSource": Decision(REFUSED, "training only"),
     "CurrentStreamSource": Decision(REFUSED, "but for its type, which follows from the device"),

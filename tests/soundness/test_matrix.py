@@ -19,6 +19,7 @@ CATEGORIES = {
     "values",
     "identity",
     "tensors",
+    "inner_tensors",
     "modules",
     "nested",
     "state",

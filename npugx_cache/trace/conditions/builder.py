@@ -55,6 +55,8 @@ class TreeBuilder:
         self._tensor_nodes: list[int] = []
         self._tensor_index: dict[TensorFact, int] = {}
         self.registries: set[int] = set()
+        self.described: dict[type, None] = {}
+        """The classes of user code of tensors that hold others, and of their attributes."""
         self._node_of: dict[tuple[int, Step, str], int] = {}
         self._node_of_source: dict[Any, int] = {}
         self._values: list[Any] = []
@@ -136,10 +138,17 @@ class TreeBuilder:
 
     def check_tensor(self, node: int, size: list[int | None], stride: list[int | None]) -> None:
         value = self.value(node)
-        if type(value) not in TENSOR_TYPES:
+        if type(value) not in TENSOR_TYPES and not runtime.is_wrapper(value):
             raise NotPortable(
-                f"input of type {type(value).__name__}: tensor subclasses are refused"
+                f"input of type {type(value).__name__}: tensor subclasses are refused that do not "
+                "say which tensors they hold (__tensor_flatten__)"
             )
+        with runtime.without_torch_function():
+            self._check_tensor(node, value, size, stride)
+
+    def _check_tensor(
+        self, node: int, value: torch.Tensor, size: list[int | None], stride: list[int | None]
+    ) -> None:
         if value.layout is not torch.strided:
             raise NotPortable(f"a {value.layout} tensor: only strided tensors are supported")
         marks = tuple(

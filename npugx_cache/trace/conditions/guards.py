@@ -20,6 +20,7 @@ from npugx_cache.conditions.kinds import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity, module_of, ordered_keys
 from npugx_cache.private import process_groups
 from npugx_cache.trace import refuse, tracing
+from npugx_cache.trace.conditions.wrapper_subclasses import add_attributes
 from npugx_cache.trace.observe import autocast_objects
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def add_guards(
         try:
             # On the stack of modes is a default device, which is state, or the call is refused.
             is_state = kind in STATE_KINDS or tracing.is_on_mode_stack(source)
-            if is_state or builder.in_compiler(source):
+            # Class and attributes, which are compared, tell which tensors a tensor holds.
+            is_implied = is_state or tracing.is_list_of_inner(source)
+            if is_implied or builder.in_compiler(source):
                 continue
             if kind == "TYPE_MATCH" and tracing.is_current_stream(source):
                 continue  # there is one on every device, and a program takes the one of its call
@@ -314,6 +317,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "FAKE_SCRIPT_TYPE_MATCH": _process_group,
     "OPAQUE_OBJ_GUARD_FN_MATCH": _process_group,
     "SEQUENCE_LENGTH": _length,
+    "TENSOR_SUBCLASS_METADATA_MATCH": lambda builder, node, *_: add_attributes(builder, node),
     # torch skips these unless asked to look; a hook added later would silently not run.
     "EMPTY_NN_MODULE_HOOKS_DICT": lambda builder, node, value, _: builder.check(
         node, Kind.LENGTH, len(value)

@@ -153,6 +153,14 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
     ]
 
 
+def is_written_by_users(code: types.CodeType, frame_globals: Mapping[str, object]) -> bool:
+    """As `written_by_users`, for code in a frame; code that was generated is of its globals."""
+    if code.co_filename.startswith("<frozen "):
+        return False
+    home = _module_of_file(code.co_filename) or str(frame_globals.get("__name__"))
+    return not is_covered_module(home) and home.partition(".")[0] not in _SYMBOLIC_SIZES
+
+
 _SYMBOLIC_SIZES = frozenset({"sympy", "mpmath"})
 
 

@@ -34,7 +34,7 @@ class Question(enum.Enum):
 
     ENVIRONMENT = "the value of the environment variable `owner`"
     ANSWER = "what the process answers to `owner`, such as its rank"
-    HIDDEN = "whether a global hides the builtin `argument`; `owner` is the step to the globals"
+    HIDDEN = "whether globals still lack the name `argument`; `owner` is the step to the globals"
     SET_ORDER = "in which order a set is walked: `argument` is a `set_history.Walk`"
     SET_CALLED = "what a function of Python's own makes of a set, which it walks as it likes"
     KEY_ORDER = "the order of an OrderedDict; `argument`: whether move_to_end had changed that"
