@@ -86,6 +86,7 @@ _COMPUTED = (
     "torch._utils._element_size",
     "torch._utils._flatten_dense_tensors",
     "torch._utils._unflatten_dense_tensors",
+    "torch.distributed.tensor.DTensor.from_local",
 )
 """Further functions, in no group above, that only compute something from their arguments."""
 

@@ -26,6 +26,7 @@ from npugx_cache.conditions.kinds import attribute_names
 from npugx_cache.conditions.source_facts import contents_hash, fact
 from npugx_cache.portable import NotPortable, encode, is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.private import meshes
 from npugx_cache.private.runtime import is_wrapper
 from npugx_cache.trace.conditions.source_facts import is_written_by_users
 from npugx_cache.trace.observe.observation import Observation, Question
@@ -104,6 +105,14 @@ _PLAIN = frozenset(
 )
 
 
+def _is_of_users(value: Any) -> bool:
+    """Whether it is a tensor that holds others, and may be of a class of the user's.
+
+    What torch's own code reads of a sharded tensor is guarded, and that code is in the key.
+    """
+    return is_wrapper(value) and not meshes.is_sharded(value)
+
+
 def _classes_of(cls: type) -> Iterator[type]:
     return (each for each in (*cls.__mro__, type(cls)) if not is_covered_class(each))
 
@@ -129,7 +138,9 @@ class CodeRun:
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
-        self._values = [(each, _described(each)) for each in values if is_wrapper(each)]
+        self._asking = meshes.asking_for_rank()
+        self._asked = False
+        self._values = [(each, _described(each)) for each in values if _is_of_users(each)]
         self._seen: set[types.CodeType] = set()
         self._entries: set[types.CodeType] = set()
         self._absent: set[tuple[str, str]] = set()
@@ -146,6 +157,8 @@ class CodeRun:
     def note(self, frame: types.FrameType, event: str) -> None:
         """Note a "call" or a "return", if it is in code of one of the classes or called by it."""
         code = frame.f_code
+        if event == "call" and code in self._asking and not meshes.is_same_on_all_ranks(frame):
+            self._asked = True
         if code in self._entries:
             self._inside += 1 if event == "call" else -1
         if event != "call" or not self._inside or code in self._seen:
@@ -176,7 +189,7 @@ class CodeRun:
         `__tensor_unflatten__`, which may leave out an attribute; objects among the attributes are
         those of the tensor itself.
         """
-        copies = [each for each in traced if each is not None]
+        copies = [each for each in traced if _is_of_users(each)]
         for (value, text), copy in zip(self._values, copies, strict=True):
             if _described(value) != text:
                 raise NotPortable(f"code of {type(value).__qualname__} changes its attributes")
@@ -252,7 +265,12 @@ class CodeRun:
                 builder.check(node, Kind.ATTRIBUTES, names)
 
     def observations(self) -> Iterator[Observation]:
-        """What the code looked for in modules and did not find, and methods of Tensor."""
+        """What the code looked for in modules and did not find, and methods of Tensor.
+
+        And the rank, if torch's code for sharded tensors asked for the place of this rank.
+        """
+        if self._asked:
+            yield Observation(Question.ANSWER, "get_rank")
         for module, name in sorted(self._absent):
             yield Observation(Question.HIDDEN, (Step.NAMESPACE, module), name)
         for name in sorted(set().union(*map(_attributes_in, self.codes))):
