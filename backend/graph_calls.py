@@ -146,6 +146,19 @@ def refused(kind: str, target: Any) -> str | None:
     return not_held(_name(target))
 
 
+def refused_arguments(target: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """Why a call may not stand in a graph with these arguments, though others may.
+
+    A trace would call collectives, for which ranks that find a stored graph don't come.
+    """
+    if kwargs.get("run_check") and _is_any(target, (_FROM_LOCAL,)):
+        return "DTensor.from_local(run_check=True) calls collectives while it is traced"
+    return None
+
+
+_FROM_LOCAL = "torch.distributed.tensor.DTensor.from_local"
+
+
 def not_held(name: str) -> str:
     return f"{name} has an effect or an answer that a graph does not hold"
 

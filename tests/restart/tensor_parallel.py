@@ -114,6 +114,10 @@ def softmax(x):
     return x.softmax(1).full_tensor()
 
 
+def checked(x, mesh):
+    return DTensor.from_local(x, mesh, [Shard(0)], run_check=True).full_tensor()
+
+
 def local(value):
     return value.to_local() if isinstance(value, DTensor) else value
 
@@ -161,6 +165,7 @@ def tensors():
         "part_of_mesh": (part_of_mesh, x, mesh),
         "place_in_group": (place_in_group, x, grid),
         "size_of_mesh": (size_of_mesh, x, mesh),
+        "checked": (checked, x, mesh),
         "leaves": (add_one, sharded(8, 6, placement=Shard(0))),
     }
 

@@ -18,6 +18,7 @@ PHASES = (
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 REFUSED = {
+    "checked": "DTensor.from_local(run_check=True) calls collectives while it is traced",
     "leaves": "a DTensor, which holds other tensors, leaves the graph",
     "own_rule": "the rule by which aten._softmax.default is split up is not torch's own",
 }

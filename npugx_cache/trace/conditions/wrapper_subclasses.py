@@ -386,10 +386,13 @@ def _is_of_a_named_tuple(space: dict[str, Any]) -> bool:
     return str(space.get("__name__")).startswith("namedtuple_")
 
 
+_CHANGE = "hand plain tensors to the cached function, and return such, as .to_local() gives them"
+
+
 def placed(error: NotPortable, root: types.CodeType) -> str:
     """The reason of a refusal, with the place of the traced function."""
     place = location.Place(root.co_filename, root.co_firstlineno, root.co_name, "")
-    return location.reason(str(error), place, "hand plain tensors to the cached function")
+    return location.reason(str(error), place, _CHANGE)
 
 
 def _refuse(code: types.CodeType, at: dis.Instruction, what: str) -> None:
