@@ -86,6 +86,7 @@ _COMPUTED = (
     "torch._utils._element_size",
     "torch._utils._flatten_dense_tensors",
     "torch._utils._unflatten_dense_tensors",
+    "torch.distributed.tensor.DTensor.from_local",
 )
 """Further functions, in no group above, that only compute something from their arguments."""
 
@@ -143,6 +144,19 @@ def refused(kind: str, target: Any) -> str | None:
     if kind != "call_function" or _may_stand(target):
         return None  # a method is one of a tensor; lowering sees the operators that it calls
     return not_held(_name(target))
+
+
+def refused_arguments(target: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """Why a call may not stand in a graph with these arguments, though others may.
+
+    A trace would call collectives, for which ranks that find a stored graph don't come.
+    """
+    if kwargs.get("run_check") and _is_any(target, (_FROM_LOCAL,)):
+        return "DTensor.from_local(run_check=True) calls collectives while it is traced"
+    return None
+
+
+_FROM_LOCAL = "torch.distributed.tensor.DTensor.from_local"
 
 
 def not_held(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import meshes
 from npugx_cache.private.runtime import is_wrapper, without_torch_function
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def _paths(value: Any, above: tuple[str, ...]) -> Iterator[str]:
     if _is_symbolic(value):
         raise NotPortable(f"a {kind} has sizes that are dynamic")
     names, _ = value.__tensor_flatten__()
+    if meshes.is_sharded(value):  # what else it names is its mesh, which a graph does not take
+        names = names[:1]
     for name in names:
         inner = getattr(value, name)
         if not str(name).isidentifier():

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_flatten
 from npugx_cache.backend import graph_calls, inner_tensors, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
 from npugx_cache.portable import NotPortable, is_covered_class
-from npugx_cache.private import determinism, streams
+from npugx_cache.private import determinism, meshes, streams
 from npugx_cache.private.runtime import depends_on_data, is_wrapper, operator_name
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def lower(
         fakes = [_fake(mode, value, known) for value in inputs]
         held = [_held(value) for value in fakes]
         parts = [each.parts if each else () for each in held]
+        is_told = ran is not None and (any(parts) or any(map(_is_mesh, inputs)))
+        if is_told:
+            meshes.forget_plans()
         allowed = mode.allow_non_fake_inputs
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
         steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
@@ -73,7 +76,7 @@ def lower(
                 preserve_node_meta(),
                 streams.current_kept(),
                 determinism.kept(),
-                _told(ran) if ran is not None and any(parts) else contextlib.nullcontext(),
+                _told(ran) if ran is not None and is_told else contextlib.nullcontext(),
             ):
                 lowered = make_fx(
                     _flat(_with_inner(steps.run if steps else function, held)),
@@ -137,6 +140,10 @@ class NotKept(Exception):
 
 
 # --- tensors that hold other tensors
+
+
+def _is_mesh(value: Any) -> bool:
+    return meshes.is_mesh(getattr(value, "real_obj", value))  # Dynamo wraps a mesh
 
 
 def _held(value: Any) -> inner_tensors.Held | None:

@@ -27,6 +27,7 @@ from npugx_cache.conditions.source_facts import (
     method_hash,
     missing,
     pair_of,
+    tensor_class,
 )
 from npugx_cache.events import logger
 from npugx_cache.portable import (
@@ -322,8 +323,8 @@ _FIXED = frozenset(
 )
 
 
-def watch_tensor_method(watch: Watch, _module: str, name: str, _: str) -> None:
-    watch.names += looked_up(sys.modules["torch"].Tensor, name)
+def watch_tensor_method(watch: Watch, owner: str, name: str, _: str) -> None:
+    watch.names += looked_up(tensor_class(owner), name)
 
 
 def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:

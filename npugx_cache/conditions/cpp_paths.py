@@ -311,7 +311,16 @@ def _is_fixed(value: object) -> bool:
         return all(map(_is_fixed, value))
     if isinstance(value, type):
         return is_named(value)
-    return isinstance(value, types.ModuleType) or type(value) in _SCALARS
+    is_plain = isinstance(value, types.ModuleType) or type(value) in _SCALARS
+    return is_plain or _is_fixed_of_mesh(value)
+
+
+def _is_fixed_of_mesh(value: object) -> bool:
+    if not type(value).__module__.startswith("torch.distributed."):
+        return False
+    from npugx_cache.private import meshes  # a hit without meshes does not load it
+
+    return meshes.is_fixed(value)
 
 
 def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:

@@ -203,9 +203,19 @@ def answer_facts(answers: Iterable[tuple[Any, tuple[str, str]]]) -> tuple[Check,
 
 
 def tensor_method_facts(names: Iterable[str]) -> tuple[Check, ...]:
-    return tuple(
-        fact(Kind.TENSOR_METHOD, tensor_method, "torch.Tensor", name) for name in sorted(names)
-    )
+    """What methods are that a graph calls: of any tensor, or of a sharded one."""
+    tensor = tensor_class(_TENSOR)
+    owned = ((_TENSOR if hasattr(tensor, name) else _SHARDED, name) for name in sorted(names))
+    return tuple(fact(Kind.TENSOR_METHOD, tensor_method, owner, name) for owner, name in owned)
+
+
+_TENSOR, _SHARDED = "torch.Tensor", "torch.distributed.tensor.DTensor"
+
+
+def tensor_class(name: str) -> Any:
+    """The class of tensors with the name that a fact has; raises `NotPortable`."""
+    module, _, cls = (_TENSOR if name == _TENSOR else _SHARDED).rpartition(".")
+    return look_up(module, cls)
 
 
 # --- what a name stands for now; raises `NotPortable` for one that is gone
@@ -350,10 +360,11 @@ def class_value(module: str, full: str) -> str:
     return digest([repr(encode(value))])[:32]
 
 
-def tensor_method(_: str, name: str) -> str:
-    import torch
-
-    return repr(identity(getattr(torch.Tensor, name)))
+def tensor_method(owner: str, name: str) -> str:
+    found = getattr(tensor_class(owner), name, None)
+    if found is None:
+        raise NotPortable(f"{owner} has no method {name}")
+    return repr(identity(found))
 
 
 def file_hash(module: str, qualname: str) -> str:

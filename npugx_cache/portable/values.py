@@ -335,8 +335,8 @@ def identity(value: object, depth: int = 0) -> Plain:
         return named
     if type(value).__module__ == "typing":
         return ["typing", repr(value)]
-    if "torch" in sys.modules and (group := _group_identity(value)) is not None:
-        return group
+    if "torch" in sys.modules and (named := _distributed_identity(value)) is not None:
+        return named
     if _is_cpp_member(value):
         return ["enum", identity(type(value)), value.name, value.value]  # type: ignore[attr-defined]
     raise NotPortable(f"an object of type {_type_name(type(value))} has no name across processes")
@@ -380,12 +380,19 @@ def _operator_identity(value: object) -> Plain | None:
 _GROUP = "process group"
 
 
-def _group_identity(value: object) -> Plain | None:
+def _distributed_identity(value: object) -> Plain | None:
     from npugx_cache.private import process_groups
 
-    if not process_groups.is_group(value):
+    if process_groups.is_group(value):
+        return [_GROUP, *process_groups.facts_of(value)]
+    if not type(value).__module__.startswith("torch.distributed."):
         return None
-    return [_GROUP, *process_groups.facts_of(value)]
+    from npugx_cache.private import meshes
+
+    try:
+        return meshes.facts_of(value)
+    except meshes.NoName as error:
+        raise NotPortable(str(error)) from None
 
 
 def _method_identity(value: types.MethodType, depth: int) -> Plain:
@@ -571,10 +578,8 @@ def resolve(data: Plain) -> Any:
                 raise NotPortable(f"{data[1]}.{data[2]} does not exist")
     elif kind == "enum":
         found = resolve(data[1]).__members__.get(data[2], _ABSENT)
-    elif kind == "op":
-        found = resolve_op(*data[1:])
-    elif kind == _GROUP:
-        found = _group_of_name(data[1])
+    elif kind in _RESOLVED:
+        found = _RESOLVED[kind](*data[1:])
     elif kind == "method":
         found = getattr(resolve(data[2]), data[1][2].rpartition(".")[2], _ABSENT)
     else:
@@ -596,13 +601,29 @@ def resolve_op(namespace: str, name: str, overload: str) -> Any:
         raise NotPortable(f"operator {namespace}::{name}.{overload} is not registered") from None
 
 
-def _group_of_name(name: str) -> Any:
+def _group_of_name(name: str, *_: Plain) -> Any:
     from npugx_cache.private import process_groups
 
     group = process_groups.find(name)
     if group is None:
         raise NotPortable(f"there is no process group {name!r}")
     return group
+
+
+def _placement(kind: str, *fields: Any) -> Any:
+    from npugx_cache.private import meshes
+
+    try:
+        return meshes.placement(kind, *fields)
+    except TypeError:
+        raise NotPortable(f"there is no placement {kind}") from None
+
+
+_RESOLVED: dict[str, Callable[..., Any]] = {
+    "op": resolve_op,
+    _GROUP: _group_of_name,
+    "placement": _placement,
+}
 
 
 def _loaded(name: str) -> types.ModuleType:

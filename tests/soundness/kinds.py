@@ -25,6 +25,7 @@ class Decision(NamedTuple):
 
 
 _GROUPS = "tests/restart/test_collectives.py"
+_MESHES = "tests/restart/test_tensor_parallel.py"
 GUARDS = {
     "TYPE_MATCH": Decision(PORTABLE, "the class by module and name"),
     "CONSTANT_MATCH": Decision(PORTABLE, "type and value"),
@@ -50,7 +51,9 @@ GUARDS = {
     "MAPPING_KEYS_CHECK": Decision(PORTABLE, "the keys in order"),
     "SEQUENCE_LENGTH": Decision(PORTABLE, "type and length"),
     "FAKE_SCRIPT_TYPE_MATCH": Decision(
-        PORTABLE, "a process group by name and ranks; other opaque objects are refused", _GROUPS
+        PORTABLE,
+        "a process group by name and ranks, a mesh by its groups; others are refused",
+        _GROUPS,
     ),
     "OPAQUE_OBJ_GUARD_FN_MATCH": Decision(
         PORTABLE, "the same; no function of the user's is asked", _GROUPS
@@ -79,7 +82,9 @@ GUARDS = {
     "TENSOR_SUBCLASS_METADATA_MATCH": Decision(
         PORTABLE, "all attributes, and all that the code of the class may read"
     ),
-    "DTENSOR_SPEC_MATCH": Decision(REFUSED, "a mesh of devices among the tensors that one holds"),
+    "DTENSOR_SPEC_MATCH": Decision(
+        PORTABLE, "placements, global sizes and the mesh with its groups", _MESHES
+    ),
     "COW_TENSOR_MATCH": Decision(REFUSED, "whether memory is copied on a write", since=(2, 14)),
     "CURRENT_STREAM_MATCH": Decision(REFUSED, "which stream is current", since=(2, 15)),
     "LIST_REVERSEITERATOR_LEN": Decision(REFUSED, "what a reversed() walks", since=(2, 15)),

@@ -117,8 +117,8 @@ def test_what_a_backend_does_anyway_may_be_said(backend):
 
 
 def test_defaults_and_given_options_are_factors():
-    factors = dict(options.parse({"data_dump_stage": "original"}).as_factors())
-    assert factors["data_dump_stage"] == "original"
+    factors = dict(options.parse({"inplace_pass": False}).as_factors())
+    assert factors["inplace_pass"] == "False"
     assert factors["remove_noop_ops"] == "True"
     assert set(factors) == {name for name, spec in options.SPECS.items() if spec.shapes_graph}
 

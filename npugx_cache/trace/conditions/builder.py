@@ -55,6 +55,8 @@ class TreeBuilder:
         self._tensor_nodes: list[int] = []
         self._tensor_index: dict[TensorFact, int] = {}
         self.registries: set[int] = set()
+        self.meshes: list[int] = []
+        """The nodes of meshes that are guarded in full."""
         self.described: dict[type, None] = {}
         """The classes of user code of tensors that hold others, and of their attributes."""
         self._node_of: dict[tuple[int, Step, str], int] = {}

@@ -18,7 +18,7 @@ from npugx_cache.conditions import Kind, Step, shapes
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.kinds import iterator_state
 from npugx_cache.portable import NotPortable, encode, identity, module_of, ordered_keys
-from npugx_cache.private import process_groups
+from npugx_cache.private import meshes, process_groups
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.conditions.wrapper_subclasses import add_attributes
 from npugx_cache.trace.observe import autocast_objects
@@ -250,15 +250,36 @@ def _is_forward(builder: TreeBuilder, node: int) -> bool:
     return found and isinstance(builder.value(at.parent), Module)
 
 
-def _process_group(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
-    """Guard a process group by name, backend and ranks.
+def _opaque(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """Guard a process group by name, backend and ranks, and a mesh by its shape and groups.
 
     torch has two guards on such an opaque object: on its type, and on what its author says matters.
     Neither is enough, because a trace makes the size and the ranks of a group constants.
     """
-    if not process_groups.is_group(value):
+    if meshes.is_mesh(value):
+        _mesh(builder, node)
+    elif process_groups.is_group(value):
+        _identity(builder, node, value, None)
+    else:
         raise NotPortable(f"a {type(value).__qualname__}, which Dynamo does not look into")
-    _identity(builder, node, value, None)
+
+
+def _mesh(builder: TreeBuilder, node: int) -> None:
+    """Guard a mesh by its shape, names and groups, or that it is one which is guarded so."""
+    value = builder.value(node)
+    for other in builder.meshes:
+        if builder.value(other) is value:
+            if other != node:
+                builder.check(CALL, Kind.SAME, [other, node])
+            return
+    builder.meshes.append(node)
+    builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
+
+
+def _layout(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """Guard how a tensor is sharded, which Dynamo compares without the sizes."""
+    builder.check(node, Kind.IDENTITY, builder.intern(identity(value)))
+    _mesh(builder, builder.step(node, Step.ATTR, "mesh"))
 
 
 def _type(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
@@ -314,8 +335,9 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "MODULE_MATCH": _identity,
     "BUILTIN_MATCH": _identity,
     "ID_MATCH": _identity,
-    "FAKE_SCRIPT_TYPE_MATCH": _process_group,
-    "OPAQUE_OBJ_GUARD_FN_MATCH": _process_group,
+    "FAKE_SCRIPT_TYPE_MATCH": _opaque,
+    "OPAQUE_OBJ_GUARD_FN_MATCH": _opaque,
+    "DTENSOR_SPEC_MATCH": _layout,
     "SEQUENCE_LENGTH": _length,
     "TENSOR_SUBCLASS_METADATA_MATCH": lambda builder, node, *_: add_attributes(builder, node),
     # torch skips these unless asked to look; a hook added later would silently not run.

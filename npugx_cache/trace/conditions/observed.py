@@ -99,7 +99,9 @@ def _add_check(builder: TreeBuilder, each: Observation) -> bool:
     elif each.question is Question.HIDDEN:
         builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
     elif each.question is Question.APART:
-        builder.tell_apart(map(builder.node, each.owner))
+        # A setting of torch's that the key holds is compared with "not set": no place leads there.
+        sources = filterfalse(builder.in_compiler, each.owner)
+        builder.tell_apart(map(builder.node, sources))
     else:
         return False
     return True

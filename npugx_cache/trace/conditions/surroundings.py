@@ -56,10 +56,17 @@ def answers_to(
     names = {*questions}
     names |= {name for code in set(codes) for name in code.co_names}
     names |= {getattr(value, "__name__", "") for value in builder.functions()}
-    if "rank" in names and builder.has_process_group():
+    if "rank" in names and (builder.has_process_group() or builder.meshes):
         names.add("get_rank")  # `group.rank()` leaves no guard either
+    if builder.meshes and not names.isdisjoint(_PLACE_IN_MESH):
+        names.add("get_rank")
     for name in sorted(names & ANSWERS.keys()):
         yield Observation(Question.ANSWER, name)
+
+
+_PLACE_IN_MESH = frozenset(
+    {"get_local_rank", "get_coordinate", "_sym_get_coordinate", "_coordinate_on_dim", "_rank"}
+)
 
 
 def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners) -> None:

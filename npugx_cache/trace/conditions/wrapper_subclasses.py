@@ -27,6 +27,7 @@ from npugx_cache.conditions.kinds import attribute_names
 from npugx_cache.conditions.source_facts import contents_hash, fact
 from npugx_cache.portable import NotPortable, encode, is_covered_class
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
+from npugx_cache.private import meshes
 from npugx_cache.private.runtime import is_wrapper
 from npugx_cache.trace.conditions.source_facts import is_written_by_users
 from npugx_cache.trace.observe.observation import Observation, Question
@@ -105,6 +106,14 @@ _PLAIN = frozenset(
 )
 
 
+def _is_of_users(value: Any) -> bool:
+    """Whether it is a tensor that holds others, and may be of a class of the user's.
+
+    What torch's own code reads of a sharded tensor is guarded, and that code is in the key.
+    """
+    return is_wrapper(value) and not meshes.is_sharded(value)
+
+
 def _classes_of(cls: type) -> Iterator[type]:
     return (each for each in (*cls.__mro__, type(cls)) if not is_covered_class(each))
 
@@ -130,7 +139,9 @@ class CodeRun:
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
-        self._values = [(each, _described(each)) for each in values if is_wrapper(each)]
+        self._asking = meshes.asking_for_rank()
+        self._asked = False
+        self._values = [(each, _described(each)) for each in values if _is_of_users(each)]
         self._seen: set[types.CodeType] = set()
         self._entries: set[types.CodeType] = set()
         self._absent: set[tuple[str, str]] = set()
@@ -148,6 +159,8 @@ class CodeRun:
     def note(self, frame: types.FrameType, event: str) -> None:
         """Note a "call" or a "return", if it is in code of one of the classes or called by it."""
         code = frame.f_code
+        if event == "call" and code in self._asking and not meshes.is_same_on_all_ranks(frame):
+            self._asked = True
         if code in self._entries:
             self._inside += 1 if event == "call" else -1
         if event != "call" or not self._inside:
@@ -191,7 +204,7 @@ class CodeRun:
         `__tensor_unflatten__`, which may leave out an attribute; objects among the attributes are
         those of the tensor itself.
         """
-        copies = [each for each in traced if each is not None]
+        copies = [each for each in traced if _is_of_users(each)]
         for (value, text), copy in zip(self._values, copies, strict=True):
             if _described(value) != text:
                 raise NotPortable(f"code of {type(value).__qualname__} changes its attributes")
@@ -267,7 +280,12 @@ class CodeRun:
                 builder.check(node, Kind.ATTRIBUTES, names)
 
     def observations(self) -> Iterator[Observation]:
-        """Variables of the environment, names missing in modules, and methods of Tensor."""
+        """Variables of the environment, names missing in modules, and methods of Tensor.
+
+        And the rank, if torch's code for sharded tensors asked for the place of this rank.
+        """
+        if self._asked:
+            yield Observation(Question.ANSWER, "get_rank")
         for name in sorted(self._variables):
             yield Observation(Question.ENVIRONMENT, name)
         for module, name in sorted(self._absent):
@@ -415,10 +433,13 @@ def _is_of_a_named_tuple(space: dict[str, Any]) -> bool:
     return str(space.get("__name__")).startswith("namedtuple_")
 
 
+_CHANGE = "hand plain tensors to the cached function, and return such, as .to_local() gives them"
+
+
 def placed(error: NotPortable, root: types.CodeType) -> str:
     """The reason of a refusal, with the place of the traced function."""
     place = location.Place(root.co_filename, root.co_firstlineno, root.co_name, "")
-    return location.reason(str(error), place, "hand plain tensors to the cached function")
+    return location.reason(str(error), place, _CHANGE)
 
 
 def _refuse(code: types.CodeType, at: dis.Instruction, what: str) -> None:

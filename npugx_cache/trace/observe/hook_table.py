@@ -36,6 +36,7 @@ from npugx_cache.trace.observe import (
     set_texts,
     set_up_calls,
     set_walks,
+    sharded_sizes,
     torch_guards,
     unkept_calls,
 )
@@ -240,6 +241,15 @@ _KINDS_AND_EQUALITY = [
         ),
         objects.noting_constant,
         "functions that are assumed to give a constant",
+    ),
+]
+
+_SIZES = [
+    Hook(
+        "variables.builder:_automatic_dynamic",
+        sharded_sizes.fixing,
+        "sizes of sharded tensors that differ from those of an earlier trace",
+        needed=Needed.ONLY_ALLOWS,
     ),
 ]
 
@@ -799,7 +809,7 @@ _SETS = [
 """Before those protocols Dynamo kept sets elsewhere; a walk over several elements is refused."""
 
 ROWS = (
-    *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_GRAPHS, *_BUILTINS),
+    *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_SIZES, *_GRAPHS, *_BUILTINS),
     *(*_CALLABLES, *_LOOKUPS, *_REVERSED, *_SETS),
 )
 DEVICE_ROWS = (

@@ -44,6 +44,7 @@ def checking(
     *more: Any,
 ) -> fx.Node:
     what = graph_calls.refused(kind, target)
+    what = what or graph_calls.refused_arguments(target, kwargs or {})
     if what is not None:
         recorder.refuse(what)
         raise NotKept(what)
