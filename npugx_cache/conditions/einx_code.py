@@ -39,11 +39,12 @@ def written(name: str, arguments: str) -> str:
     function = vars(sys.modules[MODULE])[name]
     if not is_function(function):
         raise LookupError(f"{MODULE}.{name} is no function of einx")
-    if not _has_own_backends():
-        raise LookupError("somebody else's backend is registered with einx")
     given, named = _arguments(arguments)
     operands = [_operand(each) for each in given]
-    return str(function(*operands, **named, graph=True))
+    code = str(function(*operands, **named, graph=True))
+    if not _has_own_backends():  # after the call, because a call registers backends
+        raise LookupError("somebody else's backend is registered with einx")
+    return code
 
 
 @functools.lru_cache(maxsize=1024)

@@ -12,8 +12,6 @@ import ast
 import sys
 from typing import Any
 
-from npugx_cache.conditions import einx_code
-
 HELPERS = {
     "einops.einops": frozenset(
         {"_prepare_transformation_recipe", "_compactify_pattern_for_einsum"}
@@ -29,7 +27,9 @@ def call(module: str, name: str, arguments: str) -> Any:
 
     No other function is called, whatever a stored entry names.
     """
-    if module == einx_code.MODULE:
+    if module == "einx":
+        from npugx_cache.conditions import einx_code  # few entries need it
+
         return einx_code.written(name, arguments)
     if name not in HELPERS.get(module, ()):
         raise LookupError(f"{module}.{name} is no helper")
