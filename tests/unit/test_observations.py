@@ -44,7 +44,7 @@ def test_every_question_has_one_consequence(question):
         observed._PLACES,
         observed._ELSEWHERE,
         {Question.SET_ORDER, Question.METHODS, Question.VALUE},
-        {Question.FUNCTION_VALUE, Question.HIDDEN, Question.APART},
+        {Question.FUNCTION_VALUE, Question.HIDDEN, Question.APART, Question.GENERATED},
     )
     assert sum(question in each for each in places) == 1
 
