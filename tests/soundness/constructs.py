@@ -127,13 +127,13 @@ CONSTRUCTS = {
             "{t} = {t} * {{each.__name__: 2 for each in Shape.__subclasses__()}}.get('Oval', 3)",
         ),
         changes=(
-            "globals()['Oval'] = type('Oval', (Shape,), {})",
+            "globals()['Oval'] = globals().get('Oval') or type('Oval', (Shape,), {})",
             "Round.sides = 5",
             "# edit main: 'sides = 1' -> 'sides = 7'\n",
         ),
         unrelated=(
-            "globals()['Oval'] = type('Oval', (Round,), {})",
-            "globals()['Another'] = type('Another', (Other,), {})",
+            "globals()['Oval'] = globals().get('Oval') or type('Oval', (Round,), {})",
+            "globals()['Another'] = globals().get('Another') or type('Another', (Other,), {})",
             "Shape.__subclasses__()",
         ),
     ),

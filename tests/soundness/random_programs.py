@@ -242,6 +242,9 @@ def seen(value, known):
         return [type(value).__name__, sorted(value)]
     if isinstance(value, tuple):
         return ['tuple', *(out for each in value for out in seen(each, known))]
+    own = type(value).__module__ == __name__ and not isinstance(value, (type, nn.Module))
+    if not own and not isinstance(value, (torch.Tensor, dict, list)):
+        return [type(value).__name__ if isinstance(value, nn.Module) else 'an object']
     if any(value is each for each in known):
         return [[value is each for each in known].index(True)]
     known.append(value)
@@ -251,9 +254,7 @@ def seen(value, known):
         return [out for item in value.items() for each in item for out in seen(each, known)]
     if isinstance(value, list):
         return ['list', *(out for each in value for out in seen(each, known))]
-    if type(value).__module__ == __name__ and not isinstance(value, nn.Module):
-        return [type(value).__name__, *seen(vars(value), known)]
-    return [type(value).__name__ if isinstance(value, nn.Module) else 'an object']
+    return [type(value).__name__, *seen(vars(value), known)]
 
 def raised(seen):
     return seen[0] == '{kernel}' or isinstance(seen[0][-1], str)
