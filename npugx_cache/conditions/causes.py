@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _FEW = 3
 _OF_A_MODEL = ("._parameters[", "._buffers[")
 _CONVERTED = (": dtype was ", ": device was ")
-_TOLD = re.compile(r"(?:os\.environ\[|source of )('[^']*'|\S+)(?:\]| changed)")
+_TOLD = re.compile(r"(?:os\.environ\[|source of )('[^']*'|\S+)(?:\]| changed at )")
 _OTHER_CODE = re.compile(r" was (\S+) \(code \w+\), is \1 \(code \w+\)$")
 _VARIABLES = ".environ._data"
 _SIZES = re.compile(r".+?: size was \(([^()]*)\), is \(([^()]*)\)")

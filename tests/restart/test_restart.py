@@ -82,7 +82,12 @@ def check_restarted(cold, warm):
     assert (warm["misses"], warm["bypasses"]) == (0, 0), [warm["reasons"], warm["warnings"]]
     assert warm["hits"] > 0
     assert warm["digest"] == cold["digest"], "restored and cold differ in a bit"
-    assert cold["warnings"] == warm["warnings"] == []
+    assert [*map(unexpected, (cold, warm))] == [[], []]
+
+
+def unexpected(run):
+    """The warnings but for the one about models in training mode, which many programs have."""
+    return [text for text in run["warnings"] if "results of cached calls carry no grad" not in text]
 
 
 @pytest.mark.thorough

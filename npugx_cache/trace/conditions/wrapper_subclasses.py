@@ -14,6 +14,7 @@ import importlib.util
 import linecache
 import os
 import sys
+import traceback
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +189,11 @@ class CodeRun:
             self._variables.add(name)
         elif frame.f_code is not _ENVIRON_ITEM:
             what = "code of a tensor that holds others reads or changes os.environ as a whole"
-            self._reason = self._reason or what
+            frames = traceback.extract_stack(frame)
+            written = [each for each in frames if not each.filename.startswith("<frozen ")]
+            place = location.of_frames(written)
+            change = "read single variables, or read them outside the cached function"
+            self._reason = self._reason or location.reason(what, place, change)
 
     def _look_at(self, module: str, name: str) -> None:
         if (module, name) not in self._before:
@@ -258,11 +263,14 @@ class CodeRun:
             if set(code.co_freevars) - {"__class__"}:
                 raise NotPortable(f"{code.co_qualname} captured values that have no guard")
 
-    def add_attributes_of_others(self, builder: TreeBuilder, nodes: Iterable[int | None]) -> None:
+    def add_attributes_of_others(
+        self, builder: TreeBuilder, nodes: Iterable[int | None], root: types.CodeType
+    ) -> None:
         """Check that the plain tensors of a call get no attributes. Raises `NotPortable`.
 
         The code may look for attributes in each tensor that it is given, and the copies on which it
         was traced have none but those of `nn.Buffer`. `nodes` are those of the graph's inputs.
+        `root` is the traced function.
         """
         read = {name for code in self.codes for name in code.co_names}
         for node in nodes if self._values else ():
@@ -276,7 +284,8 @@ class CodeRun:
                         _add_value(builder, builder.step(node, Step.ATTR, name), name, 0)
                     elif name in read or (read & _READS_ANY and name not in _MARKS):
                         what = "which code of a tensor that holds others may read"
-                        raise NotPortable(f"a tensor has the attribute {name}, {what}")
+                        error = NotPortable(f"a tensor has the attribute {name}, {what}")
+                        raise NotPortable(placed(error, root))
                 builder.check(node, Kind.ATTRIBUTES, names)
 
     def observations(self) -> Iterator[Observation]:
