@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 CODE = """
 import json, torch
 from npugx_cache import cache_compile, readable_cache
@@ -17,6 +19,7 @@ print(json.dumps(readable_cache(entry, print_output=False)))
 ROW = re.compile(r"# (\w+): (\d+) rewrites, (-?\d+) nodes removed")
 
 
+@pytest.mark.thorough
 def test_readable_prints_the_passes_and_how_many_nodes_each_removed(surroundings):
     rows = ROW.findall(surroundings.run("-W", "ignore", "-c", CODE))
     names = [name for name, _, _ in rows]

@@ -2,6 +2,7 @@
 
 import functools
 
+import pytest
 import torch
 from capture_programs import agree, graph_of
 from hypothesis import HealthCheck, given, settings
@@ -91,6 +92,7 @@ class World:
         return new[:1].expand(size, 4) if call["x"] == "expanded" else new
 
 
+@pytest.mark.thorough
 @settings(
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -63,6 +63,7 @@ STRICTER = {
 """Refused by the managers, then accepted by the full check: slower, not wrong."""
 
 
+@pytest.mark.thorough
 def test_random_states_are_never_accepted_by_the_managers_alone(traced):
     random.seed(0)
     names = list(STATES)

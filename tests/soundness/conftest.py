@@ -10,27 +10,30 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from matrix import CHOSEN
+from matrix import CHOSEN, QUICK
 from processes import run, write
 
 NAMES = list(CHOSEN)
 
 
 @pytest.fixture(scope="session")
-def asked(once):
-    """Every row: `cold` compiles it, and the `changed` row is asked for where nothing may compile.
+def asked(once, request):
+    """Every row, or every quick one if nothing thorough runs.
 
-    Whether a changed row is a hit, and why it is none, is known before anything is compiled.
+    `cold` compiles a row, and the `changed` row is asked for where nothing may compile. Whether a
+    changed row is a hit, and why it is none, is known before anything is compiled.
     """
+    rows = QUICK if request.config.option.markexpr == "not thorough" else CHOSEN
+    names = list(rows)
 
     def make(surroundings):
         unchanged, changed = surroundings.folder / "tree", surroundings.folder / "changed"
-        write(unchanged, CHOSEN, changed=False)
-        write(changed, CHOSEN, changed=True)
+        write(unchanged, rows, changed=False)
+        write(changed, rows, changed=True)
         return {
             "folder": str(surroundings.folder),
-            "cold": run(surroundings, unchanged, "cold", NAMES, NPUGX_TEST_WATCH="1"),
-            "changed": run(surroundings, changed, "warm", NAMES, NPUGX_CACHE_RECOMPILE_LIMIT="0"),
+            "cold": run(surroundings, unchanged, "cold", names, NPUGX_TEST_WATCH="1"),
+            "changed": run(surroundings, changed, "warm", names, NPUGX_CACHE_RECOMPILE_LIMIT="0"),
         }
 
     return once("matrix", make)

@@ -26,7 +26,10 @@ from torch._guards import ChainedSource, Source
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace.conditions import builder, guards
 
-pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.timeout(4 * SECONDS),  # the first test of all runs the matrix
+]
 
 OF_THEIR_OWN = {"TENSOR_MATCH", "DUPLICATE_INPUT"}
 """Guard kinds that `add_guards` handles besides its table."""

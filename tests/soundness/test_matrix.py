@@ -8,7 +8,7 @@ process.
 from __future__ import annotations
 
 import pytest
-from matrix import CHOSEN, COUNTS
+from matrix import CHOSEN, COUNTS, LONG
 from processes import SECONDS
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
@@ -31,12 +31,20 @@ CATEGORIES = {
 }
 
 
-MISSES = [name for name, row in CHOSEN.items() if not row.hit]
-HITS = [name for name, row in CHOSEN.items() if row.hit]
+def rows(*, hit=None):
+    """The names of the rows that must hit or must not, or of all."""
+    return [
+        pytest.param(name, marks=[pytest.mark.thorough] if row.category in LONG else [])
+        for name, row in CHOSEN.items()
+        if hit in (None, row.hit)
+    ]
+
+
+MISSES, HITS = rows(hit=False), rows(hit=True)
 LIVE = [name for name, row in CHOSEN.items() if row.can_happen_live]
 
 
-@pytest.mark.parametrize("name", list(CHOSEN))
+@pytest.mark.parametrize("name", rows())
 def test_compiled_it_gives_eagers_result(asked, name):
     cold, refused = asked["cold"][name], CHOSEN[name].refused
     assert cold["difference"] is None
@@ -48,7 +56,7 @@ def test_compiled_it_gives_eagers_result(asked, name):
         assert "/main.py:" in cold["warnings"], "the reason names no line"
 
 
-@pytest.mark.parametrize("name", list(CHOSEN))
+@pytest.mark.parametrize("name", rows())
 def test_changed_it_changes_eagers_result(asked, name):
     if not CHOSEN[name].same_result:
         assert asked["changed"][name]["eager"] != asked["cold"][name]["eager"]

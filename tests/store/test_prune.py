@@ -238,6 +238,7 @@ def test_publishing_keeps_the_store_within_its_size(open_at, publish):
     assert f"{0:064x}" not in keys(store)
 
 
+@pytest.mark.thorough
 def test_an_entry_larger_than_the_limit_is_still_stored_alone(open_at, publish):
     store = open_at(max_size=5_000)
     publish(store, 1, blobs={"a": os.urandom(100)})

@@ -160,6 +160,7 @@ def test_every_hook_says_what_it_watches(tables):
         assert not row.watches.endswith(".")
 
 
+@pytest.mark.thorough
 def test_a_command_prints_the_worklist_for_the_torch_that_is_installed():
     done = subprocess.run(
         [sys.executable, "-m", "npugx_cache.trace.observe.hook_table"],
