@@ -45,11 +45,9 @@ def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
     return f"{what}{where}{because}; to change that, {change}"
 
 
-def of_code(code: types.CodeType) -> str:
-    """Where a function is written, or "" for code that no file has."""
-    if code.co_filename.startswith("<"):
-        return ""
-    return str(Place(code.co_filename, code.co_firstlineno, code.co_qualname, ""))
+def of_code(code: types.CodeType) -> Place:
+    """Where a function is written."""
+    return Place(code.co_filename, code.co_firstlineno, code.co_qualname, "")
 
 
 def innermost(places: Iterable[Place]) -> Place | None:

@@ -396,8 +396,7 @@ class Lookup:
 
     def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[events.Refusal]:
         """Why entries of the same function are under other keys, the most similar first."""
-        code = self.recipe.function.__code__
-        place = location.Place(code.co_filename, code.co_firstlineno, code.co_qualname, "")
+        place = location.of_code(self.recipe.function.__code__)
         factors, rows = call.fingerprint.factors, []
         for manifest in opened.siblings(self.recipe.identity):
             reasons = tuple(differences(manifest.factors, factors, place=place))

@@ -278,9 +278,8 @@ def method_place(module: str, name: str) -> str:
 
 def _places(functions: Iterable[types.FunctionType]) -> str:
     """One of the functions changed, and a digest does not tell which: the places of all."""
-    return " or ".join(
-        dict.fromkeys(filter(None, (location.of_code(f.__code__) for f in functions)))
-    )
+    written = (each.__code__ for each in functions if not each.__code__.co_filename.startswith("<"))
+    return " or ".join(dict.fromkeys(str(location.of_code(code)) for code in written))
 
 
 def function_value(module: str, full: str) -> str:
