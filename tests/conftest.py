@@ -100,16 +100,21 @@ class Surroundings:
 
     def listing(self) -> list[dict[str, Any]]:
         """The entries of the store as `npugx-cache ls` shows them."""
-        out = subprocess.run(
-            [sys.executable, "-m", "npugx_cache.cli", "ls", "--format", "json"],
+        listed = self.command("ls", "--format", "json")
+        assert listed.returncode == 0, listed.stderr
+        entries: list[dict[str, Any]] = json.loads(listed.stdout)["entries"]
+        return entries
+
+    def command(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run `npugx-cache` on the store."""
+        return subprocess.run(
+            [sys.executable, "-m", "npugx_cache", *args],
             env=self.environment(),
             capture_output=True,
             text=True,
             timeout=60,
-            check=True,
-        ).stdout
-        entries: list[dict[str, Any]] = json.loads(out)["entries"]
-        return entries
+            check=False,
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

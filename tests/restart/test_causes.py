@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,15 +24,8 @@ def program(folder, edits=()):
     return copy / "worker.py"
 
 
-def command(surroundings, *args):
-    return subprocess.run(
-        [sys.executable, "-m", "npugx_cache", *args],
-        env=surroundings.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+def misses(surroundings):
+    return json.loads(surroundings.command("misses", "--format", "json").stdout)["misses"]
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +105,12 @@ def test_the_cause_of_a_miss_is_named_when_the_worker_is_gone(stored, tmp_path, 
     shutil.copytree(stored / "cache", tmp_path / "cache")
     surroundings = Surroundings(tmp_path)
     if cause.pruned:
-        command(surroundings, "prune", "--all", "--yes")
+        assert surroundings.command("prune", "--all", "--yes").returncode == 0
     worker = program(tmp_path, cause.edits)
     changes = json.dumps(cause.changes)
     info = surroundings.run(*cause.flags, worker, changes, **cause.variables)
     assert (info["hits"], info["misses"]) == (0, 1)
-    (miss,) = json.loads(command(surroundings, "misses", "--format", "json"))["misses"]
+    (miss,) = misses(surroundings)
     assert (miss["outcome"], miss["function"]) == ("miss", "__main__.Net.forward")
     assert miss["reasons"] == cause.reasons
 
@@ -131,4 +122,4 @@ def test_without_a_cause_there_is_no_miss(stored, tmp_path):
     worker = program(tmp_path, [("decorators.py", "return x * 5", "return x * 6")])
     info = surroundings.run(worker, "{}")
     assert (info["hits"], info["misses"]) == (1, 0)
-    assert json.loads(command(surroundings, "misses", "--format", "json"))["misses"] == []
+    assert misses(surroundings) == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,19 +12,8 @@ pytestmark = pytest.mark.thorough
 WORKER = Path(__file__).with_name("missing.py")
 
 
-def command(surroundings, *args):
-    return subprocess.run(
-        [sys.executable, "-m", "npugx_cache.cli", *args],
-        env=surroundings.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def shown(surroundings, *args):
-    return json.loads(command(surroundings, *args, "--format", "json").stdout)
+    return json.loads(surroundings.command(*args, "--format", "json").stdout)
 
 
 def a_day_later(surroundings):
@@ -84,10 +71,10 @@ def test_why_did_yesterdays_start_miss(surroundings):
     assert "x: size was (4, 3), is (*, 3)" in differing("shift")["conditions"]["changed"]
     changes = differing("scale")["conditions"]["changed"]
     assert "globals()['SCALE'] was 2.0, is 3.0" in changes
-    text = command(surroundings, "diff", stored["scale"], stored["shift"]).stdout
+    text = surroundings.command("diff", stored["scale"], stored["shift"]).stdout
     assert "function.code changed" in text
-    assert command(surroundings, "diff", stored["scale"], "ffff").returncode == 2
-    assert "no difference" in command(surroundings, "diff", stored["scale"], stored["scale"]).stdout
+    assert surroundings.command("diff", stored["scale"], "ffff").returncode == 2
+    assert "no difference" in surroundings.command("diff", stored["scale"], stored["scale"]).stdout
 
 
 def test_a_cache_that_is_off_says_so_and_notes_nothing(surroundings):
