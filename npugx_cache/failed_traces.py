@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from npugx_cache.key.signature import Signature
 
 _MAX_TRIES = 3
+_MAX_RAISING = 256
 
 Shape = tuple[tuple[int, int, int], ...]
 """For each module: its id, its number of attributes, and the number of items in dicts in them."""
@@ -30,10 +31,15 @@ class Untraced:
     eager run may do a lazy preparation that the trace could not handle (a module takes a lock and
     installs hooks at its first call; `conditions.set_up` has those that are known). So if the eager
     run changed a module, the next call is traced again, up to three tries in all.
+
+    A call for which the function itself raises says nothing about other calls. Only calls with the
+    same sizes, numbers and strings are not traced any more, after as many tries.
     """
 
     def __init__(self) -> None:
         self._failures: dict[str, _Failure] = {}
+        self._raising: dict[tuple[str, str], tuple[int, str]] = {}
+        """How often the function itself raised for a call, and the reason to tell."""
 
     def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
         """Note a failed trace. Must be called before the eager run, which may change modules."""
@@ -47,8 +53,19 @@ class Untraced:
         failure = _Failure(reason, tries, modules)
         return lambda: self._failures.update({kind: failure})
 
+    def raised(self, call: Signature, reason: str) -> None:
+        """Note that the function itself raised for a call that could not be traced."""
+        tries, _ = self._raising.get((call.exact, call.kind), (0, ""))
+        if len(self._raising) >= _MAX_RAISING:
+            self._raising.clear()
+        self._raising[call.exact, call.kind] = tries + 1, reason
+
     def reason(self, call: Signature, frame_locals: Mapping[str, Any]) -> str | None:
-        """Why a call of this kind is not worth tracing, or None."""
+        """Why a call is not worth tracing, or None."""
+        if self._raising:
+            tries, raised = self._raising.get((call.exact, call.kind), (0, ""))
+            if tries >= _MAX_TRIES:
+                return raised
         known = self._failures.get(call.kind) if self._failures else None
         if known is None:
             return None

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,6 @@ _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
 _MAX_BYPASSES = 64
-_MAX_RAISING, _MAX_TRACES = 256, 3
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
@@ -135,8 +133,6 @@ class Lookup:
         self._untraced = Untraced()
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
-        self._raises = Counter[str]()
-        """How often the function itself raised for a call that can't be traced, likewise."""
         self._recompiles: Recompiles | None = None
         self._beyond: set[str] | None = None
         """Calls past the limit on compiles, by `Signature.exact`, that no entry accepts."""
@@ -617,7 +613,10 @@ class Lookup:
 
         def ended(error: Exception | None) -> None:
             if error is not None:
-                self._raised(error, call)
+                raised = f"the function itself raised {type(error).__name__} for such a call"
+                self._untraced.raised(call.signature, raised)
+                self._end_in_bypass(raised)
+                events.logger.info("%s: %s", self.recipe.title, raised)
                 return
             remember()
             try:
@@ -630,18 +629,6 @@ class Lookup:
             self._warn(outcome.reason)
 
         return Bypass(outcome.reason, ended)
-
-    def _raised(self, error: Exception, call: Call) -> None:
-        """The function itself raised for a call: each such call is traced, but only a few times."""
-        reason = f"the function itself raised {type(error).__name__} for such a call"
-        exact = call.signature.exact
-        if len(self._raises) >= _MAX_RAISING:
-            self._raises.clear()
-        self._raises[exact] += 1
-        if self._raises[exact] >= _MAX_TRACES:
-            self._failed[exact] = reason
-        self._end_in_bypass(reason)
-        events.logger.info("%s: %s", self.recipe.title, reason)
 
     def _bypass_draft(self, outcome: LocalOnly | Untraceable, call: Call) -> store.Draft:
         conditions = outcome.conditions
