@@ -135,6 +135,12 @@ def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
 
 
 @pytest.fixture(scope="session")
+def only_quick(request: pytest.FixtureRequest) -> bool:
+    """Whether no thorough test runs, so that what only thorough ones look at need not be made."""
+    return bool(request.config.option.markexpr == "not thorough")
+
+
+@pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Call `make(surroundings)` once in a whole test run, and hand out its JSON-like answer."""
     base = tmp_path_factory.getbasetemp()

@@ -14,8 +14,10 @@ THOROUGH = (
     ("programs_control_flow", "programs_data_sizes"),
     ("programs_modules", "programs_library", "programs_objects", "programs_data"),
 )
-GROUPS = (("programs",), ("programs_python",), ("programs_torch",))
 CUSTOM_OP = "programs_custom_op:custom_op"
+QUICK_GROUPS = (("programs",), ("programs_python",), (CUSTOM_OP,))
+TORCH = "programs_torch"  # takes as long as the others together: thorough
+GROUPS = (("programs",), ("programs_python",), (TORCH,))
 ALL_GROUPS = (*GROUPS, (CUSTOM_OP,))
 
 
@@ -33,6 +35,10 @@ NAMES = list(_names(GROUPS))
 THOROUGH_NAMES = list(_names(THOROUGH))
 
 
+def marked(name):
+    return pytest.param(name, marks=[pytest.mark.thorough] if name.startswith(TORCH) else [])
+
+
 def run_all(surroundings, *groups, **environment):
     """Run groups of programs, each in a process of its own, side by side."""
     workers = [surroundings.start(RUN, HERE, *group, **environment) for group in groups]
@@ -40,9 +46,11 @@ def run_all(surroundings, *groups, **environment):
 
 
 @pytest.fixture(scope="module")
-def runs(once):
+def runs(once, only_quick):
+    groups = QUICK_GROUPS if only_quick else ALL_GROUPS
+
     def make(surroundings):
-        done = {phase: run_all(surroundings, *ALL_GROUPS) for phase in ("cold", "warm")}
+        done = {phase: run_all(surroundings, *groups) for phase in ("cold", "warm")}
         return {**done, "folder": str(surroundings.folder)}
 
     return once("restart", make)
@@ -69,7 +77,7 @@ def rechecked(once, runs):
     return once("rechecked", make)
 
 
-@pytest.mark.parametrize("name", [*NAMES, CUSTOM_OP])
+@pytest.mark.parametrize("name", [*map(marked, NAMES), CUSTOM_OP])
 def test_a_cold_run_is_right_and_restarted_it_hits_with_the_same_result(runs, name):
     check_restarted(runs["cold"][name], runs["warm"][name])
 
@@ -93,7 +101,7 @@ def test_every_entry_is_what_another_compile_makes(rechecked, name):
     assert (run["misses"], run["bypasses"]) == (0, 0), [run["reasons"], run["warnings"]]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(map(marked, NAMES)))
 def test_a_restart_loads_no_compiler(runs, name):
     assert runs["warm"][name]["loaded"] == []
 
@@ -155,22 +163,27 @@ def test_a_captured_program_is_right_cold_and_restarted(captured_runs, name):
         assert all(reason in line for line in run["warnings"])
 
 
+@pytest.mark.thorough
 def test_every_program_was_run(runs):
     assert set(runs["cold"]) == {*NAMES, CUSTOM_OP}
 
 
+@pytest.mark.thorough
 def test_the_third_of_three_shapes_is_served_by_the_dynamic_graph(runs):
     cold = runs["cold"]["programs_torch:three_shapes_of_which_the_third_is_served_dynamically"]
     assert cold["misses"] == 2
 
 
+@pytest.mark.thorough
 def test_static_shapes_are_compiled_one_by_one(runs):
     assert runs["cold"]["programs_torch:static_shapes_only"]["misses"] == 3
 
 
+@pytest.mark.thorough
 def test_a_changing_float_is_compiled_twice_at_most(runs):
     assert runs["cold"]["programs_torch:a_float_argument_that_changes"]["misses"] <= 2
 
 
+@pytest.mark.thorough
 def test_sizes_given_as_dynamic_are_compiled_once(runs):
     assert runs["cold"]["programs_torch:dynamic_attention_shapes"]["misses"] == 1

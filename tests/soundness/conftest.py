@@ -17,13 +17,13 @@ NAMES = list(CHOSEN)
 
 
 @pytest.fixture(scope="session")
-def asked(once, request):
+def asked(once, only_quick):
     """Every row, or every quick one if nothing thorough runs.
 
     `cold` compiles a row, and the `changed` row is asked for where nothing may compile. Whether a
     changed row is a hit, and why it is none, is known before anything is compiled.
     """
-    rows = QUICK if request.config.option.markexpr == "not thorough" else CHOSEN
+    rows = QUICK if only_quick else CHOSEN
     names = list(rows)
 
     def make(surroundings):
