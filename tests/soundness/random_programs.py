@@ -12,6 +12,7 @@ import textwrap
 from typing import NamedTuple
 
 from constructs import CONSTRUCTS, MORE, PLACES, TARGETS, UNRELATED
+from hypothesis import assume
 from hypothesis import strategies as st
 from matrix import parse
 
@@ -60,6 +61,7 @@ ITERATIONS = (
     "self.kinds",
     "{*self.items, 40}",
 )
+CHANGES_OF_THE_SET = ("self.kinds.add(40)", "self.kinds |= {{2, 33}}")
 STEPS = (
     "{t} = {t} * {v}",
     "{t} = {t} + {u}",
@@ -97,8 +99,7 @@ STEPS = (
     "{t} = {t} * getattr(self, 'extra', 3)",
     "{t} = {t} * {{'a': 2, 'b': 3}}.get(mode, 4)",
     "{t} = {t}.clone() if self.flag else {t}",
-    "self.kinds.add(40)",
-    "self.kinds |= {{2, 33}}",
+    *CHANGES_OF_THE_SET,
     "{t} = {t} + len(self.kinds)",
     "unread = f'{{self.kinds}}'",
 )
@@ -401,6 +402,7 @@ def programs(draw):
         dynamic=draw(st.sampled_from((None, None, True, False))),
         calls=draw(st.sampled_from((1, 1, 2))),
     )
+    assume(not walks_a_set_that_it_changes(text))
     return Drawn(
         text,
         tuple(chosen),
@@ -409,6 +411,16 @@ def programs(draw):
         change,
         change in unrelated or change == NOTHING,
         change in related or change in of_places,
+    )
+
+
+def walks_a_set_that_it_changes(text):
+    """A second call may walk the set in another order than eager's: see docs/soundness.md.
+
+    Dynamo makes the change after the graph, and fills the set again in its own way.
+    """
+    return "in self.kinds:" in text and any(
+        change.format() in text for change in CHANGES_OF_THE_SET
     )
 
 
