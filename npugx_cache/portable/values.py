@@ -52,10 +52,18 @@ def encode(value: object, depth: int = 0) -> Plain:
         encoded = _encode_torch_value(value, depth)
         if encoded is not None:
             return encoded
+    if is_float_of_numpy(value):
+        return ["numpy", kind.__name__, _encode_float(float(value))[1]]  # type: ignore[arg-type]
     return ["id", identity(value, depth + 1)]
 
 
-def _encode_float(value: Any) -> Plain:
+def is_float_of_numpy(value: object) -> bool:
+    """Whether it is a `numpy.float64`, which is a float. Does not load NumPy."""
+    kind = type(value)
+    return kind.__name__ == "float64" and kind.__module__ == "numpy" and isinstance(value, float)
+
+
+def _encode_float(value: Any) -> Any:
     return ["float", value.hex() if math.isfinite(value) else repr(value)]
 
 
@@ -131,7 +139,15 @@ def _decode_torch(name: str) -> Any:
     return value
 
 
+def _decode_numpy(name: str, text: str) -> Any:
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or name != "float64":
+        raise NotPortable(f"there is no numpy.{name} in this process")
+    return numpy.float64(_decode_float(text))
+
+
 _DECODERS: dict[str, Any] = {
+    "numpy": _decode_numpy,
     "int": int,
     "bool": bool,
     "float": _decode_float,
@@ -175,6 +191,7 @@ _DESCRIBED: dict[str, Callable[..., str]] = {
     "id": lambda named, *_: describe(named),
     "method": lambda function, *_: describe(function),
     "enum": lambda cls, name, _: f"{describe(cls)}.{name}",
+    "numpy": lambda kind, text: f"numpy.{kind}({describe(['float', text])})",
     "float": lambda text: repr(float.fromhex(text)) if "x" in text else f"float {text}",
     "bool": lambda value: str(bool(value)),
     "dict": lambda items: (
@@ -330,7 +347,7 @@ def identity(value: object, depth: int = 0) -> Plain:
     for kinds, name in _IDENTITIES:
         if isinstance(value, kinds):
             return name(value, depth)
-    named = _operator_identity(value)
+    named = _operator_identity(value) or _numpy_identity(value)
     if named is not None:
         return named
     if type(value).__module__ == "typing":
@@ -375,6 +392,17 @@ def _operator_identity(value: object) -> Plain | None:
     from npugx_cache.private import runtime
 
     return runtime.operator_name(value)
+
+
+def _numpy_identity(value: object) -> Plain | None:
+    """Of a ufunc, such as `numpy.sqrt`, or another compiled function; with NumPy's version."""
+    if type(value).__module__ != "numpy" or getattr(value, "__module__", None) != "numpy":
+        return None
+    numpy: Any = sys.modules["numpy"]
+    name = getattr(value, "__name__", "")
+    if getattr(numpy, name, None) is not value:
+        return None
+    return ["builtin", "numpy", name, numpy.__version__]
 
 
 _GROUP = "process group"

@@ -162,11 +162,13 @@ def _without_live_constants(
 
 
 def _is_plain(constant: Any) -> bool:
-    try:
-        marshal.dumps(constant)
-    except ValueError:
-        return False
-    return True
+    """Whether marshal keeps the constant. It writes objects with a buffer (np.float64) as bytes."""
+    if type(constant) in (tuple, frozenset):
+        return all(map(_is_plain, constant))
+    return type(constant) in _MARSHALLED
+
+
+_MARSHALLED = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 
 def _encode_constant(constant: object) -> Plain:

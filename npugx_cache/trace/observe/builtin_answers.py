@@ -17,6 +17,7 @@ from torch._dynamo.variables import VariableTracker, user_defined
 
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.enumerations import refuse_own_operators
+from npugx_cache.trace.observe.numpy_numbers import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,4 +155,4 @@ def refuse_number(recorder: Recorder, variable: Any, proxy: Any, *, ndim: int, *
     """
     del proxy
     if ndim == 0 and type(variable).__name__ == "NumpyNdarrayVariable":
-        recorder.refuse("a number of NumPy's (float() makes it Python's) is traced as an array")
+        recorder.refuse(REFUSED.format("traced as an array"))

@@ -29,6 +29,7 @@ from npugx_cache.trace.observe import (
     enumerations,
     hook_hashes,
     identity,
+    numpy_numbers,
     objects,
     opaque,
     pure_calls,
@@ -392,6 +393,24 @@ _BUILTINS = [
         objects.noting(builtin_answers.refuse_number),
         "numbers of NumPy's",
         needed="NumpyNdarrayVariable",
+    ),
+    Hook(
+        "variables.constant:ConstantVariable.is_base_literal",
+        numpy_numbers.taken_for_a_literal,
+        "numbers of NumPy's that are constants",
+        needed=Needed.ONLY_ALLOWS,
+    ),
+    Hook(
+        "variables.constant:ConstantVariable.__init__",
+        numpy_numbers.kept,
+        "the type of a number of NumPy's that is a constant",
+        needed=Needed.EVERY_TRACE,
+    ),
+    Hook(
+        "variables.misc:NumpyVariable.call_function",
+        numpy_numbers.computing,
+        "numbers that functions of NumPy's give",
+        needed=Needed.ONLY_ALLOWS,
     ),
     Hook(
         "variables.lists:RangeVariable.call_method",

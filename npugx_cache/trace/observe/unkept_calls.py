@@ -11,7 +11,7 @@ from torch._guards import TracingContext
 from npugx_cache.backend import graph_calls
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import streams
-from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe import numpy_numbers, observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,7 @@ def checking(
     if kind == "call_function" and streams.waits_for_device(target):
         target, args = streams.wait_operator(args or (), kwargs or {})
         kwargs = {}
+    args, kwargs = numpy_numbers.as_floats(recorder, target, args, kwargs)
     node = create_node(tracer, kind, target, args, kwargs, *more)
     if graph_calls.is_followed(target):  # Dynamo does not say where they come from
         node.stack_trace = "".join(TracingContext.extract_stack().format())
