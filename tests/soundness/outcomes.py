@@ -22,8 +22,6 @@ KNOWN = (
     # A dict, a list or a cell was written to before: what the function reads may be among it.
     "is assumed to give a constant",
     "changes while it is walked backwards",
-    # Dynamo gives the list of the first question to a second one.
-    "the subclasses of",
 )
 """Parts of the reasons of refusals that are right, and that drawn programs meet."""
 

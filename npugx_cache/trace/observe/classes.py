@@ -11,13 +11,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.variables import user_defined
+from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, GetItemSource
+from torch._dynamo.variables import ListVariable, user_defined
+from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
 
 from npugx_cache.portable import is_covered_class
+from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question, place_of_the_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from npugx_cache.trace.observe.observation import Recorder
 
@@ -52,10 +55,10 @@ def note_class(
 
 
 def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: Any) -> None:
-    del tx
+    del tx, rest
     cls = _class_of(variable.value)
     if name == "__subclasses__":
-        _refuse_subclasses(recorder, variable, is_call=bool(rest))
+        _refuse_subclasses(recorder, variable)
     if isinstance(name, str) and _is_of_users(cls):
         recorder.note(Question.NAME, cls, name)
         if isinstance(variable.value, type) and _is_of_users(type(cls)):
@@ -79,25 +82,46 @@ def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
             recorder.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
-class _Asked(set[type]):
-    """The classes whose subclasses a trace has asked for."""
-
-
-def _refuse_subclasses(recorder: Recorder, variable: Any, *, is_call: bool) -> None:
-    """Dynamo guards the subclasses of a class that it found, and asks no method of the user's.
-
-    To the second question it gives the list of the first, which may have been changed meanwhile.
-    """
+def _refuse_subclasses(recorder: Recorder, variable: Any) -> None:
+    """Dynamo guards the subclasses of a class that it found, and asks no method of the user's."""
     cls = _class_of(variable.value)
     kind: Any = type(cls)
     bases = (each for each in (*cls.__mro__, *kind.__mro__) if each is not type)
     own = any("__subclasses__" in vars(base) for base in bases)
-    asked = recorder.state(_Asked)
-    is_again = is_call and cls in asked
-    if is_call:
-        asked.add(cls)
-    if own or is_again or not variable.source:
+    if own or not variable.source:
         recorder.refuse(f"the subclasses of {cls.__qualname__} have no guard")
+
+
+class _Asked(set[type]):
+    """The classes whose subclasses a trace has asked for."""
+
+
+@observation.around
+def with_new_subclasses(
+    recorder: Recorder,
+    call: Callable[..., Any],
+    variable: Any,
+    tx: Any,
+    name: str,
+    args: Any,
+    kwargs: dict[str, Any],
+) -> Any:
+    """Give each question for the subclasses of a class a list of its own, as Python does.
+
+    Dynamo gives the list of the first question again, which the code may have changed.
+    """
+    answer = call(variable, tx, name, args, kwargs)
+    if name != "__subclasses__" or args or kwargs or not variable.source:
+        return answer
+    asked = recorder.state(_Asked)
+    if variable.value not in asked:
+        asked.add(variable.value)
+        return answer
+    answer.realize()  # which guards how many there are, also if no code has used the first list
+    source = CallFunctionNoArgsSource(AttrSource(variable.source, name))
+    found = enumerate(variable.value.__subclasses__())
+    built = [VariableTracker.build(tx, cls, GetItemSource(source, i)) for i, cls in found]
+    return ListVariable(built, mutation_type=ValueMutationNew())
 
 
 def note_inherited(recorder: Recorder, variable: Any, tx: Any, name: str, *_: Any) -> None:

@@ -555,6 +555,11 @@ _LOOKUPS = [
         since=_SLOTS,
     ),
     Hook(
+        "variables.user_defined:UserDefinedClassVariable.call_method",
+        classes.with_new_subclasses,
+        "a second question for the subclasses of a class",
+    ),
+    Hook(
         "variables.user_defined:UserDefinedClassVariable+.call_function",
         objects.noting(classes.refuse_to_make),
         "objects of user code that Dynamo makes",
