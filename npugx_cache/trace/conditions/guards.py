@@ -52,8 +52,10 @@ def add_guards(
 
     Raises `NotPortable` at the first that has no portable form.
     """
+    stacks = {}
     for guard in in_order(builder, rows):
         kind, source, parameters = tracing.guard_row(guard)
+        stacks[source] = guard.user_stack
         try:
             # On the stack of modes is a default device, which is state, or the call is refused.
             is_state = kind in STATE_KINDS or tracing.is_on_mode_stack(source)
@@ -72,15 +74,21 @@ def add_guards(
             else:
                 _add_guard(builder, kind, builder.node(source), parameters)
         except (NotPortable, refuse.NotEager) as error:
-            what = f"{tracing.source_name(source)}: {error}"
-            place = location.of_frames(guard.user_stack)
-            raise type(error)(location.reason(what, place, _CHANGE)) from None
+            raise type(error)(_reason(source, error, guard.user_stack)) from None
     # A set: in an order of its own, so that equal traces make equal entries.
     for source in sorted(key_ordered, key=tracing.source_name):
         node = builder.node(source)
         if not _add_registry(builder, node) and not _add_hooks(builder, source, node):
-            _add_order(builder, node)
+            try:
+                _add_order(builder, node)
+            except NotPortable as error:
+                raise NotPortable(_reason(source, error, stacks.get(source))) from None
     _add_registrations(builder)
+
+
+def _reason(source: Any, error: Exception, stack: Any) -> str:
+    what = f"{tracing.source_name(source)}: {error}"
+    return location.reason(what, location.of_frames(stack), _CHANGE)
 
 
 _CHANGE = "read it outside the cached function and pass plain values or tensors in"
