@@ -77,12 +77,10 @@ def add_guards(
             raise type(error)(_reason(source, error, guard.user_stack)) from None
     # A set: in an order of its own, so that equal traces make equal entries.
     for source in sorted(key_ordered, key=tracing.source_name):
-        node = builder.node(source)
-        if not _add_registry(builder, node) and not _add_hooks(builder, source, node):
-            try:
-                _add_order(builder, node)
-            except NotPortable as error:
-                raise NotPortable(_reason(source, error, stacks.get(source))) from None
+        try:
+            _add_keys(builder, source, builder.node(source))
+        except NotPortable as error:
+            raise NotPortable(_reason(source, error, stacks.get(source))) from None
     _add_registrations(builder)
 
 
@@ -140,7 +138,10 @@ def in_order(builder: TreeBuilder, guards: Iterable[Any]) -> list[Any]:
     return sorted(guards, key=place)
 
 
-def _add_order(builder: TreeBuilder, node: int) -> None:
+def _add_keys(builder: TreeBuilder, source: Any, node: int) -> None:
+    """Add the condition on the keys, in their order, of a dict whose keys were walked."""
+    if _add_registry(builder, node) or _add_hooks(builder, source, node):
+        return
     if isinstance(builder.value(node), dict):
         builder.check(node, Kind.KEYS, encode(ordered_keys(builder.value(node))))
 
