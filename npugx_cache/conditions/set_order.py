@@ -185,12 +185,20 @@ def as_python(condition: Plain, name: Callable[[int], str]) -> str:
     return f"list({wording(made, name)}) == {expression(['list', expected])}"
 
 
+_KEEPS_THE_ORDER = "; sorted(), or one PYTHONHASHSEED for all processes, keeps the order"
+
+
 def failure(condition: Plain, values: Sequence[Any], words: Wording) -> str:
     """Why a condition does not hold."""
     made, expected = condition
+    advice = ""
     try:
-        now = f"is {words.shown(['list', order(made, values)])}"
+        found = order(made, values)
+        now = f"is {words.shown(['list', found])}"
+        are_alike = all(any(same(each, was) for each in found) for was in expected)
+        if are_alike and any(isinstance(each, str) for each in found):
+            advice = _KEEPS_THE_ORDER
     except Exception as error:  # noqa: BLE001 - user code raises anything
         now = f"can't be told: {error}"
     was = describe(["list", expected])
-    return f"{wording(made, words.path)}: the order of the set was {was}, {now}"
+    return f"{wording(made, words.path)}: the order of the set was {was}, {now}{advice}"
