@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,28 +62,3 @@ class Counters:
             return CacheInfo(
                 found["hits"], found["misses"], found["bypasses"], found["stored"], entries
             )
-
-
-SLOW_SECONDS = 2.0
-
-
-class Progress:
-    """Logs one INFO line for each phase of a compile that takes longer than `SLOW_SECONDS`.
-
-    The lines of earlier phases wait until the compile has taken that long, so that a quick compile
-    logs nothing.
-    """
-
-    def __init__(self, function: str) -> None:
-        self._function = function
-        self._started = self._last = time.perf_counter()
-        self._untold: list[tuple[str, float]] = []
-
-    def done(self, phase: str) -> None:
-        now = time.perf_counter()
-        self._untold.append((phase, now - self._last))
-        self._last = now
-        if now - self._started > SLOW_SECONDS:
-            for name, seconds in self._untold:
-                logger.info("%s: compiling: %s took %.1f s", self._function, name, seconds)
-            self._untold.clear()
