@@ -7,9 +7,37 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from npugx_cache import config
+from npugx_cache.errors import OptionError
 from npugx_cache.forks import survive_forks
 
 logger = logging.getLogger("npugx_cache")
+_heeded = threading.Lock()
+"""Held from the first `heed_environment` on."""
+
+
+def heed_environment() -> None:
+    """Do once in a process what the environment asks of our logger. Raises nothing.
+
+    Variables that look like ours and are none are named, because whoever set one waits for it to
+    change something.
+    """
+    if not _heeded.acquire(blocking=False):
+        return
+    try:
+        level = config.log_level()
+    except OptionError as error:
+        logger.warning("%s; it is ignored", error)
+        level = None
+    if level is not None:
+        from npugx_cache import log_output
+
+        log_output.show(logger, level)
+    if config.unknown_variables():
+        from npugx_cache import unknown_variables
+
+        for sentence in unknown_variables.sentences().values():
+            logger.warning("%s", sentence)
 
 
 class CacheInfo(NamedTuple):

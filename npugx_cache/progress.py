@@ -22,7 +22,7 @@ _BEAT_EVERY = 10.0
 _SHORT = 0.1
 """A phase that took less than this part of `SLOW_SECONDS` has no line of its own."""
 PASSING = {"npugx_cache_passing": True}
-"""The `extra` of a line that the next line makes worthless: a terminal may write over the line."""
+"""The `extra` of a line that the next line makes worthless (`log_output`)."""
 
 
 class Progress:
