@@ -466,7 +466,12 @@ class Lookup:
             return self._compiled_and_stored(call, opened, started, told, warming=warming)
 
     def _tell_why(self, opened: store.Store | None) -> None:
-        """The INFO line before a compile: why it has to be, and how long the last one took."""
+        """The INFO line before a compile: why it has to be, and how long the last one took.
+
+        Torch's log of recompiles is told as well, if graphs of this process do not fit the call.
+        """
+        if len(self.bound):
+            self._tell_torch()
         if not events.logger.isEnabledFor(logging.INFO):
             return
         reasons = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
@@ -475,6 +480,15 @@ class Lookup:
         costs = self._earlier_costs(opened)
         last = next((f"; the last compile took {cost:.1f} s" for cost in costs), "")
         events.logger.info("%s: compiling (%s%s)%s", self.recipe.title, why, more, last)
+
+    def _tell_torch(self) -> None:
+        from npugx_cache.private import recompile_log
+
+        if (log := recompile_log.wanted()) is not None:
+            here = {each.entry for each in self.bound}
+            refused = [str(each) for each in self.refusals if each.entry in here]
+            other = "no graph of this process accepts the call"
+            recompile_log.tell(log, self.recipe.function.__code__, refused or [other])
 
     def _earlier_costs(self, opened: store.Store | None) -> Iterator[float]:
         """The seconds that earlier compiles of this function took, the latest first."""
