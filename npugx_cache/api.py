@@ -38,7 +38,7 @@ from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import restore
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import OptionError
-from npugx_cache.events import logger
+from npugx_cache.events import heed_environment, logger
 from npugx_cache.key import environment
 from npugx_cache.key.recipe import Recipe, check_decompositions, check_options
 from npugx_cache.private import runtime
@@ -252,6 +252,7 @@ class CachedFunction(Generic[P, R]):
         return self._recipe, self._settings, self._owner, self._warm, self._of_class
 
     def __setstate__(self, state: tuple[Recipe, Settings, object | None, str | None, bool]) -> None:
+        heed_environment()
         recipe, settings, owner, warm, of_class = state  # nothing is bound in a pickled model
         CachedFunction.__init__(self, recipe, settings, owner, warm, of_class=of_class)
 
@@ -332,6 +333,7 @@ def cache_compile(
     """
     del global_rank, tp_rank, pp_rank
     _check_arguments(dynamic, strict, guards, warm)
+    heed_environment()
     settings = config.load(cache_dir=cache_dir, strict=strict)
     if settings.mode != "off":
         store.preload()

@@ -15,7 +15,6 @@ from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import Artifact, Bindings
 from npugx_cache.entry.failed_run import lasting_effect
 from npugx_cache.entry.readable import Readable, render
-from npugx_cache.events import Progress
 from npugx_cache.portable import NotPortable, devices
 from npugx_cache.private import compile_lock, runtime
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.backend.inductor.library import Library
-    from npugx_cache.backend.options import Options
     from npugx_cache.backend.program import Program
     from npugx_cache.conditions import Check
     from npugx_cache.conditions.evaluate import Scope
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from npugx_cache.key.fingerprint import Factor
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.portable.devices import Accelerator, Rename
+    from npugx_cache.progress import Progress
     from npugx_cache.trace import Traced
     from npugx_cache.trace.process_local import LocalOnly, Untraceable
     from npugx_cache.trace.set_up import SetUpFirst
@@ -59,6 +58,7 @@ def compile_call(
     state: Mapping[str, Any],
     factors: tuple[Factor, ...],
     known: Known,
+    progress: Progress,
 ) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
     """Compile one call; nothing of it runs on real tensors. Call it under `torch.no_grad()`.
 
@@ -67,11 +67,12 @@ def compile_call(
     from npugx_cache.interruptions import let_through
     from npugx_cache.trace.process_local import Untraceable
 
+    progress.begin("waiting for other threads that compile")
     with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:
         outcome = None
         try:
             if not disturbance.reason():
-                outcome = _compiled(recipe, args, kwargs, scope, state, factors, known)
+                outcome = _compiled(recipe, args, kwargs, scope, state, factors, known, progress)
         except Exception as error:
             let_through(error)
             if not disturbance.reason():
@@ -90,11 +91,13 @@ def _compiled(
     state: Mapping[str, Any],
     factors: tuple[Factor, ...],
     known: Known,
+    progress: Progress,
 ) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
     from npugx_cache import trace
     from npugx_cache.work_time import WorkTime
 
-    worked, progress = WorkTime(), Progress(recipe.title)
+    worked = WorkTime()
+    progress.begin("tracing and lowering")
     traced = trace.trace(
         recipe.function,
         args,
@@ -105,16 +108,15 @@ def _compiled(
         known=known,
         decompositions=dict(recipe.decompositions),
         shaping=tuple(recipe.shaping_code()),
-        optimise=partial(_optimise, engines.load(recipe.backend), recipe.options, progress),
+        optimise=partial(_optimise, recipe, progress),
     )
-    progress.done("guards and source facts")
     if not isinstance(traced, trace.Traced):
         return _said(traced, scope)
+    progress.begin("packing")
     try:
         artifact = _artifact(recipe, traced, factors)
     except NotPortable as error:
         return _said(traced.local_only(str(error)), scope)
-    progress.done("packing")
     seconds = worked.seconds()
     return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
 
@@ -130,12 +132,15 @@ def _said(outcome: _Outcome, scope: Scope) -> _Outcome:
 
 
 def _optimise(
-    engine: engines.Engine, options: Options, progress: Progress, graph: fx.GraphModule
+    recipe: Recipe, progress: Progress, graph: fx.GraphModule
 ) -> tuple[engines.PassReport, ...]:
-    progress.done("tracing and lowering")
-    reports = engine.optimise(graph, options=options)
-    progress.done("passes")
+    progress.begin(_PASSES.get(recipe.backend, "passes"))
+    reports = engines.load(recipe.backend).optimise(graph, options=recipe.options)
+    progress.begin("guards and source facts")
     return reports
+
+
+_PASSES = {"inductor": "passes and the C++ compiler"}
 
 
 def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:

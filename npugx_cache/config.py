@@ -17,6 +17,29 @@ CacheMode = Literal["on", "readonly", "off"]
 EvictionPolicy = Literal["lru", "cost"]
 TrustMode = Literal["private", "group", "signed"]
 
+VARIABLES = (
+    "NPUGX_CACHE_DIR",
+    "NPUGX_CACHE_LOCAL_DIR",
+    "NPUGX_CACHE_BAKED_DIR",
+    "NPUGX_CACHE",
+    "NPUGX_CACHE_TRUST",
+    "NPUGX_CACHE_KEY_FILE",
+    "NPUGX_CACHE_MAX_SIZE",
+    "NPUGX_CACHE_MAX_ENTRIES",
+    "NPUGX_CACHE_MAX_AGE",
+    "NPUGX_CACHE_POLICY",
+    "NPUGX_CACHE_LOCK_WAIT",
+    "NPUGX_CACHE_RECOMPILE_LIMIT",
+    "NPUGX_CACHE_VERIFY",
+    "NPUGX_CACHE_UNTESTED_TORCH",
+    "NPUGX_CACHE_STRICT",
+    "NPUGX_CACHE_LOG",
+    "NPUGX_STATIC_KERNEL_WAIT",
+)
+"""Every environment variable of ours that this release reads."""
+_OF_TESTS = ("NPUGX_TEST_", "NPUGX_STRESS_")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
 _RECOMPILES = 16
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -274,6 +297,31 @@ def wants_graphs() -> bool:
 def own_environment() -> dict[str, str]:
     """The environment variables with our prefix, also those that are no setting of this release."""
     return {name: value for name, value in os.environ.items() if name.startswith("NPUGX_")}
+
+
+def unknown_variables() -> list[str]:
+    """The names of variables with our prefix that this release does not read, without tests'."""
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith("NPUGX_") and name not in VARIABLES and not name.startswith(_OF_TESTS)
+    )
+
+
+def log_level() -> str | None:
+    """From which level on our log lines are shown on stderr; None: as logging is set up.
+
+    Raises `OptionError`. It is no field of `Settings`, because it holds for a process.
+    """
+    level = os.environ.get("NPUGX_CACHE_LOG", "").strip().lower()
+    return (
+        _choice({"NPUGX_CACHE_LOG": level}, "NPUGX_CACHE_LOG", "", _LOG_LEVELS) if level else None
+    )
+
+
+def is_dumb_terminal() -> bool:
+    """Whether a terminal, if there is one, shows control sequences in the place of doing them."""
+    return os.environ.get("TERM", "dumb") in {"", "dumb"}
 
 
 def named_folders() -> dict[str, str]:

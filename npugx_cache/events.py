@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from npugx_cache import config
+from npugx_cache.errors import OptionError
 from npugx_cache.forks import survive_forks
 
 logger = logging.getLogger("npugx_cache")
+_heeded = threading.Lock()
+"""Held from the first `heed_environment` on."""
+
+
+def heed_environment() -> None:
+    """Do once in a process what the environment asks of our logger. Raises nothing.
+
+    Variables that look like ours and are none are named, because whoever set one waits for it to
+    change something.
+    """
+    if not _heeded.acquire(blocking=False):
+        return
+    try:
+        level = config.log_level()
+    except OptionError as error:
+        logger.warning("%s; it is ignored", error)
+        level = None
+    if level is not None:
+        from npugx_cache import log_output
+
+        log_output.show(logger, level)
+    if config.unknown_variables():
+        from npugx_cache import unknown_variables
+
+        for sentence in unknown_variables.sentences().values():
+            logger.warning("%s", sentence)
 
 
 class CacheInfo(NamedTuple):
@@ -63,28 +90,3 @@ class Counters:
             return CacheInfo(
                 found["hits"], found["misses"], found["bypasses"], found["stored"], entries
             )
-
-
-SLOW_SECONDS = 2.0
-
-
-class Progress:
-    """Logs one INFO line for each phase of a compile that takes longer than `SLOW_SECONDS`.
-
-    The lines of earlier phases wait until the compile has taken that long, so that a quick compile
-    logs nothing.
-    """
-
-    def __init__(self, function: str) -> None:
-        self._function = function
-        self._started = self._last = time.perf_counter()
-        self._untold: list[tuple[str, float]] = []
-
-    def done(self, phase: str) -> None:
-        now = time.perf_counter()
-        self._untold.append((phase, now - self._last))
-        self._last = now
-        if now - self._started > SLOW_SECONDS:
-            for name, seconds in self._untold:
-                logger.info("%s: compiling: %s took %.1f s", self._function, name, seconds)
-            self._untold.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import sys
 import threading
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.failed_run import Failure
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
+    from npugx_cache.progress import Progress
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.process_local import LocalOnly, Untraceable
@@ -69,6 +71,7 @@ _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
 _MAX_BYPASSES = 64
+_TOLD_AT_ONCE = 2  # reasons of a miss before the compile; the line after it has all
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
@@ -456,21 +459,65 @@ class Lookup:
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Bypass | SetUp:
-        from npugx_cache import garbage  # a restored call needs none
+        from npugx_cache import garbage, progress  # a restored call needs none
 
-        with garbage.freed():
-            return self._compiled_and_stored(call, opened, started, warming=warming)
+        self._tell_why(opened)
+        with garbage.freed(), progress.Progress(self.recipe.title) as told:
+            return self._compiled_and_stored(call, opened, started, told, warming=warming)
+
+    def _tell_why(self, opened: store.Store | None) -> None:
+        """The INFO line before a compile: why it has to be, and how long the last one took.
+
+        Torch's log of recompiles is told as well, if graphs of this process do not fit the call.
+        """
+        if len(self.bound):
+            self._tell_torch()
+        if not events.logger.isEnabledFor(logging.INFO):
+            return
+        reasons = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
+        why = "; ".join(reasons[:_TOLD_AT_ONCE])
+        more = f"; and {len(reasons) - _TOLD_AT_ONCE} more" if reasons[_TOLD_AT_ONCE:] else ""
+        costs = self._earlier_costs(opened)
+        last = next((f"; the last compile took {cost:.1f} s" for cost in costs), "")
+        events.logger.info("%s: compiling (%s%s)%s", self.recipe.title, why, more, last)
+
+    def _tell_torch(self) -> None:
+        from npugx_cache.private import recompile_log
+
+        if (log := recompile_log.wanted()) is not None:
+            here = {each.entry for each in self.bound}
+            refused = [str(each) for each in self.refusals if each.entry in here]
+            other = "no graph of this process accepts the call"
+            recompile_log.tell(log, self.recipe.function.__code__, refused or [other])
+
+    def _earlier_costs(self, opened: store.Store | None) -> Iterator[float]:
+        """The seconds that earlier compiles of this function took, the latest first."""
+        if opened is None:
+            return
+        yield from (each.cost_seconds for each in opened.siblings(self.recipe.identity))
+        # The entries may be gone: pruned, or the folder is a new one.
+        journal = store.journal_of(str(self.settings.cache_dir), config.state_folder())
+        lines = (each for each in journal.load() if each.function == self.recipe.title)
+        yield from (each.seconds for each in lines if each.outcome == _MISSED)
 
     def _compiled_and_stored(
-        self, call: Call, opened: store.Store | None, started: float, *, warming: bool
+        self,
+        call: Call,
+        opened: store.Store | None,
+        started: float,
+        progress: Progress,
+        *,
+        warming: bool,
     ) -> Specialisation | Bypass | SetUp:
+        progress.begin("loading torch's compiler")
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import size_history
         from npugx_cache.trace.set_up import SetUpFirst
 
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
-        outcome = self._compile(call, size_history.seen(asked, call.fingerprint.key, call.scope))
+        known = size_history.seen(asked, call.fingerprint.key, call.scope)
+        outcome = self._compile(call, known, progress)
         if isinstance(outcome, SetUpFirst):
             if outcome.stored is not None and opened is not None:
                 self._note(opened, set_up_draft(self.recipe, call, outcome, *outcome.stored))
@@ -481,13 +528,16 @@ class Lookup:
         if not isinstance(outcome, Compiled):
             return self._uncacheable(outcome, call, warming=warming)
         blobs = outcome.artifact.to_blobs()
+        progress.begin("binding")
         try:
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(str(error)), call, warming=warming)
         self.counters.add("misses")
+        progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)
         entry = self._publish(opened, draft) if opened else None
+        progress.end()
         none = self._no_entry()
         self._last = _MISSED, none
         reasons = str(nearest) if nearest else none
@@ -511,11 +561,12 @@ class Lookup:
         """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import recheck, size_history
+        from npugx_cache.progress import Progress
 
         title, opened = self.recipe.title, self.opened()
-        outcome = self._compile(
-            call, size_history.before(opened, call.fingerprint.key, found.entry)
-        )
+        known = size_history.before(opened, call.fingerprint.key, found.entry)
+        with Progress(title) as progress:
+            outcome = self._compile(call, known, progress)
         if not isinstance(outcome, Compiled):
             raise VerificationError(title, f"now it can't be stored: {outcome.reason}", None, None)
         for manifest in opened.candidates(call.fingerprint.key).manifests if opened else ():
@@ -526,12 +577,14 @@ class Lookup:
         fresh = self._bound(outcome.artifact.to_blobs(), call)
         return recheck.comparing_results(title, found, fresh.run, outcome.artifact)
 
-    def _compile(self, call: Call, known: Known) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
+    def _compile(
+        self, call: Call, known: Known, progress: Progress
+    ) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
         from npugx_cache.compile import compile_call
 
-        factors = call.fingerprint.factors
+        factors, args, kwargs = call.fingerprint.factors, call.args, call.kwargs
         return compile_call(
-            self.recipe, call.args, call.kwargs, call.scope, live_state(), factors, known
+            self.recipe, args, kwargs, call.scope, live_state(), factors, known, progress
         )
 
     def _bound(self, blobs: dict[str, bytes], call: Call) -> Specialisation:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from npugx_cache import unknown_variables
 from npugx_cache.cli import output, settings, versions
 from npugx_cache.cli.opening import WrongInput, load_settings
 from npugx_cache.version import VERSION
@@ -22,7 +23,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
     chosen = load_settings(directory)
     if not chosen.cache_dir.is_dir():
         raise WrongInput(f"{chosen.cache_dir} is not a folder. Name one that is there")
-    in_force, unknown = settings.settings_in_force(directory), settings.unknown_variables()
+    in_force, unknown = settings.settings_in_force(directory), unknown_variables.sentences()
     found = _versions()
     if form != "json":
         origin = settings.folder_origin(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from npugx_cache.errors import OptionError
 from npugx_cache.store import FolderStore, Journal, Unusable, open_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from npugx_cache.config import CacheMode, Settings
 
 
@@ -44,15 +47,25 @@ def duration(text: str) -> float:
 
 
 def load_settings(directory: str | None) -> Settings:
-    try:
+    with _wrong_values():
         return config.load(cache_dir=directory)
-    except OptionError as error:
-        raise WrongInput(f"{error}. Correct or unset it") from None
 
 
 def static_kernel_wait() -> float:
-    try:
+    with _wrong_values():
         return config.static_kernel_wait()
+
+
+def log_level() -> str | None:
+    with _wrong_values():
+        return config.log_level()
+
+
+@contextlib.contextmanager
+def _wrong_values() -> Iterator[None]:
+    """Give the one clear error for a variable whose value is not usable."""
+    try:
+        yield
     except OptionError as error:
         raise WrongInput(f"{error}. Correct or unset it") from None
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from npugx_cache import config
+from npugx_cache import config, unknown_variables
 from npugx_cache.cli import output
-from npugx_cache.cli.opening import load_settings, static_kernel_wait
+from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait
 from npugx_cache.cli.table import Column, lay_out, terminal_width
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ _FIELDS = {
 }
 """Each variable with the field of `Settings` that it sets, and the words for a value that says
 nothing to people."""
-_STATIC_KERNEL_WAIT = "NPUGX_STATIC_KERNEL_WAIT"
-VARIABLES = (*_FIELDS, _STATIC_KERNEL_WAIT)
-"""Every environment variable of ours that this release reads."""
+_LOG, _STATIC_KERNEL_WAIT = "NPUGX_CACHE_LOG", "NPUGX_STATIC_KERNEL_WAIT"
 
 
 class Setting(NamedTuple):
@@ -63,6 +60,8 @@ def settings_in_force(directory: str | None) -> list[Setting]:
         Setting(name, *_value(settings, field, words, given.get(name)), _origin(name, given))
         for name, (field, words) in _FIELDS.items()
     ]
+    level = log_level()
+    rows.append(Setting(_LOG, level or "as logging is set up", level, _origin(_LOG, given)))
     wait = static_kernel_wait()
     text = given.get(_STATIC_KERNEL_WAIT) or f"{wait:g}"
     rows.append(Setting(_STATIC_KERNEL_WAIT, text, wait, _origin(_STATIC_KERNEL_WAIT, given)))
@@ -79,21 +78,9 @@ def folder_origin(directory: str | None) -> str:
     return next(iter(config.named_folders()), DEFAULT)
 
 
-def unknown_variables() -> dict[str, str]:
-    """The variables of our prefix that this release does not read, each with a similar one."""
-    unknown = sorted(config.own_environment().keys() - set(VARIABLES))
-    similar = {
-        name: difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.8) for name in unknown
-    }
-    return {name: next(iter(found), "") for name, found in similar.items()}
-
-
 def warn_of_unknown(unknown: Mapping[str, str]) -> None:
-    for name, similar in unknown.items():
-        meant = f"; did you mean {similar}?" if similar else ""
-        click.echo(
-            f"unknown: {output.in_line(name)} is no setting of this release{meant}", err=True
-        )
+    for sentence in unknown.values():
+        click.echo(f"unknown: {sentence}", err=True)
 
 
 def print_folder(directory: str | None, form: str) -> None:
@@ -111,7 +98,7 @@ def print_folder(directory: str | None, form: str) -> None:
 
 
 def print_config(directory: str | None, form: str) -> None:
-    rows, unknown = settings_in_force(directory), unknown_variables()
+    rows, unknown = settings_in_force(directory), unknown_variables.sentences()
     if form == "json":
         output.print_json({"settings": as_json(rows), "unknown": sorted(unknown)})
         return

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npugx_cache.progress import PASSING
 from npugx_cache.store.content.files import is_writable_in_place
 from npugx_cache.store.format.layout import is_lock, make_parents
 from npugx_cache.store.io import syscalls
@@ -128,6 +129,7 @@ def _notice(lock: LockFile, waited: float, longest: float) -> None:
         _holder(lock.text()),
         waited,
         longest,
+        extra=PASSING,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npugx_cache.cli.settings import VARIABLES
+from npugx_cache.config import VARIABLES
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_a_key_file_explains_signed_trust(run, tmp_path):
 @pytest.mark.parametrize("command", ["config", "doctor"])
 def test_unknown_variables_are_named_with_what_may_be_meant(filled, run, command):
     given = {"NPUGX_CACHE_MAXSIZE": "10G", "NPUGX_ZZZ": "1"}
-    done = run(command, **given)
+    done = run(command, **given, NPUGX_TEST_N="1", NPUGX_STRESS_SECONDS="1")
     assert done.returncode == 0
     assert "NPUGX_CACHE_MAXSIZE is no setting of this release; did you mean" in done.stderr
     assert "did you mean NPUGX_CACHE_MAX_SIZE?" in done.stderr
@@ -76,7 +76,13 @@ def test_unknown_variables_are_named_with_what_may_be_meant(filled, run, command
 
 
 @pytest.mark.parametrize(
-    "variable", ["NPUGX_CACHE_MAX_SIZE", "NPUGX_CACHE_TRUST", "NPUGX_STATIC_KERNEL_WAIT"]
+    "variable",
+    [
+        "NPUGX_CACHE_MAX_SIZE",
+        "NPUGX_CACHE_TRUST",
+        "NPUGX_CACHE_LOG",
+        "NPUGX_STATIC_KERNEL_WAIT",
+    ],
 )
 def test_a_wrong_value_is_one_clear_error(run, variable):
     done = run("config", **{variable: "nonsense"})
@@ -87,7 +93,8 @@ def test_a_wrong_value_is_one_clear_error(run, variable):
 
 def test_every_variable_that_is_read_is_known_and_documented():
     read = re.findall(r'"(NPUGX_\w+)"', (REPOSITORY / "npugx_cache/config.py").read_text())
-    assert set(read) - {"NPUGX_"} == set(VARIABLES)
+    assert set(read) - {"NPUGX_", "NPUGX_TEST_", "NPUGX_STRESS_"} == set(VARIABLES)
+    assert all(read.count(variable) > 1 for variable in VARIABLES)  # listed, and read
     page = (REPOSITORY / "docs/configuration.md").read_text()
     assert set(re.findall(r"`(NPUGX_\w+)`", page)) >= set(VARIABLES)
 
