@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,12 +45,13 @@ def _measure(
 ) -> dict[str, Any]:
     graphs, start = counters["stats"]["unique_graphs"], time.perf_counter()
     stamped = [(token, time.perf_counter() - start) for token in loop]
-    first, last = stamped[0][1], stamped[-1][1]
+    ends = [end for _, end in stamped]
+    steps = [end - begin for begin, end in pairwise(ends)]
     return {
         "loop": name,
         "tokens": [token for token, _ in stamped],
-        "first_s": f"{first:.3f}",
-        "tokens_per_s": f"{(len(stamped) - 1) / max(last - first, 1e-9):.1f}",
+        "first_s": f"{ends[0]:.3f}",
+        "steady_ms": f"{1000 * median(steps[2:]):.1f}",  # not the second and third call
         "entries": cached.cache_info().entries if cached else 0,
         "traced": counters["stats"]["unique_graphs"] - graphs,
     }

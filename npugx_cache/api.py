@@ -19,6 +19,7 @@ from typing import (
     Any,
     Concatenate,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     TypedDict,
@@ -272,6 +273,7 @@ def _is_traced() -> bool:
 class _Arguments(TypedDict, total=False):
     backend: str
     dynamic: bool | None
+    fullgraph: Literal[True]
     options: Mapping[str, Any] | None
     cache_dir: str | os.PathLike[str] | None
     strict: bool
@@ -308,6 +310,7 @@ def cache_compile(
     *,
     backend: str = "npugraph_ex",
     dynamic: bool | None = None,
+    fullgraph: bool = True,
     options: Mapping[str, Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     strict: bool = False,
@@ -317,21 +320,26 @@ def cache_compile(
     global_rank: int | None = None,
     tp_rank: int | None = None,
     pp_rank: int | None = None,
+    **unknown: object,
 ) -> Any:
     """Compile a function, method or module through the cache; usable as a decorator.
 
     A module is changed in place (its `forward` becomes a CachedFunction) and returned. Of what
     `torch.compile` returned, that is done with what it was given.
     dynamic: None follows torch (static first, then dynamic where sizes changed), True makes sizes
-    symbolic at once, False never. strict: raise `Uncacheable` for a call that can't be cached and
-    `StoreError` for faults of the store. guards: "full" checks all conditions at every call;
-    "inputs_unsafe" checks only those on arguments, once an entry is bound: results are wrong if a
-    module, a global or code changes afterwards. warm: "plan" captures the graphs of stored capture
-    plans, at once for a module or a bound method, and at the first call of anything else. The ranks
-    are accepted for compatibility and change nothing: ranks whose graphs are equal share an entry.
-    Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments.
+    symbolic at once, False never. fullgraph: always True, because a graph is the whole function.
+    strict: raise `Uncacheable` for a call that can't be cached and `StoreError` for faults of the
+    store. guards: "full" checks all conditions at every call; "inputs_unsafe" checks only those on
+    arguments, once an entry is bound: results are wrong if a module, a global or code changes
+    afterwards. warm: "plan" captures the graphs of stored capture plans, at once for a module or a
+    bound method, and at the first call of anything else. The ranks are accepted for compatibility
+    and change nothing: ranks whose graphs are equal share an entry.
+    Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments;
+    for those of other compile functions the error says what to write.
     """
     del global_rank, tp_rank, pp_rank
+    if unknown or fullgraph is not True:
+        raise _not_ours(unknown, fullgraph)
     _check_arguments(dynamic, strict, guards, warm)
     heed_environment()
     settings = config.load(cache_dir=cache_dir, strict=strict)
@@ -382,3 +390,11 @@ def _check_arguments(dynamic: object, strict: object, guards: object, warm: obje
         raise OptionError(f"warm={warm!r}: valid values are None and 'plan'")
     if guards not in restore.GUARDS:
         raise OptionError(f"guards={guards!r}: valid values are {', '.join(restore.GUARDS)}")
+
+
+def _not_ours(unknown: Mapping[str, object], fullgraph: object) -> Exception:
+    from npugx_cache import foreign_names
+
+    if unknown:
+        return foreign_names.argument_error(unknown, _Arguments.__annotations__)
+    return OptionError(f"fullgraph={fullgraph!r}: {foreign_names.FULLGRAPH}")

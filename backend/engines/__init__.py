@@ -94,8 +94,6 @@ _MODULES = {
 NAMES = tuple(_MODULES)
 _GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
 """The vendor's names for GE mode, in which the graph engine (GE) of CANN compiles."""
-_SUCCESSORS = {"reduce-overhead": "npugraph_ex"}
-"""Backend names that the vendor no longer uses, and their new names."""
 
 
 def check_name(backend: object) -> str:
@@ -107,10 +105,15 @@ def check_name(backend: object) -> str:
             f"backend {backend!r}: the vendor's GE mode is not supported yet; use 'npugraph_ex', "
             "or the vendor's own cache_compile for GE"
         )
-    if backend in _SUCCESSORS:
-        new = _SUCCESSORS[str(backend)]
-        raise OptionError(f"backend {backend!r} is the old name of {new!r}; use {new!r}")
-    raise OptionError(f"unknown backend {backend!r}; valid backends are {', '.join(NAMES)}")
+    from npugx_cache import foreign_names
+
+    valid = f"valid backends are {', '.join(NAMES)}"
+    if callable(backend):
+        kind = type(backend).__qualname__
+        raise OptionError(f"backend is an object ({kind}): {foreign_names.OBJECT}; {valid}")
+    if isinstance(backend, str) and backend in foreign_names.BACKENDS:
+        raise OptionError(f"backend {backend!r}: {foreign_names.BACKENDS[backend]}")
+    raise OptionError(f"unknown backend {backend!r}; {valid}")
 
 
 def load(backend: str) -> Engine:

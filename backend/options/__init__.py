@@ -63,9 +63,9 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments for `Options`, checked and in a form that the caller can't change."""
     for name, value in given.items():
         if name not in SPECS:
-            raise OptionError(
-                f"unknown option {name!r}; valid options are {', '.join(sorted(SPECS))}"
-            )
+            from npugx_cache.foreign_names import option_error
+
+            raise option_error(name, SPECS, f"valid options are {', '.join(sorted(SPECS))}")
         _check(name, value, SPECS[name])
     if given.get("use_graph_pool") is not None:
         given.setdefault("reuse_graph_pool_in_same_fx", False)

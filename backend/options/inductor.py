@@ -54,10 +54,13 @@ def _check(name: str, value: object) -> None:
     # The types are checked at the first compile, because the check loads Inductor, and a restarted
     # worker must not load Inductor.
     if name not in inductor_run.setting_names():
-        raise OptionError(
-            f"unknown option {name!r}; options of the backend 'inductor' are the settings of "
-            f"torch._inductor.config and, with {CUDAGRAPHS}=True, {', '.join(sorted(CAPTURE))}"
+        from npugx_cache.foreign_names import option_error
+
+        words = (
+            "options of the backend 'inductor' are the settings of torch._inductor.config and, "
+            f"with {CUDAGRAPHS}=True, {', '.join(sorted(CAPTURE))}"
         )
+        raise option_error(name, [*CAPTURE, *inductor_run.setting_names()], words)
     if name.startswith(_FIXED) and name not in _FREE:
         raise OptionError(f"option {name!r} is set by npugx_cache; leave it out")
     try:

@@ -1,41 +1,99 @@
-"""Every example runs, in small, in processes of its own."""
+"""Every example runs, in small, in processes of its own: first on an empty cache, then again."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.thorough
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
+COMPARED = {"restart_qwen3", "generation_loops", "qwen3_generation"}
+"""The main example, and the two files that it imports."""
+TWICE = [
+    "function",
+    "module",
+    "generate",
+    "prefill_decode",
+    "dynamic_shapes",
+    "custom_operator",
+    "custom_pass",
+    "inductor_engine",
+    "migration",
+]
+IN_ITSELF = {"read_only_image"}
+"""It starts both processes by itself."""
 
 
-def run(name, *arguments):
-    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(surroundings, name, *arguments):
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
+    environment = surroundings.environment(HF_HUB_OFFLINE="1")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "runs uncached" not in done.stderr
+    return done.stdout
 
 
-def test_a_restarted_qwen3_generates_the_same_tokens_and_traces_nothing(tmp_path):
-    result = run("restart_qwen3.py", "--layers", 2, "--tokens", 4, "--cache-dir", tmp_path)
+def results(printed):
+    return [line for line in printed.splitlines() if line.startswith("result")]
 
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "runs uncached" not in result.stderr
-    lines = result.stdout.splitlines()
-    titles, table, verdict = lines[0].split(), lines[1:-1], lines[-1]
-    assert titles[-3:] == ["same_tokens", "entries", "traced"]
+
+def counts(printed):
+    """Hits, misses, bypasses and stored, of each `CacheInfo` that was printed."""
+    found = re.findall(r"hits=(\d+), misses=(\d+), bypasses=(\d+), stored=(\d+)", printed)
+    return [tuple(map(int, each)) for each in found]
+
+
+def test_each_example_is_run_and_stays_short():
+    sizes = {path.stem: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert {*sizes} == {*TWICE} | IN_ITSELF | COMPARED
+    assert {name: size for name, size in sizes.items() if size >= 60} == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TWICE)
+def test_an_example_traces_nothing_when_it_runs_again(surroundings, name):
+    cold, again = (run(surroundings, name) for _ in range(2))
+    assert results(cold)
+    assert results(again) == results(cold)
+    assert counts(cold)
+    assert len(counts(again)) == len(counts(cold))
+    for hits, misses, bypasses, stored in counts(cold):
+        assert (hits, bypasses) == (0, 0)
+        assert misses == stored > 0
+    for hits, *others in counts(again):
+        assert hits > 0
+        assert others == [0, 0, 0]
+
+
+@pytest.mark.thorough
+def test_a_worker_serves_from_a_cache_that_it_can_only_read(surroundings):
+    printed = run(surroundings, "read_only_image")
+    built, served = results(printed)
+    assert served == built
+    assert counts(printed) == [(0, 1, 0, 1), (1, 0, 0, 0)]
+
+
+@pytest.mark.thorough
+def test_a_restarted_qwen3_generates_the_same_tokens_and_traces_nothing(surroundings):
+    arguments = "--layers", 2, "--tokens", 6, "--cache-dir", surroundings.store
+    title, *lines, verdict = run(surroundings, "restart_qwen3", *arguments).splitlines()
+    assert title.split()[-5:] == ["first_s", "steady_ms", "same_tokens", "entries", "traced"]
     assert "nothing traced" in verdict
+    table = lines[: 3 * 2 * 2]  # processes, loops, dtypes
+    legend, *saved = lines[len(table) :]
+    assert "steady_ms: the median" in legend
+    assert len(saved) == 2 * 2
     rows = [line.split() for line in table]
-    assert len(rows) == 3 * 2 * 2  # processes, loops, dtypes
+    assert all(float(row[-4]) > 0 for row in rows)
     cold = [row for row in rows if "cold" in row]
     restarted = [row for row in rows if "restarted" in row]
     assert [row[-3] for row in cold + restarted] == ["yes"] * 8
     assert all(row[-1] in ("1", "2") for row in cold)
     assert [row[-1] for row in restarted] == ["0"] * 4
     assert all(row[-2] in ("1", "2") for row in cold + restarted)
-
-
-def test_examples_stay_short():
-    sizes = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert sizes
-    assert {name: size for name, size in sizes.items() if size > 60} == {}
+    firsts = {(" ".join(row[:-6]), row[-6]): row[-5] for row in rows}
+    for line in saved:
+        name = " ".join(line.split(":")[1].split("first token")[0].split())
+        after, instead = firsts[name, "restarted"], firsts[name, "cold"]
+        assert line.endswith(f"after {after} s instead of {instead} s")

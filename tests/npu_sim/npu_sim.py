@@ -27,6 +27,7 @@ def _library() -> ctypes.CDLL:
 def install() -> None:
     """Give tensors on the device CPU kernels. Needs the environment that `run` sets."""
     _library().npu_sim_install(0)
+    _cast()
 
 
 def load_vendors() -> None:
@@ -99,6 +100,16 @@ def route(namespace: str, name: str, function: Callable[..., Any]) -> None:
 
 
 _libraries: list[torch.library.Library] = []
+
+
+@functools.cache
+def _cast() -> None:
+    """Cast for real where torch_npu calls its own operator: in `softmax(half, dtype=float32)`.
+
+    Its kernel belongs to the old operator library (aclop), which is not simulated, and which no
+    capture takes.
+    """
+    route("npu", "_npu_dtype_cast", lambda x, dtype: x.to(dtype, copy=True))
 
 
 def waiting() -> int:

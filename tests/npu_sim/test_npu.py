@@ -40,6 +40,19 @@ def double(x):
     return x * 2
 
 
+def wide_softmax(x):
+    return torch.softmax(x, -1, dtype=torch.float32)
+
+
+def test_a_softmax_of_half_precision_is_cast_for_real_and_captured():
+    run = compiled(wide_softmax, on_npu(7, 2).half())
+    for size in (3, 4, 3):
+        x = on_npu(size, 2).half()
+        assert torch.equal(wide_softmax(x).cpu(), wide_softmax(x.cpu()))
+        assert torch.equal(run(x).cpu(), wide_softmax(x.cpu()))
+    assert len(run.captures.graphs) == 2
+
+
 def test_the_graphs_of_one_function_share_a_pool():
     run = compiled(double, on_npu(7, 2))
     called(run, double, 2, 3, 2, 3)

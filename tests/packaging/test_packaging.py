@@ -109,7 +109,7 @@ from npugx_cache import CachedFunction, Refusal, Uncacheable, Warmed, cache_comp
 def scale(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
     return x * by
 
-@cache_compile(dynamic=True)
+@cache_compile(dynamic=True, fullgraph=True)
 def shift(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return x + 1, 1
 
@@ -134,6 +134,7 @@ except Uncacheable as error:
 scale(x, "bad")  # error: [arg-type]
 scale(x, 1.0, 7)  # error: [call-arg]
 net.decode(x)  # error: [call-arg]
+cache_compile(scale, fullgraph=False)  # error: [call-overload]
 """
 
 

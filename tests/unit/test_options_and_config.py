@@ -132,7 +132,7 @@ def test_defaults_and_given_options_are_factors():
         ({"backend": "nothing"}, OptionError, "unknown backend 'nothing'"),
         ({"backend": "max-autotune"}, BackendUnavailable, "GE mode is not supported yet; use 'npu"),
         ({"backend": "npu"}, BackendUnavailable, "GE mode is not supported yet; use 'npugraph_ex'"),
-        ({"backend": "reduce-overhead"}, OptionError, "the old name of 'npugraph_ex'; use 'npu"),
+        ({"backend": "reduce-overhead"}, OptionError, "the old name of 'npugraph_ex'; write 'npu"),
         ({"backend": None}, OptionError, "unknown backend None"),
         ({"custom_decompositions": {"aten::silu": f}}, OptionError, "custom_decompositions"),
         ({"unknown": 1}, TypeError, "unknown"),
