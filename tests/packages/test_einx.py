@@ -78,4 +78,4 @@ def test_an_edit_of_einx_is_a_miss_or_refused(runs, name):
     """The edit is outside of the code that einx writes: it is seen because it runs the code."""
     row = runs["edited"][name]
     assert row["counts"][0] == 0
-    assert any("_split_tensors" in reason for reason in row["reasons"]), row["reasons"]
+    assert any("_split_tensors" in each or "einx." in each for each in row["reasons"]), row
