@@ -25,6 +25,7 @@ from npugx_cache.backend.static_kernels.packages import NoKernels
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
 from npugx_cache.interruptions import let_through
 from npugx_cache.private import npu
+from npugx_cache.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -87,7 +88,9 @@ class StaticKernels:
 
             def make() -> Packages | NoKernels:
                 logger.info("%s: compiling static kernels of %d operators", title, count)
-                return tool.compile_packages(operators, folder, options, self._device.index)
+                with Progress(title) as progress:
+                    progress.begin("static kernels")
+                    return tool.compile_packages(operators, folder, options, self._device.index)
 
             kept = self._captures.packages
             if kept is None or options.disable_static_kernel_compile_cache:

@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import logging
 import os
 import tempfile
 
@@ -15,7 +16,7 @@ import torch
 from simulated_cann import ON, PAST, limited, program, restart, run, said, selected, warned
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npugx_cache import cache_compile, config, readable_cache, store
+from npugx_cache import cache_compile, config, progress, readable_cache, store
 from npugx_cache.backend import static_kernels
 from npugx_cache.backend.compile import compile_graph
 from npugx_cache.backend.options import parse
@@ -30,6 +31,14 @@ def test_static_kernel_compile(cann):
     (call,) = cann.calls()
     assert [each["op"] for each in call["operators"]] == ["add_", "mul", "relu_", "sum"]
     assert len(cann.installed()) == 1
+
+
+def test_a_long_run_of_the_tool_is_told(cann, monkeypatch, caplog):
+    monkeypatch.setattr(progress, "SLOW_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, logger="npugx_cache")
+    run(cann, 3)
+    lines = [text for _, text in said(caplog)]
+    assert sum(": compiling: static kernels took " in line for line in lines) == 1
 
 
 def test_kernels_are_found_again_wherever_the_store_is(cann, monkeypatch):
