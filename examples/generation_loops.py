@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -17,41 +16,43 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from npugx_cache import CachedFunction
-
 
 def measure_loops(args: argparse.Namespace) -> list[dict[str, object]]:
     """One row per loop. The clock starts with the loop: model and prefill are there already."""
     torch.set_num_threads(1)
     eager = args.mode == "eager"
     with torch.no_grad():
-        model, ids = build(args.layers, args.dtype)
+        (model, ids), (twin, _) = (build(args.layers, args.dtype) for _ in range(2))
         if not eager:
             model = cache_compile(model, dynamic=True, cache_dir=args.cache_dir)
-        loop = growing_ids(model, ids, args.tokens)
-        growing = _measure("growing ids", loop, None if eager else model.forward)
+        loops = [growing_ids(each, ids, args.tokens) for each in (model, twin)]
+        growing = _measure("growing ids", loops, args.tokens, None if eager else model.forward)
 
-        model, ids = build(args.layers, args.dtype)
         step = None if eager else cache_compile(next_token, cache_dir=args.cache_dir)
-        token, kv = prefill(model, ids, args.tokens)
         positions = range(ids.shape[1], ids.shape[1] + args.tokens)
-        loop = decode(step or next_token, model, token, kv, positions)
-        static = _measure("static KV", loop, step)
+        starts = [prefill(twin, ids, args.tokens) for _ in range(2)]
+        calls = step or next_token, next_token
+        loops = [decode(calls[i], twin, *starts[i], positions) for i in range(2)]
+        static = _measure("static KV", loops, args.tokens, step)
     return [{"dtype": args.dtype, **row} for row in (growing, static)]
 
 
-def _measure(
-    name: str, loop: Iterator[int], cached: CachedFunction[..., Any] | None
-) -> dict[str, Any]:
-    graphs, start = counters["stats"]["unique_graphs"], time.perf_counter()
-    stamped = [(token, time.perf_counter() - start) for token in loop]
-    ends = [end for _, end in stamped]
-    steps = [end - begin for begin, end in pairwise(ends)]
+def _measure(name: str, loops: list[Iterator[int]], tokens: int, cached: Any) -> dict[str, Any]:
+    """Time a loop and the same loop run eagerly, a token of each in turn."""
+    graphs = counters["stats"]["unique_graphs"]
+    timed = [[_timed(loop) for loop in loops] for _ in range(tokens)]
+    ours, eagers = ([seconds for _, seconds in column] for column in zip(*timed, strict=True))
     return {
         "loop": name,
-        "tokens": [token for token, _ in stamped],
-        "first_s": f"{ends[0]:.3f}",
-        "steady_ms": f"{1000 * median(steps[2:]):.1f}",  # not the second and third call
+        "tokens": [token for (token, _), _ in timed],
+        "first_s": f"{ours[0]:.3f}",
+        "steady_ms": f"{1000 * median(ours[3:]):.1f}",
+        "eager_ms": f"{1000 * median(eagers[3:]):.1f}",
         "entries": cached.cache_info().entries if cached else 0,
         "traced": counters["stats"]["unique_graphs"] - graphs,
     }
+
+
+def _timed(loop: Iterator[int]) -> tuple[int, float]:
+    start = time.perf_counter()
+    return next(loop), time.perf_counter() - start

@@ -78,21 +78,23 @@ def test_a_worker_serves_from_a_cache_that_it_can_only_read(surroundings):
 def test_a_restarted_qwen3_generates_the_same_tokens_and_traces_nothing(surroundings):
     arguments = "--layers", 2, "--tokens", 6, "--cache-dir", surroundings.store
     title, *lines, verdict = run(surroundings, "restart_qwen3", *arguments).splitlines()
-    assert title.split()[-5:] == ["first_s", "steady_ms", "same_tokens", "entries", "traced"]
+    columns = ["first_s", "steady_ms", "eager_ms", "same_tokens", "entries", "traced"]
+    assert title.split()[-6:] == columns
     assert "nothing traced" in verdict
     table = lines[: 3 * 2 * 2]  # processes, loops, dtypes
     legend, *saved = lines[len(table) :]
-    assert "steady_ms: the median" in legend
+    assert "steady_ms: median" in legend
+    assert "eager_ms: the same" in legend
     assert len(saved) == 2 * 2
     rows = [line.split() for line in table]
-    assert all(float(row[-4]) > 0 for row in rows)
+    assert all(float(row[-4]) > 0 < float(row[-5]) for row in rows)
     cold = [row for row in rows if "cold" in row]
     restarted = [row for row in rows if "restarted" in row]
     assert [row[-3] for row in cold + restarted] == ["yes"] * 8
     assert all(row[-1] in ("1", "2") for row in cold)
     assert [row[-1] for row in restarted] == ["0"] * 4
     assert all(row[-2] in ("1", "2") for row in cold + restarted)
-    firsts = {(" ".join(row[:-6]), row[-6]): row[-5] for row in rows}
+    firsts = {(" ".join(row[:-7]), row[-7]): row[-6] for row in rows}
     for line in saved:
         name = " ".join(line.split(":")[1].split("first token")[0].split())
         after, instead = firsts[name, "restarted"], firsts[name, "cold"]
