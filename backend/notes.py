@@ -40,7 +40,7 @@ class Column(NamedTuple):
         places = tuple(table.setdefault(text, len(table)) for text in texts)
         return cls(tuple(table), places)
 
-    def __getitem__(self, call: Any) -> Any:
+    def at(self, call: int) -> str:
         return self.texts[self.places[call]]
 
     def to_plain(self) -> Plain:
