@@ -33,10 +33,10 @@ def source_text(program: Program) -> str:
     """
     operators = operator_names(program)
     functions = (*program.functions, program.main)
-    return "\n\n".join(_function_text(program, function, operators) for function in functions)
+    return "\n\n".join(function_text(program, function, operators) for function in functions)
 
 
-class _Names(NamedTuple):
+class Names(NamedTuple):
     """The names that stand for references in the text of one function."""
 
     operators: list[str]
@@ -44,16 +44,16 @@ class _Names(NamedTuple):
     functions: list[str]
 
 
-def _function_text(program: Program, function: Function, operators: list[str]) -> str:
-    names = _Names(operators, program.names_in(function), [f.name for f in program.functions])
+def function_text(program: Program, function: Function, operators: list[str]) -> str:
+    names = Names(operators, program.names_in(function), [f.name for f in program.functions])
     dying = _last_uses(program, function)
     first = len(function.inputs) + len(program.constants)
     lines = [f"def {function.name}({', '.join(function.inputs)}):"]
     for position, call in enumerate(function.calls):
-        line = f"    {call.name} = {_call_text(program, call, names)}"
+        line = f"    {call.name} = {call_text(program, call, names)}"
         dead = [names.values[value] for value in dying.get(position, ()) if value >= first]
         lines.append(f"{line}; del {', '.join(dead)}" if dead else line)
-    lines.append(f"    return {_text(names, function.outputs)}")
+    lines.append(f"    return {argument_text(names, function.outputs)}")
     return "\n".join(lines) + "\n"
 
 
@@ -123,8 +123,8 @@ def _on_several_streams(program: Program, function: Function) -> set[int]:
     return {value for value, met in labels.items() if len(met) > 1}
 
 
-def _call_text(program: Program, call: Call, names: _Names) -> str:
-    args = [_text(names, arg) for arg in call.args]
+def call_text(program: Program, call: Call, names: Names) -> str:
+    args = [argument_text(names, arg) for arg in call.args]
     target = names.operators[call.operator]
     if not program.operators[call.operator].namespace and target.endswith("getitem"):
         return f"{args[0]}[{args[1]}]"
@@ -132,11 +132,11 @@ def _call_text(program: Program, call: Call, names: _Names) -> str:
     for name, arg in call.kwargs:
         if not isinstance(name, str) or not name.isidentifier():
             raise CorruptEntry(f"program: keyword {name!r}")
-        kwargs.append(f"{name}={_text(names, arg)}")
+        kwargs.append(f"{name}={argument_text(names, arg)}")
     return f"{target}({', '.join([*args, *kwargs])})"
 
 
-def _text(names: _Names, data: Plain) -> str:
+def argument_text(names: Names, data: Plain) -> str:
     if not isinstance(data, list):
         return repr(data)
     kind, *rest = data
@@ -145,12 +145,12 @@ def _text(names: _Names, data: Plain) -> str:
     if kind == FUNCTION:
         return names.functions[rest[0]]
     if kind in ("list", "tuple", "size"):
-        items = [_text(names, item) for item in rest[0]]
+        items = [argument_text(names, item) for item in rest[0]]
         if kind == "list":
             return f"[{', '.join(items)}]"
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if kind == "slice":
-        return f"slice({', '.join(_text(names, part) for part in rest)})"
+        return f"slice({', '.join(argument_text(names, part) for part in rest)})"
     return _scalar_text(kind, rest)
 
 

@@ -13,6 +13,7 @@ from torch import fx
 
 from npugx_cache import location
 from npugx_cache.backend import subgraphs
+from npugx_cache.backend.notes_on import notes_on
 from npugx_cache.backend.program import (
     COLLECTIVES,
     CONTROL_FLOW,
@@ -80,6 +81,7 @@ def to_program(
         outputs=main.outputs,
         disable_autocast=runtime.is_any_autocast_enabled(),
         functions=functions,
+        notes=notes_on(graph_module),
     )
     return program, shared.tensors
 

@@ -16,6 +16,7 @@ from npugx_cache.portable.devices import renamed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npugx_cache.backend.notes import Notes
     from npugx_cache.portable import Plain
     from npugx_cache.portable.devices import Rename
 
@@ -155,6 +156,7 @@ class Program:
     functions: the graphs inside the graph; each refers only to those before it.
     disable_autocast: the graph was traced under autocast. The casts are calls of the graph, so
     autocast must be off while the program runs, or it would cast once more.
+    notes: for people; None in an entry that was made before there were notes.
     """
 
     inputs: tuple[str, ...]
@@ -164,6 +166,7 @@ class Program:
     outputs: Plain
     disable_autocast: bool
     functions: tuple[Function, ...] = ()
+    notes: Notes | None = None
 
     @property
     def main(self) -> Function:
@@ -184,6 +187,7 @@ class Program:
             calls=main.calls,
             outputs=main.outputs,
             functions=tuple(function.placed(rename) for function in self.functions),
+            notes=self.notes and self.notes.placed(rename),
         )
 
     def to_plain(self) -> dict[str, Plain]:
@@ -195,6 +199,7 @@ class Program:
             "outputs": self.outputs,
             "disable_autocast": self.disable_autocast,
             "functions": [function.to_plain() for function in self.functions],
+            "notes": self.notes.to_plain() if self.notes is not None else None,
         }
 
     @classmethod
@@ -215,6 +220,7 @@ class Program:
                     Function(_identifier(name), tuple(map(_identifier, inputs)), _calls(calls), out)
                     for name, inputs, calls, out in data["functions"]
                 ),
+                notes=_notes(data),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(f"program: {error!r}") from error
@@ -240,6 +246,14 @@ class Program:
                 raise CorruptEntry(f"program: call {call.name} of operator {call.operator}")
             known += 1
         _check_references(function.outputs, known, functions)
+
+
+def _notes(data: Any) -> Notes | None:
+    if (notes := data.get("notes")) is None:
+        return None
+    from npugx_cache.backend.notes import Notes  # a hit decodes no program
+
+    return Notes.from_plain(notes, len(data["inputs"]), len(data["calls"]))
 
 
 def _calls(rows: Any) -> tuple[Call, ...]:

@@ -5,6 +5,7 @@ A reason for a refusal names the construct, its place, and what to change.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import sysconfig
@@ -74,6 +75,24 @@ def of_text(text: str | None) -> Place | None:
         Place(found["file"], int(found["line"]), found["name"].strip(), found[4].strip())
         for found in _FRAME.finditer(text or "")
     )
+
+
+def lines_of_texts(texts: Iterable[str | None]) -> list[str]:
+    """`package/file.py:12` for each stack, as `of_text` finds it; "" where a stack has no place.
+
+    A graph has thousands of stacks, and few lines: what costs is done once for each file.
+    """
+    covered = functools.cache(_is_covered)
+    portable = functools.cache(_portable_path)
+
+    @functools.cache
+    def line_of(text: str) -> str:
+        found = [(frame["file"], frame["line"]) for frame in _FRAME.finditer(text)]
+        own = (frame for frame in reversed(found) if not covered(frame[0]))
+        file, line = next(own, found[-1] if found else ("", ""))
+        return f"{portable(file)}:{line}" if file else ""
+
+    return [line_of(text or "") for text in texts]
 
 
 def _is_covered(file: str) -> bool:

@@ -8,6 +8,7 @@ import click
 
 from npugx_cache.cli.opening import Failure, duration, size
 from npugx_cache.config import EvictionPolicy
+from npugx_cache.entry.view import sections
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -121,27 +122,43 @@ def list_entries(
 
 
 @group.command(
-    epilog=_examples("readable 96f5bd2c64a6", "readable Decoder.forward --file forward.py")
+    epilog=_examples(
+        "readable 96f5bd2c64a6",
+        "readable 96f5bd2c64a6 --section guards",
+        "readable Decoder.forward > forward.py && python forward.py",
+    )
 )
 @click.argument("entry", shell_complete=_entry_ids)
 @_DIR
 @click.option("--file", type=click.Path(dir_okay=False), help="Write to this file instead.")
 @click.option(
+    "--section",
+    type=click.Choice(sections.SECTIONS),
+    default=sections.OVERVIEW,
+    show_default=True,
+    help="overview: summary, graph, and guards of the call; all: what is stored, with nothing "
+    "folded; the others are parts of these.",
+)
+@click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     show_default=True,
-    help="auto colours only on a terminal.",
+    help="auto colours only on a terminal, and not if NO_COLOR is set.",
 )
-def readable(entry: str, directory: str | None, file: str | None, color: str) -> None:
+@click.option("--no-pager", is_flag=True, help="On a terminal, print a long text without a pager.")
+def readable(
+    entry: str, directory: str | None, file: str | None, section: str, color: str, no_pager: bool
+) -> None:
     """Show what ENTRY holds as one Python file.
 
+    `python FILE` runs the graph on random inputs of the recorded sizes.
     ENTRY is an id as `ls` shows it, a unique prefix of one, a path, or the name of a function with
     one entry.
     """
     from npugx_cache.cli.reading import print_readable
 
-    print_readable(entry, directory, file, color)
+    print_readable(entry, directory, file, section, color, pager=not no_pager)
 
 
 @group.command(epilog=_examples("show 96f5bd2c64a6", "show Decoder.forward --format json"))

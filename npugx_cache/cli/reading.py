@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import click
 
 from npugx_cache.cli import output
@@ -10,18 +13,27 @@ from npugx_cache.cli.opening import Failure, WrongInput, open_existing
 from npugx_cache.errors import CorruptEntry, EntryNotFound, OptionError, StoreError
 
 
-def print_readable(entry: str, directory: str | None, file: str | None, color: str) -> None:
-    text = _read(entry, directory, file)
+def print_readable(
+    entry: str, directory: str | None, file: str | None, section: str, color: str, *, pager: bool
+) -> None:
+    text = _read(entry, directory, file, section)
     if file is not None:
         click.echo(f"written to {output.in_line(file)}")
         return
-    if color == "always" or (color == "auto" and output.on_terminal()):
+    terminal = output.on_terminal()
+    coloured = color == "always" or (
+        color == "auto" and terminal and not os.environ.get("NO_COLOR")
+    )
+    if coloured:
         text = highlight(text)
+    if terminal and pager and text.count("\n") >= shutil.get_terminal_size().lines:
+        click.echo_via_pager(text, color=coloured)
+        return
     # click strips colours if stdout is no terminal, unless `color` is True.
     click.echo(text, nl=not text.endswith("\n"), color=color != "never")
 
 
-def _read(entry: str, directory: str | None, file: str | None) -> str:
+def _read(entry: str, directory: str | None, file: str | None, section: str) -> str:
     from npugx_cache.entry.readable import readable_cache
 
     if "/" not in entry:
@@ -30,7 +42,9 @@ def _read(entry: str, directory: str | None, file: str | None) -> str:
             raise WrongInput(f"{entry}: there is no cache yet. Name another one with --dir")
         entry = entry_meant(entry, store.overview()[0])
     try:
-        return readable_cache(entry, print_output=False, file=file, cache_dir=directory)
+        return readable_cache(
+            entry, print_output=False, file=file, section=section, cache_dir=directory
+        )
     except EntryNotFound as error:
         raise WrongInput(f"{error}. `npugx-cache ls` shows what there is") from None
     except OptionError as error:

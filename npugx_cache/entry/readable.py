@@ -16,14 +16,23 @@ from npugx_cache import config
 from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.backend.program import HIGHER_ORDER
 from npugx_cache.conditions import Step
-from npugx_cache.entry.artifact import READABLE
+from npugx_cache.entry.artifact import (
+    BINDINGS,
+    CONDITIONS,
+    PROGRAM,
+    READABLE,
+    Bindings,
+    conditions_of,
+    program_of,
+)
 from npugx_cache.entry.frame import GRAPH, SHIM, load
+from npugx_cache.entry.view import sections, stored_text
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
 from npugx_cache.portable import describe
 from npugx_cache.terminal import harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npugx_cache.backend.program import Program
     from npugx_cache.conditions import Conditions
@@ -58,27 +67,25 @@ def render(parts: Readable) -> str:
     """The text of an entry. It is Python, so that editors colour it; nobody should run it."""
     from npugx_cache.conditions.kinds import lines  # loads torch, which a reader does not need
 
-    sections = [
+    texts = [
         f"# {parts.title}",
-        _heading("What the entry was made for (a change of any of these is a miss)"),
+        _heading(stored_text.KEY),
         _comment([f"{name} = {value}" for name, value, _ in sorted(parts.factors)]),
-        _heading("Source that the trace went through"),
+        _heading(stored_text.SOURCE),
         _comment(lines(parts.conditions, code=True)),
-        _heading("Guards: what must hold for the graph to be valid"),
+        _heading(stored_text.GUARDS),
         *_guards(parts.conditions),
-        _heading("Passes, in the order they ran"),
+        _heading(stored_text.PASSES),
         _comment(map(_pass_words, parts.passes)),
-        _heading("Inputs and parameters of the graph"),
+        _heading(stored_text.INPUTS),
         _comment([f"{name}: {described}" for name, described in parts.inputs]),
-        _heading("Graph, as the Python that runs"),
+        _heading(stored_text.CODE),
         *(_program(parts.program) if parts.program else ["# no tensor operations"]),
         *([_comment([_LIBRARY])] if parts.has_library else []),
-        _heading(
-            "Caller frame: reads the inputs, calls forward, rebuilds outputs, replays effects"
-        ),
+        _heading(stored_text.FRAME),
         _comment(_frame(parts.frame)),
     ]
-    return "\n".join(sections) + "\n"
+    return "\n".join(texts) + "\n"
 
 
 def readable_cache(
@@ -86,15 +93,21 @@ def readable_cache(
     print_output: bool = True,
     file: str | os.PathLike[str] | None = None,
     *,
+    section: str = sections.ALL,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> str:
     """The readable text of an entry. `entry` is an id, a unique prefix of an id, or a path.
 
+    `section` is one of "overview" (what the command line shows: a file that runs), "summary",
+    "graph", "guards", "key", "source", "passes", "inputs", "code", "frame" and "all".
     Prints the text unless `print_output` is false, and writes the text to `file` if one is given.
-    Raises EntryNotFound, CorruptEntry, or StoreError if the folder can't be used. Control
-    characters are replaced, because a stranger may have written a text that goes to a terminal.
+    Raises EntryNotFound, CorruptEntry, or StoreError if the folder can't be used; ValueError for
+    an unknown section. Control characters are replaced, because a stranger may have written a text
+    that goes to a terminal.
     """
-    text = _text_of(entry, cache_dir)
+    if section not in sections.SECTIONS:
+        raise ValueError(f"section {section!r} is none of {', '.join(sections.SECTIONS)}")
+    text = _text_of(entry, section, cache_dir)
     if file is not None:
         Path(file).write_text(text, encoding="utf-8")
     if print_output:
@@ -102,8 +115,11 @@ def readable_cache(
     return text
 
 
-def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None) -> str:
+def _text_of(
+    entry: str | os.PathLike[str], section: str, cache_dir: str | os.PathLike[str] | None
+) -> str:
     from npugx_cache import store
+    from npugx_cache.entry.view import page  # a compile writes the stored text alone
 
     name, root = _name_and_root(entry, cache_dir)
     # Reading must not create a store, and must work while the cache is switched off.
@@ -117,10 +133,29 @@ def _text_of(entry: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | 
     if manifest.kind in _NOTES:
         function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
         return _comment([f"{function} {_NOTES[manifest.kind]}:", reason]) + "\n"
-    blobs = opened.read(manifest, [READABLE])
-    if isinstance(blobs, store.Miss):
-        raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
-    return harmless(blobs[READABLE].decode(errors="replace"))
+
+    def read(*names: str) -> Mapping[str, bytes]:
+        blobs = opened.read(manifest, names)
+        if isinstance(blobs, store.Miss):
+            raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
+        return blobs
+
+    text = harmless(read(READABLE)[READABLE].decode(errors="replace"))
+    parts = stored_text.parsed(text)
+    if section == sections.ALL or parts is None:
+        return text
+    has_program = any(ref.name == PROGRAM for ref in manifest.blobs)
+    blobs = read(CONDITIONS, BINDINGS, *([PROGRAM] if has_program else []))
+    stored = page.Stored(
+        entry=manifest.entry,
+        created=manifest.created,
+        seconds=manifest.cost_seconds,
+        text=parts,
+        program=program_of(blobs) if has_program else None,
+        bindings=Bindings.unpack(blobs[BINDINGS]),
+        conditions=conditions_of(blobs),
+    )
+    return page.page(stored, section)
 
 
 def _name_and_root(
@@ -204,7 +239,7 @@ def _name_words(data: Plain) -> str:
 
 
 def _heading(text: str) -> str:
-    return f"\n\n# ---- {text}"
+    return f"\n\n{stored_text.MARK}{text}"
 
 
 def _comment(lines: Iterable[str]) -> str:

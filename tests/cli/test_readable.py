@@ -61,6 +61,43 @@ def test_readable_is_coloured_on_a_terminal_and_where_asked_for(entry, run, on_t
     assert shown.replace("\r\n", "\n") == CODE
 
 
+def test_no_color_is_respected_unless_colours_are_asked_for(entry, on_terminal):
+    _, shown = on_terminal("readable", entry, NO_COLOR="1")
+    assert shown.replace("\r\n", "\n") == CODE
+    _, shown = on_terminal("readable", entry, "--color", "always", NO_COLOR="1")
+    assert "\x1b[" in shown
+
+
+@pytest.fixture
+def long_entry(filled):
+    draft = Draft(
+        key="f" * 64,
+        identity="1d" * 16,
+        kind="graph",
+        cost_seconds=1.0,
+        factors=(),
+        about={"function": "g"},
+        blobs={READABLE: b"".join(b"line%d = 0\n" % line for line in range(200))},
+    )
+    return filled.publish(draft).manifest.entry
+
+
+def test_a_long_text_goes_through_the_pager_of_a_terminal(long_entry, run, on_terminal):
+    pager = {"PAGER": "head -n 3", "LINES": "24", "NO_COLOR": "1"}
+    _, shown = on_terminal("readable", long_entry, **pager)
+    assert shown.split() == ["line0", "=", "0", "line1", "=", "0", "line2", "=", "0"]
+    _, shown = on_terminal("readable", long_entry, "--no-pager", **pager)
+    assert len(shown.splitlines()) == 200
+    assert len(run("readable", long_entry).stdout.splitlines()) == 200
+
+
+def test_a_text_without_sections_is_shown_as_it_is(entry, run):
+    assert run("readable", entry, "--section", "guards").stdout == CODE
+    done = run("readable", entry, "--section", "no-such")
+    assert done.returncode == 2
+    assert "overview" in done.stderr
+
+
 def test_readable_writes_to_a_file(entry, run, tmp_path):
     done = run("readable", entry, "--file", tmp_path / "out.py")
     assert done.returncode == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npugx_cache.backend.codegen import source_text
+from npugx_cache.backend.notes import Column, Given, Notes
 from npugx_cache.backend.program import Call, Constant, Function, Operator, Program
 from npugx_cache.errors import CorruptEntry
 
@@ -38,11 +40,24 @@ PROGRAM = Program(
             ["tuple", [["value", 2]]],
         ),
     ),
+    notes=Notes(
+        inputs=(Given("float32", "cpu", (2, "s0"), ("s0", 1)), Given("int", "", ("s0",), ())),
+        results=Column.of(["float32[2, s0]", "float32[s0]", ""]),
+        lines=Column.of(["user/model.py:3", "user/model.py:3", ""]),
+        modules=Column.of(["L['self'].layers.0", "", ""]),
+        examples={"s0": 3},
+    ),
 )
 
 
 def test_a_program_comes_back_from_its_data():
     assert Program.from_plain(PROGRAM.to_plain()) == PROGRAM
+
+
+def test_a_program_of_an_entry_from_before_there_were_notes_has_none():
+    data = PROGRAM.to_plain()
+    del data["notes"]
+    assert Program.from_plain(data) == replace(PROGRAM, notes=None)
 
 
 def test_its_text_is_python_and_defines_a_function_for_each_graph():
@@ -107,6 +122,11 @@ BAD = {
     "no functions": lambda d: d.pop("functions"),
     "no inputs": lambda d: d.pop("inputs"),
     "calls that are no list": lambda d: d.__setitem__("calls", 5),
+    "notes on fewer calls": lambda d: d["notes"]["lines"][1].pop(),
+    "notes on more inputs": lambda d: d["notes"]["inputs"].append(["int", "", [3], []]),
+    "a note that does not exist": lambda d: d["notes"]["modules"][1].__setitem__(0, 9),
+    "notes that are no notes": lambda d: d.__setitem__("notes", [1]),
+    "an example that is text": lambda d: d["notes"]["examples"].__setitem__("s0", "3"),
     "a call that is too short": lambda d: d["calls"].__setitem__(0, ["a", 0]),
 }
 

@@ -1,0 +1,179 @@
+"""The graph of an entry as people read it computes what the graph computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npugx_cache.backend.codegen import operator_names, source_text
+from npugx_cache.backend.notes import Column, Given, Notes
+from npugx_cache.backend.program import Call, Operator, Program
+from npugx_cache.entry.view import graph_text, repeats
+from npugx_cache.entry.view.given import inputs_of
+
+OPERATORS = tuple(Operator("", f"operator.{name}", "") for name in ("add", "sub", "mul"))
+
+
+PRIME = 1_000_003
+
+
+class Modular:
+    """Stands for the module `operator`: results of many multiplications stay small."""
+
+    def add(self, a, b):
+        return (a + b) % PRIME
+
+    def sub(self, a, b):
+        return (a - b) % PRIME
+
+    def mul(self, a, b):
+        return a * b % PRIME
+
+
+MODULAR = Modular()
+FUNCTIONS = (MODULAR.add, MODULAR.sub, MODULAR.mul)
+
+
+def program_of(inputs, calls, outputs):
+    """A program on integers; a call is (operator, argument, argument), an argument a value."""
+    rows = [
+        Call(f"c{place}", op, [["value", a], ["value", b]], [])
+        for place, (op, a, b) in enumerate(calls)
+    ]
+    return Program(
+        inputs=tuple(inputs),
+        constants=(),
+        operators=OPERATORS,
+        calls=tuple(rows),
+        outputs=["tuple", [["value", value] for value in outputs]],
+        disable_autocast=False,
+    )
+
+
+def stored_result(program, values):
+    names = dict(zip(operator_names(program), FUNCTIONS, strict=True))
+    exec(source_text(program), names)
+    return names["forward"](*values)
+
+
+def shown_result(program, described, values):
+    inputs = inputs_of(program, described)
+    text = "\n".join(graph_text.graph_text(program, inputs))
+    names = {"operator": MODULAR}
+    exec(text, names)
+    passed = graph_text.parameters(program, inputs)
+    held = {each.path: value for each, value in zip(inputs, values, strict=True) if each.held}
+    plain = {passed[each.name]: v for each, v in zip(inputs, values, strict=True) if not each.held}
+    return names["forward"](**plain, **({"w": held} if held else {})), text
+
+
+def layers(count, *, of_each=False, first_differs=False):
+    """Layers of four calls on `x`, each with two weights of its own, and a scale for all."""
+    inputs = ["x", "scale"]
+    described = ["x: x", "scale: scale"]
+    for place in range(count):
+        for name in ("a", "b"):
+            path = f"self._modules['layers']._modules['{place}']._parameters['{name}']"
+            inputs.append(f"layers_{place}_{name}")
+            described.append(f"layers_{place}_{name}: {path}")
+    calls, hidden, kept = [], 0, []
+    for place in range(count):
+        a, b, base = 2 + 2 * place, 3 + 2 * place, len(inputs) + len(calls)
+        calls.append((2, hidden, a))
+        calls.append((0 if place or not first_differs else 1, base, 1))
+        calls.append((2, base + 1, b))
+        calls.append((0, base + 2, hidden))
+        hidden = base + 3
+        kept.append(base + 1)
+    calls.append((1, hidden, 0))
+    last = len(inputs) + len(calls) - 1
+    return program_of(inputs, calls, [last, *(kept if of_each else [])]), described
+
+
+@pytest.mark.parametrize("of_each", [False, True])
+@pytest.mark.parametrize("first_differs", [False, True])
+def test_layers_are_one_function_that_a_loop_calls(of_each, first_differs):
+    program, described = layers(9, of_each=of_each, first_differs=first_differs)
+    values = list(range(2, 2 + len(program.inputs)))
+    result, text = shown_result(program, described, values)
+    assert result == stored_result(program, values)
+    assert "for i in range(" in text
+    if first_differs and of_each:
+        return  # other calls than those of one layer may be the copies
+    assert ("for i in range(1, 9):" if first_differs else "for i in range(9):") in text
+    assert "a=w[f'self.layers[{i}].a']" in text
+    assert text.count("operator.mul(") == (4 if first_differs else 2)
+
+
+def test_what_is_repeated_inside_a_repeated_block_is_folded_too():
+    inputs = ["x", "y"]
+    calls, value = [], 0
+    for _ in range(4):
+        outer = value
+        for _ in range(5):
+            for op, other in ((2, 1), (1, 0), (0, 1), (1, 1), (2, 0)):
+                calls.append((op, value, other))
+                value = 1 + len(calls)
+        calls.append((0, value, outer))
+        value = 1 + len(calls)
+    program = program_of(inputs, calls, [value])
+    lines = Column.of("outer" if place % 26 == 25 else "inner" for place in range(len(calls)))
+    none = Column.of([""] * len(calls))
+    notes = Notes(inputs=(Given("int", "", (2,), ()),) * 2, results=none, lines=lines, modules=none)
+    program = replace(program, notes=notes)
+    result, text = shown_result(program, ["x: x", "y: y"], [2, 3])
+    assert result == stored_result(program, [2, 3])
+    assert text.count("\ndef ") == 3
+    assert "for i in range(4):" in text
+    assert "for j in range(5):" in text
+
+
+def test_calls_with_other_labels_are_not_folded():
+    program, _ = layers(6)
+    assert list(repeats.loops_in(repeats.fold(program, [""] * len(program.calls))))
+    labels = list(range(len(program.calls)))
+    assert not list(repeats.loops_in(repeats.fold(program, labels)))
+
+
+@st.composite
+def repeated_programs(draw):
+    """Blocks with random dataflow, repeated, among calls that are not."""
+    inputs = [f"v{place}" for place in range(draw(st.integers(2, 6)))]
+    calls: list[tuple[int, int, int]] = []
+
+    def one(low, back):
+        value = st.integers(max(low, len(inputs) + len(calls) - back), len(inputs) + len(calls) - 1)
+        calls.append((draw(st.integers(0, 2)), draw(value), draw(value)))
+
+    for _ in range(draw(st.integers(0, 3))):
+        one(0, 99)
+    for _ in range(draw(st.integers(1, 2))):
+        period, start = draw(st.integers(4, 7)), len(calls)
+        for _ in range(period):
+            one(0, draw(st.integers(1, 9)))
+        block = calls[start:]
+        for copy in range(1, draw(st.integers(2, 5))):
+            for op, *arguments in block:
+                moved = []
+                for value in arguments:
+                    inside = value >= len(inputs) + start
+                    near = draw(st.integers(0, 9)) > 0 if not inside else True
+                    shift = copy * period if inside or (not near and value) else 0
+                    moved.append(min(value + shift, len(inputs) + len(calls) - 1))
+                calls.append((op, *moved))
+        for _ in range(draw(st.integers(0, 2))):
+            one(0, 9)
+    count = len(inputs) + len(calls)
+    outputs = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=4))
+    return program_of(inputs, calls, [count - 1, *outputs])
+
+
+@settings(max_examples=60)
+@given(program=repeated_programs())
+def test_any_folded_graph_computes_the_same(program):
+    values = [3 + 2 * place for place in range(len(program.inputs))]
+    described = [f"{name}: {name}" for name in program.inputs]
+    assert shown_result(program, described, values)[0] == stored_result(program, values)
