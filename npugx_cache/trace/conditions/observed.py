@@ -40,6 +40,7 @@ from npugx_cache.portable import (
 )
 from npugx_cache.trace.conditions.source_facts import names_of
 from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
     import types
@@ -67,6 +68,7 @@ def add_observed(
     attributes: dict[tuple[types.FunctionType, str], location.Place | None] = {}
     for each in observed:
         _refuse_nameless(each)
+        _refuse_changed(each)
         if each.question in _FACTS:
             found[each.question].append((each.owner, each.argument))
         elif each.question is Question.SET_ORDER:
@@ -129,6 +131,7 @@ _FACTS: dict[Question, Callable[[list[tuple[Any, Any]]], tuple[Check, ...]]] = {
 
 _ELSEWHERE = frozenset(
     {
+        Question.SUBCLASSES,  # torch's guards are the condition
         Question.SET_CALLED,  # no other trace can show that the order of a set does not matter
         Question.KEY_ORDER,  # matters to the caller frame, and to a graph for this process alone
         *(Question.DEVICE, Question.INDEX),  # `trace.device` looks at the graph as well
@@ -228,6 +231,19 @@ def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
 def classes_here(observed: Iterable[Observation]) -> list[type]:
     """Classes whose bases and metaclass must be what they are now."""
     return [each.owner for each in observed if each.question is Question.SPECIAL_NAMES]
+
+
+def _refuse_changed(each: Observation) -> None:
+    """Refuse a trace during which a class was made of which the code had asked the subclasses.
+
+    The guards hold the subclasses at the end of the trace. They would let the graph run that was
+    made with fewer, such as when the code imports a module of subclasses after the question.
+    """
+    if each.question is not Question.SUBCLASSES:
+        return
+    if tuple(each.owner.__subclasses__()) != each.argument:
+        what = f"the subclasses of {each.owner.__qualname__} changed during the trace"
+        raise NotEager(location.reason(what, each.where, "make the classes before the first call"))
 
 
 def pairs_here(observed: Iterable[Observation]) -> list[tuple[type, type]]:

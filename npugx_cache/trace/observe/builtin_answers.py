@@ -122,6 +122,26 @@ def refuse_sum(
         _refuse_own_walk(recorder, args[0].realize(), "sum")
 
 
+@observation.around
+def formatting_as_python(
+    recorder: Recorder, call: Callable[..., Any], variable: Any, tx: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Answer format(value, specification), which Dynamo takes for str.format(value, ...).
+
+    Dynamo gives the text of the value then, without the specification.
+    """
+    if variable.fn is not format or kwargs or len(args) not in (1, 2):
+        return call(variable, tx, *args, **kwargs)
+    specification: Any = ""
+    if len(args) == 2:
+        specification = args[1].as_python_constant() if args[1].is_python_constant() else None
+    if type(specification) is not str or set(specification) & set("{}"):
+        recorder.refuse("this specification of format() is not traced")
+        return call(variable, tx, *args)
+    text = VariableTracker.build(tx, f"{{:{specification}}}")
+    return call(variables.BuiltinVariable(str.format), tx, text, args[0])
+
+
 def refuse_keys(recorder: Recorder, tx: Any, cls: type, *args: Any, **kwargs: Any) -> None:
     """Refuse dict.fromkeys() of an object whose class walks otherwise than the dict it is."""
     del tx, cls, kwargs

@@ -113,14 +113,17 @@ def with_new_subclasses(
     answer = call(variable, tx, name, args, kwargs)
     if name != "__subclasses__" or args or kwargs or not variable.source:
         return answer
+    given = tuple(variable.value.__subclasses__())
+    recorder.note(Question.SUBCLASSES, variable.value, given, place_of_the_trace())
     asked = recorder.state(_Asked)
     if variable.value not in asked:
         asked.add(variable.value)
         return answer
     answer.realize()  # which guards how many there are, also if no code has used the first list
     source = CallFunctionNoArgsSource(AttrSource(variable.source, name))
-    found = enumerate(variable.value.__subclasses__())
-    built = [VariableTracker.build(tx, cls, GetItemSource(source, i)) for i, cls in found]
+    built = [
+        VariableTracker.build(tx, cls, GetItemSource(source, i)) for i, cls in enumerate(given)
+    ]
     return ListVariable(built, mutation_type=ValueMutationNew())
 
 

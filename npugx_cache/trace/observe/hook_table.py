@@ -352,6 +352,11 @@ _BUILTINS = [
         objects.noting(builtin_answers.note_text),
         "the text of an exception",
     ),
+    Hook(
+        "variables.builtin:BuiltinVariable.call_format",
+        builtin_answers.formatting_as_python,
+        "what format() makes of a value",
+    ),
     *(
         Hook(
             target,

@@ -42,6 +42,7 @@ class Question(enum.Enum):
     VALUE = "the value of `argument` in the class `owner`, which was read without a guard"
     FUNCTION_VALUE = "the attribute `argument` of the function `owner`, read without a guard"
     SUBCLASS = "whether the class `owner` is derived from the class `argument`"
+    SUBCLASSES = "the subclasses of the class `owner`; `argument`: those that the trace was given"
     MEMBERS = "the members of the enumeration `owner`"
     SPECIAL_NAMES = "the special methods of the class `owner`, which Python looks up by itself"
     METHODS = "what the functions in the class `owner` captured: the trace made an object of it"
