@@ -411,18 +411,26 @@ def group_ranks(_: str, name: str) -> str:
     return f"ranks {process_groups.facts_of(group)[-1]}"
 
 
+PRINT_OPTIONS = ("numpy", "get_printoptions")
+"""The function of NumPy's that tells how the texts of its numbers look."""
+
+
 def constant_answer(module: str, name: str) -> str:
     """What a function gives now that its author marked with `assume_constant_result`.
 
-    No other function is called, whatever a stored entry names. If a decorator wraps the function,
-    both must give the same, because code may call either.
+    No other function is called, whatever a stored entry names, but NumPy's own that only tells its
+    settings. If a decorator wraps the function, both must give the same, because code may call
+    either.
     """
     from npugx_cache.private.runtime import MARK_OF_CONSTANTS
 
     qualname, _, arguments = name.removesuffix(")").partition("(")
     named: Any = look_up(module, qualname)
     inner = [each for each in function_chain(named) if each is not named]
-    marked = [each for each in (named, *inner) if getattr(each, MARK_OF_CONSTANTS, False)]
+    is_known = (module, qualname) == PRINT_OPTIONS
+    marked = [
+        each for each in (named, *inner) if is_known or getattr(each, MARK_OF_CONSTANTS, False)
+    ]
     if not marked or marked[0] is not named:
         raise NotPortable(f"{module}.{qualname} is not marked as giving a constant")
     given, by_name = ast.literal_eval(arguments) if arguments else ((), {})

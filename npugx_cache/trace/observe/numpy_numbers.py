@@ -20,8 +20,10 @@ from torch import fx
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables import ConstantVariable
 
-from npugx_cache.portable import NotPortable, identity, is_float_of_numpy
+from npugx_cache.conditions import source_facts
+from npugx_cache.portable import NotPortable, identity, is_float_of_numpy, look_up
 from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,22 +32,28 @@ if TYPE_CHECKING:
 
 REFUSED = "a number of NumPy's (float() makes it Python's) is {}"
 
-_OF_TENSORS = frozenset(
+_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"),
+    *("lt", "le", "gt", "ge", "eq", "ne"),
+)
+_FUNCTIONS = (
+    *("add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "pow"),
+    *("clamp", "where", "masked_fill"),
+)
+_TAKING_FLOATS = frozenset(
     {
-        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
-        *(operator.mod, operator.pow),
-        *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv),
-        *(operator.imod, operator.ipow),
-        *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+        *(getattr(operator, name) for name in _OPERATORS),
+        *(getattr(torch, name) for name in _FUNCTIONS),
+        *_FUNCTIONS,
+        *(f"{name}_" for name in _FUNCTIONS),
+        torch.nn.functional.layer_norm,
+        torch.nn.functional.scaled_dot_product_attention,
     }
 )
-"""Between a tensor and a `numpy.float64`, on either side, these give what they give for a float."""
+"""Functions, and methods of a tensor, that take a `numpy.float64` for the float that it is.
 
-_BY_NAME = {
-    torch.nn.functional.scaled_dot_product_attention: frozenset({"scale"}),
-    torch.nn.functional.layer_norm: frozenset({"eps"}),
-}
-"""Functions with parameters that take any float for one of Python's."""
+With a tensor of any dtype, and a number on either side, they give what they give for the float."""
 
 
 @observation.around
@@ -61,8 +69,20 @@ def kept(
     make(variable, value, **arguments)
     if is_float_of_numpy(value):
         variable.value = value
+        _note_texts(recorder)
         if variable.source is None and not _is_computed_alike(value):
-            recorder.refuse(REFUSED.format("computed, and numpy.seterr() tells how"))
+            recorder.refuse(REFUSED.format(f"computed, and numpy.seterr() tells how {value} is"))
+
+
+def _note_texts(recorder: Recorder) -> None:
+    """The text of the number depends on `numpy.set_printoptions(legacy=...)`."""
+    function: Any = look_up(*source_facts.PRINT_OPTIONS)
+    try:
+        answer = source_facts.asked_again(function, "")
+    except NotPortable:
+        recorder.refuse(REFUSED.format("printed as numpy.set_printoptions() tells"))
+    else:
+        recorder.note(Question.CONSTANT, function, ("", answer))
 
 
 def _is_computed_alike(result: float) -> bool:
@@ -72,21 +92,21 @@ def _is_computed_alike(result: float) -> bool:
 
 def as_floats(recorder: Recorder, target: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of a call in the graph, with floats of Python's for those of NumPy's."""
-    given = [*(args or ()), *(kwargs or {}).values()]
-    if not any(map(_holds, given)):
+    given, named = tuple(args or ()), dict(kwargs or {})
+    if not any(map(_holds, (*given, *named.values()))):
         return args, kwargs
-    named = _BY_NAME.get(target, frozenset())
-    plain = {
-        name: float(value) if name in named and is_float_of_numpy(value) else value
-        for name, value in (kwargs or {}).items()
-    }
-    numbers = tuple(float(each) if is_float_of_numpy(each) else each for each in args or ())
-    takes = target in _OF_TENSORS and any(map(_is_tensor, numbers))
-    if any(map(_holds, plain.values())) or any(map(_holds, numbers if takes else args or ())):
-        name = getattr(target, "__name__", str(target))
-        recorder.refuse(REFUSED.format(f"given to {name}, which may ask for its type"))
-        return args, kwargs
-    return numbers if takes else args, plain
+    numbers = tuple(map(_as_float, given))
+    plain = {name: _as_float(value) for name, value in named.items()}
+    all_taken = not any(map(_holds, (*numbers, *plain.values())))
+    if all_taken and target in _TAKING_FLOATS and any(map(_is_tensor, numbers)):
+        return numbers, plain
+    name = getattr(target, "__name__", str(target))
+    recorder.refuse(REFUSED.format(f"given to {name}, which may ask for its type"))
+    return args, kwargs
+
+
+def _as_float(argument: Any) -> Any:
+    return float(argument) if is_float_of_numpy(argument) else argument
 
 
 def _holds(argument: Any) -> bool:
