@@ -58,7 +58,15 @@ With a tensor of any dtype, and a number on either side, they give what they giv
 
 @observation.around
 def taken_for_a_literal(_: Recorder, is_literal: Callable[[object], bool], value: object) -> bool:
-    return is_literal(value) or is_float_of_numpy(value)
+    return is_literal(value) or is_float_of_numpy(value) or _is_truth_value(value)
+
+
+def _is_truth_value(value: object) -> bool:
+    """Whether it is what a comparison of two numbers of NumPy's gives.
+
+    Code may branch on it; torch.fx refuses to put it into a graph.
+    """
+    return type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
 
 
 @observation.around
@@ -110,7 +118,7 @@ def _as_float(argument: Any) -> Any:
 
 
 def _holds(argument: Any) -> bool:
-    found = []
+    found: list[bool] = []
     fx.node.map_aggregate(argument, lambda each: found.append(is_float_of_numpy(each)))
     return any(found)
 
