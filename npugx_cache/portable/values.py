@@ -292,8 +292,9 @@ def look_up(module: str, name: str) -> object:
         # getattr would call a property and unwrap a staticmethod, whose code we want to find.
         owners = getattr(found, "__mro__", (found,))
         for owner in owners:
-            if part in vars(owner):
-                found = vars(owner)[part]
+            space: Any = getattr(owner, "__dict__", {})  # a property, for example, has none
+            if part in space:
+                found = space[part]
                 break
         else:
             raise NotPortable(f"{module}.{name} does not exist")
