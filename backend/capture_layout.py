@@ -195,7 +195,7 @@ def _inputs_of(graph: fx.Graph, reached: Callable[[fx.Node], Iterable[fx.Node]])
     by_storage: defaultdict[int, set[fx.Node]] = defaultdict(set)
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        own = {node} if node.op in ("placeholder", "get_attr") else set()
+        own = {node} if _may_be_memory(node) else set()
         storages = lowering.storages(node.meta.get("val"))
         shared = (by_storage[storage] for storage in storages)
         aliased = (roots[other] for other in effects.of(node).aliased)
@@ -204,6 +204,13 @@ def _inputs_of(graph: fx.Graph, reached: Callable[[fx.Node], Iterable[fx.Node]])
             by_storage[storage] |= roots[node]
         found.update(*(roots[other] for other in reached(node)))
     return found
+
+
+def _may_be_memory(node: fx.Node) -> bool:
+    """Whether it is an input or a constant that is no number, such as a symbolic size."""
+    value = node.meta.get("val")
+    is_number = isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat))
+    return node.op in ("placeholder", "get_attr") and not is_number
 
 
 def _writes(node: fx.Node) -> Iterable[fx.Node]:
