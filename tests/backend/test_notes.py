@@ -34,7 +34,7 @@ def test_notes_name_what_a_call_gives_its_line_and_its_module():
     assert last == "sin"
     first = Model.forward.__code__.co_firstlineno
     assert notes.results.at(-1).startswith("float32[s")
-    assert notes.lines.at(-1) == f"tests/backend/test_notes.py:{first + 2}"
+    assert notes.lines.at(-1).endswith(f"test_notes.py:{first + 2}")
     assert notes.lines.at(0).endswith(f"test_notes.py:{first + 1}")
     assert notes.modules.at(0) == "L['self'].inner"
     assert [notes.examples[name] for name in notes.examples] == [3]
