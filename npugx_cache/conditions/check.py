@@ -119,12 +119,12 @@ class Checker:
         `known` gives the texts that may be shown as they are.
         """
         failed = self._failed(scope, known)
-        if limit == 1:
-            return [each.text for each in itertools.islice(failed, 1)]
-        from npugx_cache.conditions import causes  # a first hit has no reasons to word
+        from npugx_cache.conditions import causes, paths  # a first hit has no reasons to word
 
+        if limit == 1:
+            return [paths.as_written(each.text) for each in itertools.islice(failed, 1)]
         worded = list(itertools.islice(failed, _MOST_WORDED))
-        return [*_take(causes.reasons(worded), limit)]
+        return [paths.as_written(text) for text in _take(causes.reasons(worded), limit)]
 
     def _failed(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[Failed]:
         from npugx_cache.conditions.causes import Failed

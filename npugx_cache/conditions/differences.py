@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache.conditions import set_order, shapes
+from npugx_cache.conditions import paths, set_order, shapes
 from npugx_cache.conditions.data import Kind
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.portable import describe
@@ -64,7 +64,8 @@ def _subjects(tree: Conditions) -> Iterator[tuple[str, _Found]]:
     for check in tree.all_checks():
         row = _ROWS.get(check.kind)
         if row is not None:
-            yield from row(words, words.path(check.node), check)
+            for subject, value in row(words, words.path(check.node), check):
+                yield paths.as_written(subject), value
         elif check.kind in _CODE:
             module, name, digest = check.arg
             yield f"{_CODE[check.kind]} {module}.{name}", (_DIGEST, digest)
@@ -72,10 +73,8 @@ def _subjects(tree: Conditions) -> Iterator[tuple[str, _Found]]:
             module, name, found = check.arg
             yield f"{_kind(check)} of {module}.{name}", (found, found)
         else:
-            yield (
-                f"{_kind(check)}: {words.path(check.node)} {describe(check.arg)}".strip(),
-                ("", ""),
-            )
+            about = paths.as_written(words.path(check.node))
+            yield f"{_kind(check)}: {about} {describe(check.arg)}".strip(), ("", "")
 
 
 def _kind(check: Check) -> str:

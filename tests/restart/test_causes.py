@@ -50,7 +50,7 @@ class Cause:
 
 
 WRAPPER = "at decorators.py:6 in plus.<locals>.decorate.<locals>.wrapped"
-BIAS = "self._modules['norm']._parameters['bias']"
+BIAS = "self.norm.bias"
 CONVERTED = "as after .to() of a model"
 CAUSES = {
     "an edited function": Cause(

@@ -102,7 +102,7 @@ def test_a_model_is_a_short_file_that_runs_and_computes_its_graph(shown, surroun
     assert (done.returncode, done.stdout) == (0, "result[0] float32 [1, 16, 256]\n"), done.stderr
 
     inputs = printed(surroundings, entry, "--section", "inputs")
-    from npugx_cache.entry.view.paths import as_written
+    from npugx_cache.conditions.paths import as_written
 
     rows = [line.removeprefix("# ").split(": ", 1) for line in inputs.splitlines()]
     paths = [f"{name}\t{as_written(rest.partition(': ')[0])}" for name, rest in rows]

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from npugx_cache.entry.view import guards, numbered, paths
+from npugx_cache.conditions import paths
+from npugx_cache.entry.view import guards, numbered
 
 LAYER = "self._modules['layers']._modules['{}']"
 PARAMETER = "torch.nn.parameter.Parameter, float32[2, 2], stride=(2, 1), cpu, requires_grad"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from npugx_cache.entry.view import paths
+from npugx_cache.conditions import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

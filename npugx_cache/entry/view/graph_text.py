@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.backend.codegen import Names, argument_text, call_text
 from npugx_cache.backend.program import HIGHER_ORDER, MAIN
-from npugx_cache.entry.view import paths, repeats
+from npugx_cache.conditions import paths
+from npugx_cache.entry.view import repeats
 from npugx_cache.entry.view.numbered import template
 from npugx_cache.entry.view.repeats import Folded, Loop
 from npugx_cache.errors import CorruptEntry

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npugx_cache.backend.options.table import Options
+from npugx_cache.conditions import paths
 from npugx_cache.conditions.data import Step
 from npugx_cache.entry.view import (
     given,
@@ -17,7 +18,6 @@ from npugx_cache.entry.view import (
     guards,
     needs,
     numbered,
-    paths,
     stored_text,
     summary,
 )
