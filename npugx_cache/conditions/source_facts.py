@@ -426,11 +426,11 @@ def constant_answer(module: str, name: str) -> str:
 
     qualname, _, arguments = name.removesuffix(")").partition("(")
     named: Any = look_up(module, qualname)
-    inner = [each for each in function_chain(named) if each is not named]
-    is_known = (module, qualname) == PRINT_OPTIONS
-    marked = [
-        each for each in (named, *inner) if is_known or getattr(each, MARK_OF_CONSTANTS, False)
-    ]
+    if (module, qualname) == PRINT_OPTIONS:
+        marked = [named]
+    else:
+        inner = [each for each in function_chain(named) if each is not named]
+        marked = [each for each in (named, *inner) if getattr(each, MARK_OF_CONSTANTS, False)]
     if not marked or marked[0] is not named:
         raise NotPortable(f"{module}.{qualname} is not marked as giving a constant")
     given, by_name = ast.literal_eval(arguments) if arguments else ((), {})
