@@ -71,7 +71,6 @@ _MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
 _MAX_BYPASSES = 64
-_TOLD_AT_ONCE = 2  # reasons of a miss before the compile; the line after it has all
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
@@ -459,46 +458,16 @@ class Lookup:
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Bypass | SetUp:
-        from npugx_cache import garbage, progress  # a restored call needs none
+        from npugx_cache import garbage, progress, why_compiled  # a restored call needs none
 
-        self._tell_why(opened)
+        known = [each.entry for each in self.bound]
+        why_compiled.tell_torch(self.recipe, known, self.refusals)
+        if events.logger.isEnabledFor(logging.INFO):
+            last = why_compiled.last_cost(self.recipe, self.settings, opened)
+            why = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
+            why_compiled.tell(self.recipe.title, why, last)
         with garbage.freed(), progress.Progress(self.recipe.title) as told:
             return self._compiled_and_stored(call, opened, started, told, warming=warming)
-
-    def _tell_why(self, opened: store.Store | None) -> None:
-        """The INFO line before a compile: why it has to be, and how long the last one took.
-
-        Torch's log of recompiles is told as well, if graphs of this process do not fit the call.
-        """
-        if len(self.bound):
-            self._tell_torch()
-        if not events.logger.isEnabledFor(logging.INFO):
-            return
-        reasons = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
-        why = "; ".join(reasons[:_TOLD_AT_ONCE])
-        more = f"; and {len(reasons) - _TOLD_AT_ONCE} more" if reasons[_TOLD_AT_ONCE:] else ""
-        costs = self._earlier_costs(opened)
-        last = next((f"; the last compile took {cost:.1f} s" for cost in costs), "")
-        events.logger.info("%s: compiling (%s%s)%s", self.recipe.title, why, more, last)
-
-    def _tell_torch(self) -> None:
-        from npugx_cache.private import recompile_log
-
-        if (log := recompile_log.wanted()) is not None:
-            here = {each.entry for each in self.bound}
-            refused = [str(each) for each in self.refusals if each.entry in here]
-            other = "no graph of this process accepts the call"
-            recompile_log.tell(log, self.recipe.function.__code__, refused or [other])
-
-    def _earlier_costs(self, opened: store.Store | None) -> Iterator[float]:
-        """The seconds that earlier compiles of this function took, the latest first."""
-        if opened is None:
-            return
-        yield from (each.cost_seconds for each in opened.siblings(self.recipe.identity))
-        # The entries may be gone: pruned, or the folder is a new one.
-        journal = store.journal_of(str(self.settings.cache_dir), config.state_folder())
-        lines = (each for each in journal.load() if each.function == self.recipe.title)
-        yield from (each.seconds for each in lines if each.outcome == _MISSED)
 
     def _compiled_and_stored(
         self,
