@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache.conditions import paths, set_order, shapes
+from npugx_cache.conditions import paths, set_order, shapes, torch_state
 from npugx_cache.conditions.data import Kind
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.portable import describe
@@ -41,6 +41,7 @@ def between(first: Conditions, second: Conditions) -> Differences:
         for subject, (value, compared) in a.items()
         if subject in b and b[subject][1] != compared
     ]
+    changed.extend(torch_state.differences(first.state, second.state))
     return Differences(tuple(changed), tuple(_alone(a, b)), tuple(_alone(b, a)))
 
 
@@ -95,11 +96,6 @@ def _tensor(words: Wording, path: str, check: Check) -> Iterator[tuple[str, _Fou
         yield f"{path}: {name}", (value, value)
 
 
-def _state(_: Wording, _path: str, check: Check) -> Iterator[tuple[str, _Found]]:
-    for name, value in sorted(check.arg.items()):
-        yield f"global torch state {name}", (repr(value), value)
-
-
 def _one(
     say: Callable[[Wording, str, Any], tuple[str, object]],
 ) -> Callable[[Wording, str, Check], Iterator[tuple[str, _Found]]]:
@@ -137,7 +133,7 @@ _ROWS: dict[Kind, Callable[[Wording, str, Check], Iterator[tuple[str, _Found]]]]
     ),
     Kind.SHAPE: _whole(lambda words, _, arg: shapes.wording(arg, words.path)),
     Kind.ORDER: _whole(lambda words, _, arg: set_order.as_python(arg, words.path)),
-    Kind.STATE: _state,
+    Kind.STATE: lambda *_: iter(()),  # `between` compares the states as wholes
     Kind.THREADS: _one(lambda _, _path, count: ("torch.get_num_threads()", count)),
     Kind.DEVICE: _one(lambda _, _path, arg: ("the current device", describe(["device", *arg]))),
 }

@@ -1,10 +1,8 @@
-"""Says in words how the global torch state differs from the state that a graph was traced under."""
+"""Says in words how two global torch states differ. Does not import torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +36,7 @@ def differences(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterato
 
 
 def _of_autocast(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
-    was, now = _autocast(recorded), _autocast(live)
+    was, now = recorded.get("devices", {}), live.get("devices", {})
     for kind in was:
         if was[kind] != now.get(kind):
             yield f"torch.autocast({kind!r}) was {was[kind]}, is {now.get(kind)}"
@@ -47,19 +45,5 @@ def _of_autocast(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterat
         yield f"torch.is_autocast_cache_enabled() was {was_cached}, is {is_cached}"
 
 
-def _autocast(state: Mapping[str, Any]) -> dict[str, str]:
-    """By the kind of device: whether autocast is on, and to which dtype it casts."""
-    return {
-        kind: f"{'on' if enabled else 'off'} with {_dtype(dtype)}"
-        for kind, enabled, dtype in zip(
-            runtime.AUTOCAST_DEVICES, state["enabled"], state["dtype"], strict=False
-        )
-    }
-
-
 def _shown(name: str, value: object) -> str:
-    return _dtype(value) if name == "default_dtype" else repr(value)
-
-
-def _dtype(number: Any) -> str:
-    return runtime.SCALAR_TYPES.get(number, f"the scalar type {number}")
+    return str(value) if name == "default_dtype" else repr(value)

@@ -66,10 +66,10 @@ is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 AUTOCAST_DEVICES = tuple(torch._C._autocast_supported_devices())
 """The kinds of devices that have a dtype of autocast, whether there is such a device or not.
 
-They have the order of the lists in `global_state()["autocast_state"]`.
+They have the order of the lists in torch's record of its state.
 """
 
-SCALAR_TYPES = {5: "float16", 6: "float32", 7: "float64", 15: "bfloat16"}
+_SCALAR_TYPES = {5: "float16", 6: "float32", 7: "float64", 15: "bfloat16"}
 """The dtypes of autocast, and the default dtype, by their numbers in c10/core/ScalarType.h."""
 
 AUTOCAST_DTYPES = (
@@ -312,15 +312,28 @@ _NOT_SET, _AS_WRITTEN = 0, 1
 
 @functools.lru_cache(maxsize=64)
 def _parsed(text: str) -> dict[str, object]:
-    """Parse torch's record of its state, with one value for a default, whether it was set or not.
+    """Parse torch's record of its state, and write dtypes and devices of autocast as names.
 
-    Since torch 2.15 the precision of matrix products on a GPU has one value for "never set" and
-    another one after `set_float32_matmul_precision("highest")`, though both mean the same.
+    A process without torch can show the names (`npugx-cache diff`).
+    A default has one value, whether it was set or not. Since torch 2.15 the precision of matrix
+    products on a GPU has two: one for "never set", and another one after
+    `set_float32_matmul_precision("highest")`, though both mean the same.
     """
-    state: dict[str, object] = json.loads(text)
+    state: dict[str, Any] = json.loads(text)
     if state.get("cuda_matmul_precision") == _NOT_SET:
         state["cuda_matmul_precision"] = _AS_WRITTEN
+    state["default_dtype"] = _dtype_name(state["default_dtype"])
+    autocast = state["autocast_state"]
+    switches = zip(autocast.pop("enabled"), autocast.pop("dtype"), strict=True)
+    autocast["devices"] = {
+        kind: f"{'on' if enabled else 'off'} with {_dtype_name(dtype)}"
+        for kind, (enabled, dtype) in zip(AUTOCAST_DEVICES, switches, strict=True)
+    }
     return state
+
+
+def _dtype_name(number: int) -> str:
+    return _SCALAR_TYPES.get(number, f"the scalar type {number}")
 
 
 _GLOBAL_HOOKS = tuple(

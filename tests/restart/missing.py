@@ -4,6 +4,7 @@ python worker.py SIZE SCALE
 """
 
 import json
+import os
 import sys
 
 import torch
@@ -33,6 +34,9 @@ def said(cached):
     return [[each.entry, list(each.reasons)] for each in cached.explain()]
 
 
+if dtype := os.environ.get("DTYPE_OF_AUTOCAST"):
+    torch.set_autocast_enabled("cpu", True)
+    torch.set_autocast_dtype("cpu", getattr(torch, dtype))
 before = [list(each.explain()) for each in (scale, shift, branch)]
 assert before == [[], [], []]
 print(json.dumps({"scale": said(scale), "shift": said(shift), "branch": said(branch)}))

@@ -102,3 +102,13 @@ def test_an_edit_names_the_function_and_python_o_is_named(surroundings):
     assert reasons == [f"function.code changed at missing.py:{line} in shift"]
     optimised = surroundings.run("-O", WORKER, 4, 2.0)["scale"]
     assert optimised[0][1] == ["optimize was 0 (python), is 1 (python -O)"]
+
+
+def test_diff_writes_autocast_as_explain_does(surroundings):
+    surroundings.run(WORKER, 4, 2.0)
+    ((entry, reasons),) = surroundings.run(WORKER, 4, 2.0, DTYPE_OF_AUTOCAST="float16")["shift"]
+    assert reasons == ["torch.autocast('cpu') was off with bfloat16, is on with float16"]
+    rows = shown(surroundings, "misses", "--function", "*shift")["misses"]
+    (stored,) = (row["stored"] for row in rows if row["nearest"] == entry)
+    changed = shown(surroundings, "diff", entry[:12], stored[:12])["conditions"]["changed"]
+    assert changed == reasons
