@@ -105,7 +105,7 @@ class CachedFunction(Generic[P, R]):
             if not torch.is_grad_enabled():  # no_grad costs as much as a small function's guards
                 return self._find(given, kwargs)(*given, **kwargs)
             with torch.no_grad():
-                return self._find(given, kwargs)(*given, **kwargs)
+                return self._find(given, kwargs, with_grad=True)(*given, **kwargs)
         except Exception as error:
             failure = self._state.failure(error)
             if failure is None:
@@ -114,14 +114,24 @@ class CachedFunction(Generic[P, R]):
             return self._run_itself(failure, given, kwargs)
 
     def _find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, warming: bool = False
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        warming: bool = False,
+        with_grad: bool = False,
     ) -> Callable[..., R]:
-        """What runs a call: the graph that accepts it, or for a bypass the function itself."""
+        """What runs a call: the graph that accepts it, or for a bypass the function itself.
+
+        `with_grad`: the caller has grad mode on.
+        """
         function, state = self._recipe.function, self._state
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
         scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
         if known := state.specialisations.find(scope):
             return known.run
+        if with_grad:
+            state.lookup.tell_of_grad(frame_locals)
         if state.plan_wanted:
             state.warm()
         answer = state.lookup.answer(args, kwargs, scope, warming=warming)

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from npugx_cache import config, events, location, store
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore
@@ -74,6 +76,10 @@ _MAX_BYPASSES = 64
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
+_NO_GRAD = (
+    "called with grad on and with a model in training mode, but results of cached calls carry no "
+    "grad; call .eval() for inference, or the function itself for training"
+)
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
 
@@ -680,6 +686,13 @@ class Lookup:
         if reason not in self._warned:
             self._warned.add(reason)
             events.logger.warning("%s runs uncached: %s", self.recipe.title, reason)
+
+    def tell_of_grad(self, frame_locals: Mapping[str, object]) -> None:
+        """Say once that results carry no grad, where a model in training mode suggests it."""
+        models = (each for each in frame_locals.values() if isinstance(each, torch.nn.Module))
+        if _NO_GRAD not in self._warned and any(model.training for model in models):
+            self._warned.add(_NO_GRAD)
+            events.logger.info("%s: %s", self.recipe.title, _NO_GRAD)
 
     # --- what is told afterwards
 

@@ -141,3 +141,30 @@ def test_what_torch_compile_was_given_is_taken_only_if_nothing_was_added():
     assert runtime.uncompiled(twice) == inside.forward
     for target in (shifted, hooked, replaced, scaled, inside):
         assert runtime.uncompiled(target) is target
+
+
+def test_results_without_grad_are_told_once_where_a_model_is_in_training_mode(tmp_path, caplog):
+    def told(call):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="npugx_cache"):
+            assert not call().requires_grad
+        return sum("carry no grad" in record.getMessage() for record in caplog.records)
+
+    model = cache_compile(nn.Linear(2, 2), cache_dir=tmp_path)
+    assert told(lambda: model(torch.ones(1, 2))) == 1
+    assert told(lambda: model(torch.ones(1, 2))) == 0
+    assert told(lambda: model(torch.ones(3, 2))) == 0
+
+    quiet = cache_compile(nn.Linear(2, 2).eval(), cache_dir=tmp_path)
+    assert told(lambda: quiet(torch.ones(1, 2))) == 0
+    with torch.no_grad():
+        assert (
+            told(lambda: cache_compile(nn.Linear(2, 2), cache_dir=tmp_path)(torch.ones(1, 2))) == 0
+        )
+
+    def step(module, x):
+        return module(x)
+
+    cached = cache_compile(step, cache_dir=tmp_path)
+    assert told(lambda: cached(nn.Linear(2, 2), torch.ones(1, 2))) == 1
+    assert told(lambda: cached(nn.Linear(2, 2), torch.ones(1, 2))) == 0
