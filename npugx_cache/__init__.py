@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.readable import readable_cache
     from npugx_cache.errors import (
         BackendUnavailable,
+        CacheMiss,
         EntryNotFound,
         NpugxCacheError,
         OptionError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendUnavailable",
     "CacheInfo",
+    "CacheMiss",
     "CachedFunction",
     "EntryNotFound",
     "NpugxCacheError",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CacheMode = Literal["on", "readonly", "off"]
 EvictionPolicy = Literal["lru", "cost"]
+OnMiss = Literal["compile", "eager", "raise"]
 TrustMode = Literal["private", "group", "signed"]
 
 VARIABLES = (
@@ -22,6 +23,7 @@ VARIABLES = (
     "NPUGX_CACHE_LOCAL_DIR",
     "NPUGX_CACHE_BAKED_DIR",
     "NPUGX_CACHE",
+    "NPUGX_CACHE_ON_MISS",
     "NPUGX_CACHE_TRUST",
     "NPUGX_CACHE_KEY_FILE",
     "NPUGX_CACHE_MAX_SIZE",
@@ -58,6 +60,9 @@ class Settings:
     same graph before it compiles by itself. None: twice as long as the work took the last time, but
     at least 30 s and at most 10 minutes; 10 minutes if nobody has compiled it yet.
 
+    `on_miss`: what a worker does when no stored graph fits a call. `eager` runs the function, and
+    `raise` raises `CacheMiss`; neither compiles, for `.warm()` either.
+
     `recompile_limit` is how many compiles calls may cause in a process, for each function and
     object that it is bound to; further calls that need a new graph run eagerly (`recompiles.py`).
     With 0, calls only restore stored graphs, and only `.warm()` compiles. A call beyond the limit
@@ -72,6 +77,7 @@ class Settings:
     local_dir: Path | None = None
     baked_dirs: tuple[Path, ...] = ()
     mode: CacheMode = "on"
+    on_miss: OnMiss = "compile"
     trust: TrustMode = "private"
     key_file: Path | None = None
     max_size: int | None = None
@@ -109,6 +115,7 @@ def load(
         local_dir=next(iter(_folders(env, "NPUGX_CACHE_LOCAL_DIR")), None),
         baked_dirs=_folders(env, "NPUGX_CACHE_BAKED_DIR", os.pathsep),
         mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
+        on_miss=cast("OnMiss", _choice(env, "NPUGX_CACHE_ON_MISS", "compile", get_args(OnMiss))),
         trust=cast("TrustMode", trust),
         key_file=Path(key_file).expanduser().absolute() if key_file else None,
         max_size=_parsed(env, "NPUGX_CACHE_MAX_SIZE", parse_size),

@@ -30,6 +30,23 @@ class Uncacheable(NpugxCacheError, RuntimeError):
         self.reason = reason
 
 
+class CacheMiss(NpugxCacheError, LookupError):
+    """No stored graph fits a call, in a worker that must not compile (`NPUGX_CACHE_ON_MISS=raise`).
+
+    `reasons` says how the most similar entry does not fit. Raised to the caller also without
+    `strict`, because the user asked for it.
+    """
+
+    def __init__(self, function: str, reasons: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{function}: no stored graph fits this call: {'; '.join(reasons)}. "
+            "NPUGX_CACHE_ON_MISS=raise forbids a compile here: let a worker without it fill the "
+            "cache with such a call, or set NPUGX_CACHE_ON_MISS to eager or compile"
+        )
+        self.function = function
+        self.reasons = reasons
+
+
 class StoreError(NpugxCacheError, OSError):
     """A fault of the cache folder. Raised to the caller only under `strict=True`."""
 

@@ -30,6 +30,7 @@ from npugx_cache.entry.artifact import (
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import (
     BackendUnavailable,
+    CacheMiss,
     CorruptEntry,
     OptionError,
     PassError,
@@ -80,8 +81,12 @@ _NO_GRAD = (
     "called with grad on and with a model in training mode, but results of cached calls carry no "
     "grad; call .eval() for inference, or the function itself for training"
 )
+_ON_MISS = (
+    "no stored graph accepts this call, and NPUGX_CACHE_ON_MISS=eager forbids a compile; "
+    ".explain() and `npugx-cache misses` say why"
+)
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
-_ASKED_FOR = (BackendUnavailable, OptionError, PassError, VerificationError)
+_ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +147,8 @@ class Lookup:
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
         self._recompiles: Recompiles | None = None
-        self._beyond: set[str] | None = None
-        """Calls past the limit on compiles, by `Signature.exact`, that no entry accepts."""
+        self._beyond: dict[str, str] = {}
+        """Why calls that no entry accepts are not compiled, by `Signature.exact`."""
         self._warned: set[str] = set()
         self._store: store.Store | store.Unusable | None = None
         self._restoring = threading.RLock()
@@ -203,8 +208,8 @@ class Lookup:
         shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
         reason = reason or environment.unsupported(untested_torch=self.settings.untested_torch)
-        if self._beyond and self._recompiles and not warming and shape.exact in self._beyond:
-            reason = reason or self._recompiles.excess
+        if self._beyond and not warming:
+            reason = reason or self._beyond.get(shape.exact)
         if self._failed:
             reason = reason or self._failed.get(shape.exact)
         if reason is not None:
@@ -416,8 +421,14 @@ class Lookup:
         """Compile, or use the graph that another thread or worker compiles at the same time."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason)
-        if not warming and (reason := self._counted().excess):
-            self._beyond = {*(self._beyond or ()), call.signature.exact}
+        if self.settings.on_miss == "raise":
+            raise self._missed()
+        if self.settings.on_miss == "eager":
+            reason = _ON_MISS
+        else:
+            reason = None if warming else self._counted().excess
+        if reason is not None:
+            self._beyond[call.signature.exact] = reason
             return self._bypass(reason)
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
         name = digest([call.fingerprint.key, shape])
@@ -693,6 +704,14 @@ class Lookup:
         if _NO_GRAD not in self._warned and any(model.training for model in models):
             self._warned.add(_NO_GRAD)
             events.logger.info("%s: %s", self.recipe.title, _NO_GRAD)
+
+    def _missed(self) -> CacheMiss:
+        nearest = self.refusals[0] if self.refusals else None
+        reasons = nearest.reasons if nearest else (self._no_entry(),)
+        self.counters.add("misses")
+        self._last = _MISSED, self._no_entry()
+        self._write_journal(_MISSED, () if nearest else reasons, nearest)
+        return CacheMiss(self.recipe.title, reasons)
 
     # --- what is told afterwards
 

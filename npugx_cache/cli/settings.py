@@ -26,6 +26,7 @@ _FIELDS = {
     "NPUGX_CACHE_LOCAL_DIR": ("local_dir", "none"),
     "NPUGX_CACHE_BAKED_DIR": ("baked_dirs", "none"),
     "NPUGX_CACHE": ("mode", ""),
+    "NPUGX_CACHE_ON_MISS": ("on_miss", ""),
     "NPUGX_CACHE_TRUST": ("trust", ""),
     "NPUGX_CACHE_KEY_FILE": ("key_file", "none"),
     "NPUGX_CACHE_MAX_SIZE": ("max_size", "unlimited"),
