@@ -176,6 +176,9 @@ class CachedFunction(Generic[P, R]):
         Without arguments: restore the entries for which earlier processes have captured device
         graphs, and capture those graphs again, the most used first. A graph that needs a caller's
         own tensors is left out; `Warmed.refused` names it.
+
+        `Warmed.entries` counts the stored graphs that are ready, restored or compiled; where the
+        graph of the call is not stored, `Warmed.refused` has the reason.
         """
         from npugx_cache.capture_plan import Warmed
 
@@ -188,7 +191,11 @@ class CachedFunction(Generic[P, R]):
             args = (self._owner, *args)
         if not planned or arguments.accepts(self._locals, args):
             with torch.no_grad():
-                self._find(args, kwargs, warming=True)
+                runs = self._find(args, kwargs, warming=True)
+            entries, graphs, refused = warmed
+            if any(known.run == runs and known.entry for known in self._state.specialisations):
+                return Warmed(entries + 1, graphs, refused)
+            return Warmed(entries, graphs, (*refused, *self.explain()[0].reasons))
         return warmed
 
     def warm_from_plan(self) -> Warmed:
