@@ -23,10 +23,12 @@ def split(target: object) -> tuple[types.FunctionType, object | None]:
     owner = target.__self__ if isinstance(target, types.MethodType) else None
     if not isinstance(function, types.FunctionType):
         hint = ""
-        if isinstance(function, (staticmethod, classmethod)):
+        if isinstance(function, (staticmethod, classmethod, property)):
             hint = f"; put @{type(function).__name__} above @cache_compile"
         if type(function).__name__.startswith("Script"):
             hint = ", which TorchScript compiled; give the module that it was made of"
+        elif isinstance(getattr(target, "__call__", None), types.MethodType):  # noqa: B004 - the method
+            hint = "; give its method `__call__`"
         raise TypeError(
             "cache_compile takes a Python function, a bound method, a functools.partial of these, "
             f"or an nn.Module, not a {type(target).__qualname__}{hint}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import re
 
 import pytest
 import torch
@@ -168,3 +169,22 @@ def test_results_without_grad_are_told_once_where_a_model_is_in_training_mode(tm
     cached = cache_compile(step, cache_dir=tmp_path)
     assert told(lambda: cached(nn.Linear(2, 2), torch.ones(1, 2))) == 1
     assert told(lambda: cached(nn.Linear(2, 2), torch.ones(1, 2))) == 0
+
+
+class Callable:
+    factor = 2
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        (property(lambda self: self), "not a property; put @property above @cache_compile"),
+        (Callable(), "not a Callable; give its method `__call__`"),
+    ],
+)
+def test_a_target_that_is_no_function_is_refused_with_what_to_write(target, advice):
+    with pytest.raises(TypeError, match=f"{re.escape(advice)}$"):
+        cache_compile(target)
