@@ -93,7 +93,7 @@ def _last_uses(program: Program, function: Function) -> dict[int, list[int]]:
     first = len(function.inputs) + len(program.constants)
     last: dict[int, int] = {first + i: i for i in range(len(function.calls))}
     for position, call in enumerate(function.calls):
-        for value in values_in([call.args, call.kwargs]):
+        for value in call.values():
             last[value] = position
     for value in (*values_in(function.outputs), *_on_several_streams(program, function)):
         last.pop(value, None)
@@ -118,7 +118,7 @@ def _on_several_streams(program: Program, function: Function) -> set[int]:
     for position, call in enumerate(function.calls):
         if call.operator in switches:
             label = call.args[1]
-        for value in (first + position, *values_in([call.args, call.kwargs])):
+        for value in (first + position, *call.values()):
             labels[value].add(label)
     return {value for value, met in labels.items() if len(met) > 1}
 

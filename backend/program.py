@@ -108,6 +108,17 @@ class Call(NamedTuple):
     args: Plain
     kwargs: Plain
 
+    def values(self) -> Iterator[int]:
+        """The values that the arguments refer to, in their order."""
+        for arg in self.arguments():
+            yield from values_in(arg)
+
+    def arguments(self) -> Iterator[Plain]:
+        """The encoded arguments, without the names of keywords: one may be named `value`."""
+        yield from self.args
+        for _, arg in self.kwargs:
+            yield arg
+
 
 class Constant(NamedTuple):
     """A tensor that belongs to the graph. Its bytes are stored separately under `name`.
@@ -241,7 +252,8 @@ class Program:
         """Check one function, which may refer to that many functions before it."""
         known = len(function.inputs) + len(self.constants)
         for call in function.calls:
-            _check_references([call.args, call.kwargs], known, functions)
+            for arg in call.arguments():
+                _check_references(arg, known, functions)
             if not 0 <= call.operator < len(self.operators):
                 raise CorruptEntry(f"program: call {call.name} of operator {call.operator}")
             known += 1
@@ -275,11 +287,11 @@ def values_in(data: Plain) -> Iterator[int]:
 
 
 def _references(data: Plain, kind: str) -> Iterator[int]:
-    if isinstance(data, list):
-        if len(data) == 2 and data[0] == kind:
-            yield data[1]
-        else:
-            for item in data:
+    match data:
+        case [str() as found, index] if found == kind:
+            yield index
+        case ["list" | "tuple" | "size", list() as items] | ["slice", *items]:
+            for item in items:
                 yield from _references(item, kind)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.backend.notes import Column, Given, Notes
 from npugx_cache.backend.program import Call, Operator, Program
-from npugx_cache.entry.view import graph_text, repeats
+from npugx_cache.entry.view import graph_text, needs, repeats
 from npugx_cache.entry.view.given import inputs_of
 
 OPERATORS = tuple(Operator("", f"operator.{name}", "") for name in ("add", "sub", "mul"))
@@ -177,3 +177,27 @@ def test_any_folded_graph_computes_the_same(program):
     values = [3 + 2 * place for place in range(len(program.inputs))]
     described = [f"{name}: {name}" for name in program.inputs]
     assert shown_result(program, described, values)[0] == stored_result(program, values)
+
+
+def test_a_keyword_may_be_named_like_a_reference():
+    """`addcmul(..., value=0.5)`: what is a value or a device is told by the argument alone."""
+    operators = (Operator("aten", "addcmul", ""), Operator("aten", "zeros", ""))
+    half, device = ["float", (0.5).hex()], ["device", "cuda:0"]
+    calls = [
+        Call(f"c{place}", 0, [["value", place], "value", 3], [["value", half]])
+        for place in range(16)
+    ]
+    calls.append(Call("made", 1, [], [["device", device]]))
+    program = Program(
+        inputs=("x",),
+        constants=(),
+        operators=operators,
+        calls=tuple(calls),
+        outputs=["value", 17],
+        disable_autocast=False,
+    )
+    program.validate()
+    assert "c15 = aten_addcmul_default(c14, 'value', 3, value=0.5); del c14" in source_text(program)
+    text = "\n".join(graph_text.graph_text(program, inputs_of(program, ["x: x"])))
+    assert "aten.addcmul.default(hidden, 'value', 3, value=0.5)" in text
+    assert 'getattr(torch, "cuda", None)' in "\n".join(needs.check(program, []))
