@@ -201,3 +201,35 @@ def test_a_keyword_may_be_named_like_a_reference():
     text = "\n".join(graph_text.graph_text(program, inputs_of(program, ["x: x"])))
     assert "aten.addcmul.default(hidden, 'value', 3, value=0.5)" in text
     assert 'getattr(torch, "cuda", None)' in "\n".join(needs.check(program, []))
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([f"layers.{place}" for place in range(6)], "# self.layers[i]\n"),
+        (["layers.0", "layers.1", "layers.3", *["x"] * 3], "# self.layers[0] or self.layers[1]"),
+        (["a", "a", "a", "b", "b", "b"], "# self.a or self.b\n"),
+        (["a"] * 6, "# self.a\n"),
+        ([f"ins.{place}" for place in range(6)], "def in_("),
+        ([f"tuples.{place}" for place in range(6)], "def tuple_2("),
+    ],
+)
+def test_a_block_names_the_modules_of_all_its_copies(names, shown):
+    program, described = layers(6)
+    modules = Column.of([f"L['self'].{name}" for name in names for _ in range(4)] + [""])
+    none = Column.of([""] * len(program.calls))
+    inputs = (Given("int", "", (2,), ()),) * len(program.inputs)
+    notes = Notes(inputs=inputs, results=none, lines=none, modules=modules)
+    values = list(range(2, 2 + len(program.inputs)))
+    result, text = shown_result(replace(program, notes=notes), described, values)
+    assert result == stored_result(program, values)
+    assert shown in text
+
+
+@pytest.mark.parametrize("name", ["lambda", "it's", "}", "{", "\\", "[0]", "\"q\"'p'", "²", "01"])
+def test_a_weight_may_have_any_name(name):
+    program, described = layers(6)
+    described = [line.replace("['a']", f"[{name!r}]") for line in described]
+    values = list(range(2, 2 + len(program.inputs)))
+    result, _ = shown_result(program, described, values)
+    assert result == stored_result(program, values)
