@@ -167,7 +167,7 @@ class Program:
     functions: the graphs inside the graph; each refers only to those before it.
     disable_autocast: the graph was traced under autocast. The casts are calls of the graph, so
     autocast must be off while the program runs, or it would cast once more.
-    notes: for people; None in an entry that was made before there were notes.
+    notes: for people; None if there are none, or none that make sense.
     """
 
     inputs: tuple[str, ...]
@@ -265,7 +265,10 @@ def _notes(data: Any) -> Notes | None:
         return None
     from npugx_cache.backend.notes import Notes  # a hit decodes no program
 
-    return Notes.from_plain(notes, len(data["inputs"]), len(data["calls"]))
+    try:
+        return Notes.from_plain(notes, len(data["inputs"]), len(data["calls"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # a graph without notes is worth more than none
 
 
 def _calls(rows: Any) -> tuple[Call, ...]:
