@@ -233,3 +233,18 @@ def test_a_weight_may_have_any_name(name):
     values = list(range(2, 2 + len(program.inputs)))
     result, _ = shown_result(program, described, values)
     assert result == stored_result(program, values)
+
+
+def test_a_loop_counts_as_the_modules_that_it_names_do():
+    operators = (0, 1, 2, 2, 1, 0) * 4
+    calls = [(op, 1 + place, 0) for place, op in enumerate(operators)]
+    program = program_of(["x", "y"], calls, [len(calls) + 1])
+    modules = Column.of([f"L['self'].layers.{2 + place // 6}" for place in range(24)])
+    none = Column.of([""] * 24)
+    inputs = (Given("int", "", (2,), ()),) * 2
+    notes = Notes(inputs=inputs, results=none, lines=none, modules=modules)
+    program = replace(program, notes=notes)
+    result, text = shown_result(program, ["x: x", "y: y"], [2, 3])
+    assert result == stored_result(program, [2, 3])
+    assert "# self.layers[i]\n" in text
+    assert "for i in range(2, 6):" in text

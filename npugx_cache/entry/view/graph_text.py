@@ -226,6 +226,7 @@ class _Body:
         first, arguments = 0, list(carried)
         folded = [template(each, variable) if len(set(each)) > 1 else None for each in texts]
         starts = {each.first for each in folded if each is not None}
+        starts = starts or self._first_modules(loop, variable)
         first = min(starts) if len(starts) == 1 else 0
         for name, each, found in zip(names, texts, folded, strict=True):
             if len(set(each)) == 1:
@@ -244,6 +245,13 @@ class _Body:
             given = variables[loop.results.index(call)]
             if given != name:
                 yield f"        {name} = {given}"
+
+    def _first_modules(self, loop: Loop, variable: str) -> set[int]:
+        """The numbers that the modules of the first copy have, which those of the others follow."""
+        end = loop.start + loop.period * loop.copies
+        lines = range(loop.start, loop.start + loop.period) if self._modules else ()
+        found = (template(self._modules[line : end : loop.period], variable) for line in lines)
+        return {each.first for each in found if each is not None}
 
 
 def _kind_of_a_number(result: str) -> str:
