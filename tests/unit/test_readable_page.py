@@ -283,3 +283,10 @@ def test_a_namespace_may_be_named_like_a_part_of_the_file(stored, tmp_path):
     text = shown(stored(program.to_plain()), tmp_path)
     assert 'a = getattr(torch.ops.tensor, "is").default(' in text
     assert "tensor = torch.ops" not in text
+
+
+def test_a_size_that_the_trace_did_not_know_is_dynamic(stored, tmp_path):
+    program = program_of(notes=replace(program_of().notes, examples={}))
+    text = shown(stored(program.to_plain()), tmp_path)
+    assert "# dynamic     s0 was not known: self.x.size(1)\n" in text
+    run(text)

@@ -135,9 +135,12 @@ def _dynamic(program: Program, inputs: Sequence[Input]) -> list[str]:
     if program.notes is None:
         return []
     lines = []
-    for name, example in program.notes.examples.items():
+    examples = program.notes.examples
+    sizes = dict.fromkeys(size for each in inputs for size in each.sizes if isinstance(size, str))
+    for name in {**examples, **sizes}:
         if name.isidentifier():
-            lines.append(f"{name} was {example}{_place(name, inputs)}")
+            was = f"was {examples[name]}" if name in examples else "was not known"
+            lines.append(f"{name} {was}{_place(name, inputs)}")
     return _few(lines) or ["nothing: all sizes are fixed"]
 
 
