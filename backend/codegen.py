@@ -93,7 +93,7 @@ def _last_uses(program: Program, function: Function) -> dict[int, list[int]]:
     first = len(function.inputs) + len(program.constants)
     last: dict[int, int] = {first + i: i for i in range(len(function.calls))}
     for position, call in enumerate(function.calls):
-        for value in values_in([call.args, call.kwargs]):
+        for value in call.values():
             last[value] = position
     for value in (*values_in(function.outputs), *_on_several_streams(program, function)):
         last.pop(value, None)
@@ -118,7 +118,7 @@ def _on_several_streams(program: Program, function: Function) -> set[int]:
     for position, call in enumerate(function.calls):
         if call.operator in switches:
             label = call.args[1]
-        for value in (first + position, *values_in([call.args, call.kwargs])):
+        for value in (first + position, *call.values()):
             labels[value].add(label)
     return {value for value, met in labels.items() if len(met) > 1}
 
@@ -140,9 +140,9 @@ def argument_text(names: Names, data: Plain) -> str:
     if not isinstance(data, list):
         return repr(data)
     kind, *rest = data
-    if kind == VALUE:
+    if kind == VALUE and len(rest) == 1:
         return names.values[rest[0]]
-    if kind == FUNCTION:
+    if kind == FUNCTION and len(rest) == 1:
         return names.functions[rest[0]]
     if kind in ("list", "tuple", "size"):
         items = [argument_text(names, item) for item in rest[0]]
@@ -160,9 +160,9 @@ def _scalar_text(kind: str, rest: list[Plain]) -> str:
     if kind == "int":
         return str(int(rest[0]))
     if kind == "float":
-        return _float_text(rest[0])
+        return float_text(rest[0])
     if kind == "complex":
-        return f"complex({_float_text(rest[0])}, {_float_text(rest[1])})"
+        return f"complex({float_text(rest[0])}, {float_text(rest[1])})"
     if kind == "torch" and str(rest[0]).isidentifier():
         return f"torch.{rest[0]}"
     if kind == "device":
@@ -170,6 +170,6 @@ def _scalar_text(kind: str, rest: list[Plain]) -> str:
     raise CorruptEntry(f"program: an argument of kind {kind!r}")
 
 
-def _float_text(text: str) -> str:
+def float_text(text: str) -> str:
     value = float.fromhex(text) if "x" in text else float(text)
     return repr(value) if math.isfinite(value) else f'float("{value}")'

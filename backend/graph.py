@@ -30,11 +30,15 @@ from npugx_cache.backend.program import (
     Operator,
     Program,
 )
+from npugx_cache.events import logger
+from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable, Plain, encode
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from npugx_cache.backend.notes import Notes
 
 _MODULES = {"operator": operator, "math": math, "torch": torch, "builtins": builtins}
 _FUNCTION_NAMES = {
@@ -81,9 +85,19 @@ def to_program(
         outputs=main.outputs,
         disable_autocast=runtime.is_any_autocast_enabled(),
         functions=functions,
-        notes=notes_on(graph_module),
+        notes=_notes(graph_module),
     )
     return program, shared.tensors
+
+
+def _notes(graph_module: fx.GraphModule) -> Notes | None:
+    """The notes on a graph. A user's pass may leave on its nodes what no notes can be made of."""
+    try:
+        return notes_on(graph_module)
+    except Exception as error:  # noqa: BLE001 - see above
+        let_through(error)
+        logger.info("an entry gets no notes for people: %r", error)
+        return None
 
 
 class _Shared:

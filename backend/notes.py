@@ -6,6 +6,7 @@ line and which module of the user's it comes from.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,10 +52,12 @@ class Column(NamedTuple):
         texts, places = data
         if len(places) != calls:
             raise ValueError("notes on other calls")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("notes: not a text")
         for place in places:
             if not isinstance(place, int) or not 0 <= place < len(texts):
                 raise ValueError(f"notes: no text {place!r}")
-        return cls(tuple(map(str, texts)), tuple(places))
+        return cls(tuple(texts), tuple(places))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class Notes:
         }
         return cls(
             inputs=tuple(
-                Given(str(dtype), str(device), _sizes(sizes), _sizes(strides))
+                Given(_word(dtype), _word(device), _sizes(sizes), _sizes(strides))
                 for dtype, device, sizes, strides in data["inputs"]
             ),
             examples={str(name): _number(value) for name, value in dict(data["examples"]).items()},
@@ -106,7 +109,16 @@ class Notes:
 
 
 def _sizes(data: Any) -> tuple[Size, ...]:
-    return tuple(size if isinstance(size, int) else str(size) for size in data)
+    if not all(isinstance(size, (int, str)) for size in data):
+        raise TypeError("notes: not a size")
+    return tuple(data)
+
+
+def _word(name: Any) -> str:
+    """The name of a dtype or of a device; it becomes part of Python text."""
+    if not isinstance(name, str) or re.fullmatch(r"[\w:.-]*", name) is None:
+        raise ValueError(f"notes: {name!r} is no name")
+    return name
 
 
 def _number(value: Any) -> int | float:

@@ -108,6 +108,17 @@ class Call(NamedTuple):
     args: Plain
     kwargs: Plain
 
+    def values(self) -> Iterator[int]:
+        """The values that the arguments refer to, in their order."""
+        for arg in self.arguments():
+            yield from values_in(arg)
+
+    def arguments(self) -> Iterator[Plain]:
+        """The encoded arguments, without the names of keywords: one may be named `value`."""
+        yield from self.args
+        for _, arg in self.kwargs:
+            yield arg
+
 
 class Constant(NamedTuple):
     """A tensor that belongs to the graph. Its bytes are stored separately under `name`.
@@ -156,7 +167,7 @@ class Program:
     functions: the graphs inside the graph; each refers only to those before it.
     disable_autocast: the graph was traced under autocast. The casts are calls of the graph, so
     autocast must be off while the program runs, or it would cast once more.
-    notes: for people; None in an entry that was made before there were notes.
+    notes: for people; None if there are none, or none that make sense.
     """
 
     inputs: tuple[str, ...]
@@ -241,7 +252,8 @@ class Program:
         """Check one function, which may refer to that many functions before it."""
         known = len(function.inputs) + len(self.constants)
         for call in function.calls:
-            _check_references([call.args, call.kwargs], known, functions)
+            for arg in call.arguments():
+                _check_references(arg, known, functions)
             if not 0 <= call.operator < len(self.operators):
                 raise CorruptEntry(f"program: call {call.name} of operator {call.operator}")
             known += 1
@@ -253,7 +265,10 @@ def _notes(data: Any) -> Notes | None:
         return None
     from npugx_cache.backend.notes import Notes  # a hit decodes no program
 
-    return Notes.from_plain(notes, len(data["inputs"]), len(data["calls"]))
+    try:
+        return Notes.from_plain(notes, len(data["inputs"]), len(data["calls"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # a graph without notes is worth more than none
 
 
 def _calls(rows: Any) -> tuple[Call, ...]:
@@ -275,11 +290,11 @@ def values_in(data: Plain) -> Iterator[int]:
 
 
 def _references(data: Plain, kind: str) -> Iterator[int]:
-    if isinstance(data, list):
-        if len(data) == 2 and data[0] == kind:
-            yield data[1]
-        else:
-            for item in data:
+    match data:
+        case [str() as found, index] if found == kind:
+            yield index
+        case ["list" | "tuple" | "size", list() as items] | ["slice", *items]:
+            for item in items:
                 yield from _references(item, kind)
 
 

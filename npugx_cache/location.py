@@ -112,7 +112,8 @@ def _is_installed(file: str) -> bool:
 def _portable_path(file: str) -> str:
     """The path below the folder of `sys.path`: the same in every checkout and environment."""
     path = Path(file)
-    for root in sorted(sys.path, key=len, reverse=True):
+    roots = [root for root in sys.path if isinstance(root, str)]  # some people put a Path there
+    for root in sorted(roots, key=len, reverse=True):
         if root and path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return path.name

@@ -28,16 +28,19 @@ from npugx_cache.entry.artifact import (
 from npugx_cache.entry.frame import GRAPH, SHIM, load
 from npugx_cache.entry.view import sections, stored_text
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
-from npugx_cache.portable import describe
-from npugx_cache.terminal import harmless
+from npugx_cache.interruptions import let_through
+from npugx_cache.portable import describe, devices
+from npugx_cache.terminal import harmless, in_utf8, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npugx_cache.backend.program import Program
     from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
+    from npugx_cache.entry.view.stored_text import StoredText
     from npugx_cache.portable import Plain
+    from npugx_cache.store import Manifest
 
 
 _LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
@@ -68,7 +71,7 @@ def render(parts: Readable) -> str:
     from npugx_cache.conditions.kinds import lines  # loads torch, which a reader does not need
 
     texts = [
-        f"# {parts.title}",
+        f"# {one_line(parts.title)}",
         _heading(stored_text.KEY),
         _comment([f"{name} = {value}" for name, value, _ in sorted(parts.factors)]),
         _heading(stored_text.SOURCE),
@@ -107,7 +110,7 @@ def readable_cache(
     """
     if section not in sections.SECTIONS:
         raise ValueError(f"section {section!r} is none of {', '.join(sections.SECTIONS)}")
-    text = _text_of(entry, section, cache_dir)
+    text = in_utf8(harmless(_text_of(entry, section, cache_dir)))
     if file is not None:
         Path(file).write_text(text, encoding="utf-8")
     if print_output:
@@ -119,7 +122,6 @@ def _text_of(
     entry: str | os.PathLike[str], section: str, cache_dir: str | os.PathLike[str] | None
 ) -> str:
     from npugx_cache import store
-    from npugx_cache.entry.view import page  # a compile writes the stored text alone
 
     name, root = _name_and_root(entry, cache_dir)
     # Reading must not create a store, and must work while the cache is switched off.
@@ -144,6 +146,20 @@ def _text_of(
     parts = stored_text.parsed(text)
     if section == sections.ALL or parts is None:
         return text
+    try:
+        return _page(manifest, parts, read, section)
+    except CorruptEntry:
+        raise
+    except Exception as error:  # whoever wrote the entry may have put anything into its parts
+        let_through(error)
+        raise CorruptEntry(f"entry {manifest.entry[:12]}: {error!r}") from error
+
+
+def _page(
+    manifest: Manifest, parts: StoredText, read: Callable[..., Mapping[str, bytes]], section: str
+) -> str:
+    from npugx_cache.entry.view import page  # a compile writes the stored text alone
+
     has_program = any(ref.name == PROGRAM for ref in manifest.blobs)
     blobs = read(CONDITIONS, BINDINGS, *([PROGRAM] if has_program else []))
     stored = page.Stored(
@@ -151,7 +167,7 @@ def _text_of(
         created=manifest.created,
         seconds=manifest.cost_seconds,
         text=parts,
-        program=program_of(blobs) if has_program else None,
+        program=program_of(blobs).placed(devices.at(None)) if has_program else None,
         bindings=Bindings.unpack(blobs[BINDINGS]),
         conditions=conditions_of(blobs),
     )
@@ -243,4 +259,4 @@ def _heading(text: str) -> str:
 
 
 def _comment(lines: Iterable[str]) -> str:
-    return "\n".join(f"# {line}".rstrip() for line in lines) or "# none"
+    return "\n".join(f"# {one_line(line)}".rstrip() for line in lines) or "# none"

@@ -179,7 +179,8 @@ def describe(data: Plain) -> str:
     kind, rest = data[0], data[1:]
     if kind in ("list", "tuple", "set", "frozenset", "size"):
         inner = ", ".join(describe(item) for item in rest[0])
-        return {"list": f"[{inner}]", "tuple": f"({inner})"}.get(kind, f"{kind}({inner})")
+        alone = "," if len(rest[0]) == 1 else ""
+        return {"list": f"[{inner}]", "tuple": f"({inner}{alone})"}.get(kind, f"{kind}({inner})")
     described = _DESCRIBED.get(kind)
     return described(*rest) if described else f"{kind} " + ", ".join(map(str, rest))
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+import sys
 
+import torch
+import torch.fx.experimental.proxy_tensor
+
+from npugx_cache import location
 from npugx_cache.backend import graph, lowering
 from npugx_cache.backend.notes import Given
 
@@ -39,3 +43,21 @@ def test_notes_name_what_a_call_gives_its_line_and_its_module():
     assert notes.modules.at(0) == "L['self'].inner"
     assert [notes.examples[name] for name in notes.examples] == [3]
     assert Given("float32", "cpu", (2, 4), (4, 1)) in notes.inputs
+
+
+def test_a_graph_is_stored_without_notes_if_a_pass_left_odd_marks_on_its_nodes(caplog):
+    graph_module = torch.fx.symbolic_trace(torch.nn.ReLU())
+    traced = torch.fx.experimental.proxy_tensor.make_fx(graph_module)(torch.ones(2))
+    for node in traced.graph.nodes:
+        node.meta["nn_module_stack"] = {"": None}
+    with caplog.at_level("INFO", logger="npugx_cache"):
+        program, _ = graph.to_program(traced)
+    assert program.notes is None
+    assert [call.name for call in program.calls] == ["relu"]
+    assert "notes" in caplog.text
+
+
+def test_a_path_that_is_no_text_on_sys_path_costs_no_lines(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
+    stack = f'File "{tmp_path}/model.py", line 3, in forward\n    return x\n'
+    assert location.lines_of_texts([stack]) == ["model.py:3"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.backend.notes import Column, Given, Notes
 from npugx_cache.backend.program import Call, Operator, Program
-from npugx_cache.entry.view import graph_text, repeats
+from npugx_cache.entry.view import graph_text, needs, repeats
 from npugx_cache.entry.view.given import inputs_of
 
 OPERATORS = tuple(Operator("", f"operator.{name}", "") for name in ("add", "sub", "mul"))
@@ -177,3 +177,74 @@ def test_any_folded_graph_computes_the_same(program):
     values = [3 + 2 * place for place in range(len(program.inputs))]
     described = [f"{name}: {name}" for name in program.inputs]
     assert shown_result(program, described, values)[0] == stored_result(program, values)
+
+
+def test_a_keyword_may_be_named_like_a_reference():
+    """`addcmul(..., value=0.5)`: what is a value or a device is told by the argument alone."""
+    operators = (Operator("aten", "addcmul", ""), Operator("aten", "zeros", ""))
+    half, device = ["float", (0.5).hex()], ["device", "cuda:0"]
+    calls = [
+        Call(f"c{place}", 0, [["value", place], "value", 3], [["value", half]])
+        for place in range(16)
+    ]
+    calls.append(Call("made", 1, [], [["device", device]]))
+    program = Program(
+        inputs=("x",),
+        constants=(),
+        operators=operators,
+        calls=tuple(calls),
+        outputs=["value", 17],
+        disable_autocast=False,
+    )
+    program.validate()
+    assert "c15 = aten_addcmul_default(c14, 'value', 3, value=0.5); del c14" in source_text(program)
+    text = "\n".join(graph_text.graph_text(program, inputs_of(program, ["x: x"])))
+    assert "aten.addcmul.default(hidden, 'value', 3, value=0.5)" in text
+    assert 'getattr(torch, "cuda", None)' in "\n".join(needs.check(program, []))
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([f"layers.{place}" for place in range(6)], "# self.layers[i]\n"),
+        (["layers.0", "layers.1", "layers.3", *["x"] * 3], "# self.layers[0] or self.layers[1]"),
+        (["a", "a", "a", "b", "b", "b"], "# self.a or self.b\n"),
+        (["a"] * 6, "# self.a\n"),
+        ([f"ins.{place}" for place in range(6)], "def in_("),
+        ([f"tuples.{place}" for place in range(6)], "def tuple_2("),
+    ],
+)
+def test_a_block_names_the_modules_of_all_its_copies(names, shown):
+    program, described = layers(6)
+    modules = Column.of([f"L['self'].{name}" for name in names for _ in range(4)] + [""])
+    none = Column.of([""] * len(program.calls))
+    inputs = (Given("int", "", (2,), ()),) * len(program.inputs)
+    notes = Notes(inputs=inputs, results=none, lines=none, modules=modules)
+    values = list(range(2, 2 + len(program.inputs)))
+    result, text = shown_result(replace(program, notes=notes), described, values)
+    assert result == stored_result(program, values)
+    assert shown in text
+
+
+@pytest.mark.parametrize("name", ["lambda", "it's", "}", "{", "\\", "[0]", "\"q\"'p'", "²", "01"])
+def test_a_weight_may_have_any_name(name):
+    program, described = layers(6)
+    described = [line.replace("['a']", f"[{name!r}]") for line in described]
+    values = list(range(2, 2 + len(program.inputs)))
+    result, _ = shown_result(program, described, values)
+    assert result == stored_result(program, values)
+
+
+def test_a_loop_counts_as_the_modules_that_it_names_do():
+    operators = (0, 1, 2, 2, 1, 0) * 4
+    calls = [(op, 1 + place, 0) for place, op in enumerate(operators)]
+    program = program_of(["x", "y"], calls, [len(calls) + 1])
+    modules = Column.of([f"L['self'].layers.{2 + place // 6}" for place in range(24)])
+    none = Column.of([""] * 24)
+    inputs = (Given("int", "", (2,), ()),) * 2
+    notes = Notes(inputs=inputs, results=none, lines=none, modules=modules)
+    program = replace(program, notes=notes)
+    result, text = shown_result(program, ["x: x", "y: y"], [2, 3])
+    assert result == stored_result(program, [2, 3])
+    assert "# self.layers[i]\n" in text
+    assert "for i in range(2, 6):" in text

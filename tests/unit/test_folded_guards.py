@@ -112,7 +112,8 @@ def assertions(text):
         if not isinstance(given, ast.Starred):
             return [given]
         (loop,) = given.value.generators
-        return [Named("i", value).visit(copied(given.value.elt)) for value in values(loop.iter)]
+        name = loop.target.id
+        return [Named(name, value).visit(copied(given.value.elt)) for value in values(loop.iter)]
 
     def copied(tree):
         return ast.parse(ast.unparse(tree), mode="eval").body
@@ -133,10 +134,70 @@ def test_siblings_are_a_loop_and_paths_are_written_as_people_write_them():
     text = text_of(WRITTEN)
     assert "    for i in range(4):\n        assert type(self.layers[i]) is model.Layer\n" in text
     assert "assert self.layers[i].layer_idx == i\n" in text
-    assert "    for x in (self.norm, self.head, self.embed):\n" in text
+    assert "    for each in (self.norm, self.head, self.embed):\n" in text
     assert "*(self.layers[i].w for i in range(4))" in text
     assert "_modules[" not in text
     assert "assert globals()['f'] is model.f  # code 0123abcd\n" in text
+
+
+def test_variables_of_loops_are_no_names_of_the_user():
+    text = text_of(
+        [f"{name} is x" for name in ("a[1].b", "c[2].d", "e.f")]
+        + [f"self[{place}].key is i" for place in range(3)]
+    )
+    assert "for each in (a[1].b, c[2].d, e.f):\n        assert each is x\n" in text
+    assert "for n in range(3):\n        assert self[n].key is i" in text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"type(m['{name}']) is model.C" for name in ("01", "00", "1")],
+        [f"type(m._modules['{name}']) is model.C" for name in ("01", "00", "1")],
+        [f"type(m._modules['{name}']) is model.C" for name in ("lambda", "in", "is")],
+        [f"m._parameters['{name}'] is None" for name in ("lambda", "in", "is")],
+        [f"type(m['a{name}, b']) is model.C" for name in ("1", "2", "3")],
+        ["all_distinct(" + ", ".join(f"m['a{name}, b']" for name in range(30)) + ")"],
+        ["all_distinct(m['a[0], b'], m['x, y'], i.w)"],
+        ["all_distinct(i[0].w, i[1].w)"],
+    ],
+)
+def test_odd_names_are_asserted_as_they_are_stored(lines):
+    written = [paths.as_written(line) for line in lines]
+    one_by_one = Counter[str]()
+    for line in written:
+        one_by_one += assertions(f"def guards():\n    assert {line}")
+    assert assertions(text_of(written)) == one_by_one
+
+
+CODE = "__import__('os').abort()"
+HOSTILE = [
+    f"x == 1; {CODE}",
+    f"x\n{CODE}",
+    f"x\r{CODE}",
+    f"x\x0c{CODE}",
+    f"x\x1e\x85\u2028{CODE}",
+    f"x) and (\n{CODE}",
+    "x \\",
+    "x == '''",
+    "(" * 900,
+    "'f' not in x.__dict__, '\\",
+    f"all_distinct(a, b)\n{CODE} # )",
+    f"all_distinct(a, 'b)\n    {CODE}')",
+    *(f"type(a['{text}']) is model.C" for text in ("\\", f"): {CODE} #", "x")),
+    *(f"type(b[{n}]['\\']) is model.C" for n in range(3)),
+    *(f"self[{n}] is a.<locals>.f" for n in range(3)),
+    *(f"self[{n}] is a\n{CODE}" for n in range(3)),
+]
+
+
+@pytest.mark.parametrize("lines", [HOSTILE, *([line] for line in HOSTILE)])
+def test_no_text_of_a_check_leaves_its_place(lines):
+    text = text_of(lines)
+    assert text.splitlines() == text.split("\n")
+    (function,) = ast.parse(f"{text}\n    return").body
+    assert {type(each) for each in function.body} <= {ast.Assert, ast.For, ast.Return}
+    assert "id='__import__'" not in ast.dump(function)
 
 
 def test_words_that_are_no_python_are_a_comment():

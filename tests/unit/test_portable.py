@@ -340,3 +340,8 @@ SaysItIsOfTorch.__module__, SaysItIsOfTorch.__qualname__ = "torch.nn", "NoSuchCl
 def test_a_class_is_covered_if_a_version_in_the_key_says_what_it_is(cls, covered):
     assert is_covered_class(cls) is covered
     assert is_named(cls) is (covered or cls is Colour)
+
+
+@pytest.mark.parametrize("value", [(), (4,), (4, 5), [4], ((4,),)])
+def test_tuples_and_lists_are_described_as_python_writes_them(value):
+    assert describe(encode(value)) == repr(value)

@@ -122,11 +122,6 @@ BAD = {
     "no functions": lambda d: d.pop("functions"),
     "no inputs": lambda d: d.pop("inputs"),
     "calls that are no list": lambda d: d.__setitem__("calls", 5),
-    "notes on fewer calls": lambda d: d["notes"]["lines"][1].pop(),
-    "notes on more inputs": lambda d: d["notes"]["inputs"].append(["int", "", [3], []]),
-    "a note that does not exist": lambda d: d["notes"]["modules"][1].__setitem__(0, 9),
-    "notes that are no notes": lambda d: d.__setitem__("notes", [1]),
-    "an example that is text": lambda d: d["notes"]["examples"].__setitem__("s0", "3"),
     "a call that is too short": lambda d: d["calls"].__setitem__(0, ["a", 0]),
 }
 
@@ -135,6 +130,20 @@ BAD = {
 def test_bad_data_is_refused(name):
     with pytest.raises(CorruptEntry):
         Program.from_plain(changed(BAD[name]))
+
+
+BAD_NOTES = {
+    "notes on fewer calls": lambda d: d["notes"]["lines"][1].pop(),
+    "notes on more inputs": lambda d: d["notes"]["inputs"].append(["int", "", [3], []]),
+    "a note that does not exist": lambda d: d["notes"]["modules"][1].__setitem__(0, 9),
+    "notes that are no notes": lambda d: d.__setitem__("notes", [1]),
+    "an example that is text": lambda d: d["notes"]["examples"].__setitem__("s0", "3"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_NOTES)
+def test_bad_notes_are_left_out(name):
+    assert Program.from_plain(changed(BAD_NOTES[name])) == replace(PROGRAM, notes=None)
 
 
 BAD_TEXT = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from npugx_cache.backend.codegen import float_text
 from npugx_cache.conditions import paths
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ def assignments(inputs: Iterable[Input], notes: Notes | None) -> list[tuple[Inpu
 def _value(given: Input, examples: dict[str, int | float]) -> str:
     numbers = [_number(size, examples) for size in given.sizes]
     if given.strides is None:
-        return f"bool({numbers[0]})" if given.dtype == "bool" else str(numbers[0] if numbers else 0)
+        number = numbers[0] if numbers else 0
+        text = float_text(str(number)) if isinstance(number, float) else str(number)
+        return f"bool({text})" if given.dtype == "bool" else text
     strides = [int(_number(stride, examples)) for stride in given.strides]
     return tensor(given.name, given.dtype, given.device, list(map(int, numbers)), strides)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,12 @@ _RESERVED = frozenset(
     {"torch", "device", "operator", "math", "sys", "main", "inputs", "tensor", "results", "show"}
     | {"guards", "CANNOT_RUN", "npugx_cache", "range", "getattr", "hasattr", "print", "len", "list"}
     | {"abs", "max", "min", "round", "slice", "float", "complex", "bool", "dict", "zip", "str"}
+    | {"all", "enumerate", "isinstance", "tuple"}
     | {HELD, MAIN, OPERATORS, *_VARIABLES}
 )
 _WIDTH = 100
 _COMMENT = 64
+_NAMED = 2
 _INDEX = re.compile(r"\[(\d+)\]")
 _SYMBOL = re.compile(r"\b[su]\d+\b")
 _NO_NAME = re.compile(r"\W+")
@@ -70,7 +73,7 @@ def constants(program: Program) -> list[str]:
 def namespaces(program: Program) -> list[str]:
     """The namespaces of operators in the text, where `aten` stands for `torch.ops.aten`."""
     found = {operator.namespace for operator in program.operators}
-    return sorted(found - {"", HIGHER_ORDER})
+    return sorted(found - {"", HIGHER_ORDER} - _RESERVED)
 
 
 class _Writer:
@@ -154,8 +157,9 @@ class _Body:
                 listed = f"{variable}_of_each[{copy}]" if call in loop.each else ""
                 self._values[value] = listed or variable
         variable = _VARIABLES[min(self._depth, len(_VARIABLES) - 1)]
+        end = loop.start + loop.period * loop.copies
         modules = self._modules and [
-            _varied(self._modules[place], self._modules[place + loop.period], variable)
+            _varied(self._modules[place : end : loop.period], variable)
             for place in range(loop.start, loop.start + loop.period)
         ]
         taken = {*self._writer.taken, *(call.name for call in loop.block.function.calls)}
@@ -176,7 +180,7 @@ class _Body:
         last = list(_INDEX.finditer(path))
         tail = path[last[-1].end() :] if last and len(set(values)) > 1 else path
         name = _NO_NAME.sub("_", tail).strip("_") or _NO_NAME.sub("_", path).strip("_")
-        return name if name.isidentifier() else f"v_{name}"
+        return next(filter(str.isidentifier, (name, f"v_{name}")), "value")
 
     def lines(self) -> Iterator[str]:
         yield from ("", "")
@@ -222,6 +226,7 @@ class _Body:
         first, arguments = 0, list(carried)
         folded = [template(each, variable) if len(set(each)) > 1 else None for each in texts]
         starts = {each.first for each in folded if each is not None}
+        starts = starts or self._first_modules(loop, variable)
         first = min(starts) if len(starts) == 1 else 0
         for name, each, found in zip(names, texts, folded, strict=True):
             if len(set(each)) == 1:
@@ -241,6 +246,13 @@ class _Body:
             if given != name:
                 yield f"        {name} = {given}"
 
+    def _first_modules(self, loop: Loop, variable: str) -> set[int]:
+        """The numbers that the modules of the first copy have, which those of the others follow."""
+        end = loop.start + loop.period * loop.copies
+        lines = range(loop.start, loop.start + loop.period) if self._modules else ()
+        found = (template(self._modules[line : end : loop.period], variable) for line in lines)
+        return {each.first for each in found if each is not None}
+
 
 def _kind_of_a_number(result: str) -> str:
     """The type of a result that is a number: its name is another one in each copy of a block."""
@@ -254,12 +266,16 @@ def _operator(operator: Operator) -> str:
     if operator.namespace == HIGHER_ORDER:
         return f'{OPERATORS}["{operator.name}"]'
     parts = [operator.namespace, *operator.name.split("."), operator.overload or "default"]
-    if not all(map(str.isidentifier, parts)):
+    if not all(map(str.isidentifier, parts)) or keyword.iskeyword(parts[0]):
         raise CorruptEntry(f"program: operator {operator} is not an identifier")
-    return ".".join(parts)
+    text = "torch.ops" if parts[0] in _RESERVED else parts.pop(0)
+    for part in parts:
+        text = f'getattr({text}, "{part}")' if keyword.iskeyword(part) else f"{text}.{part}"
+    return text
 
 
 def _unique(wanted: str, taken: set[str], *others: set[str]) -> str:
+    wanted = f"{wanted}_" if keyword.iskeyword(wanted) else wanted
     name, serial = wanted, 2
     while name in taken:
         name, serial = f"{wanted}_{serial}", serial + 1
@@ -268,10 +284,16 @@ def _unique(wanted: str, taken: set[str], *others: set[str]) -> str:
     return name
 
 
-def _varied(first: str, second: str, variable: str) -> str:
-    """The name of a module of the first copy, with the number in which the second's differs."""
-    found = template([first, second], variable)
-    return found.plain if found is not None else first
+def _varied(names: Sequence[str], variable: str) -> str:
+    """The module that a line of all copies is from, with the number in which the copies differ."""
+    found = template(names, variable)
+    if found is not None:
+        return found.plain
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
+        return distinct[0]
+    distinct = [name or "outside of modules" for name in distinct]
+    return " or ".join([*distinct[:_NAMED], *(["..."] if len(distinct) > _NAMED else [])])
 
 
 def _name_of_block(modules: Iterable[str]) -> str:

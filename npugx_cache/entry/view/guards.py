@@ -7,6 +7,7 @@ several values that are otherwise equal are one loop over the values. `unfolded`
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,10 +17,10 @@ from npugx_cache.entry.view.numbered import template
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-_INDEX = re.compile(r"(?<=[\w\])])\[(\d+)\]")
+_INDEX = re.compile(r"(?<=[\w\])])\[(0|[1-9][0-9]*)\]")
 _FEWEST_SIBLINGS = 2
 _FEWEST_VALUES = 3
-_PATH = re.compile(r"(?<![\w.'\"])[^\W\d]\w*(?:\.\w+|\[(?:\w+|\x01|'[^'\]]*')\])+")
+_PATH = re.compile(r"(?<![\w.'\"])[^\W\d]\w*(?:\.\w+|\[(?:\w+|\x01|'[^'\\\]]*')\])+")
 _PARTS = re.compile(
     r"\.(?:_forward_hooks|_forward_pre_hooks|__dict__|_parameters|_modules|_buffers|__class__)$"
 )
@@ -145,47 +146,103 @@ def _with_hole(line: str) -> tuple[str, str]:
 
 
 def text_of(checks: Iterable[Check], indent: str) -> Iterator[str]:
-    """The lines of a function body in which each check is an assertion."""
+    """The lines of a function body in which each check is an assertion.
+
+    A check has names that users chose in it. What is no assertion then becomes a comment.
+    """
+    checks = list(checks)
+    taken = {name for line in unfolded(checks) for name in _WORD.findall(line)}
+    names = _Variables(_free(("x", "each"), taken), _free(("i", "n"), taken))
     for check in checks:
-        yield from _text_of(check, indent, "")
+        lines = list(_text_of(check, indent, names))
+        if _asserts_only(lines, indent):
+            yield from lines
+        else:
+            yield from (f"{indent}# {_one_line(line)}" for line in unfolded([check]))
 
 
-def _text_of(check: Check, indent: str, variable: str) -> Iterator[str]:
+class _Variables(NamedTuple):
+    """The variables of loops over values, and over numbers."""
+
+    value: str
+    number: str
+
+
+def _free(wanted: tuple[str, ...], taken: Collection[str]) -> str:
+    numbered = (f"{wanted[0]}_{serial}" for serial in itertools.count(2))
+    return next(name for name in itertools.chain(wanted, numbered) if name not in taken)
+
+
+def _asserts_only(lines: Sequence[str], indent: str) -> bool:
+    """Whether the lines are loops, assertions and comments in the body of a function."""
+    text = "\n".join(["def guards():", *lines, f"{indent}pass"])
+    if text.splitlines() != text.split("\n"):
+        return False
+    try:
+        module = ast.parse(text)
+    except _NO_PYTHON:
+        return False
+    waiting, last = list(module.body), module.body[-1]
+    if len(waiting) != 1 or not isinstance(last, ast.FunctionDef):
+        return False
+    waiting = last.body[:-1]
+    while waiting:
+        statement = waiting.pop()
+        if isinstance(statement, ast.For):
+            waiting += [*statement.body, *statement.orelse]
+        elif not isinstance(statement, ast.Assert):
+            return False
+    return True
+
+
+def _text_of(check: Check, indent: str, names: _Variables) -> Iterator[str]:
     if isinstance(check, str) and check.startswith(_DISTINCT):
-        values = _shortened(check.removeprefix(_DISTINCT).removesuffix(")").split(", "))
+        values = _shortened(_arguments(check), names.number)
         yield from wrapped(f"assert {_DISTINCT}", values, ")", indent)
     elif isinstance(check, str):
-        yield indent + _assertion(check.replace(_NUMBER, variable))
+        yield indent + _assertion(check.replace(_NUMBER, names.number))
     elif isinstance(check, Siblings):
-        yield f"{indent}for i in {_numbers(check.numbers)}:"
+        yield f"{indent}for {names.number} in {_numbers(check.numbers)}:"
         for inner in check.checks:
-            yield from _text_of(inner, f"{indent}    ", "i")
+            yield from _text_of(inner, f"{indent}    ", names)
     else:
-        values = [value.replace(_NUMBER, variable) for value in check.values]
+        values = [value.replace(_NUMBER, names.number) for value in check.values]
         assertions = [
-            _assertion(f.replace(_HOLE, "x").replace(_NUMBER, variable)) for f in check.forms
+            _assertion(f.replace(_HOLE, names.value).replace(_NUMBER, names.number))
+            for f in check.forms
         ]
         if all(line.startswith("#") for line in assertions):
             for text in check.unfolded():
-                yield indent + _assertion(text.replace(_NUMBER, variable))
+                yield indent + _assertion(text.replace(_NUMBER, names.number))
             return
-        yield from wrapped("for x in (", values, "):", indent)
+        yield from wrapped(f"for {names.value} in (", values, "):", indent)
         yield from (f"{indent}    {line}" for line in assertions)
 
 
-def _shortened(values: list[str]) -> list[str]:
+def _arguments(call: str) -> list[str]:
+    """The arguments of a call, each as its text; none if the text is no such call."""
+    try:
+        tree = ast.parse(call, mode="eval").body
+    except _NO_PYTHON:
+        return []
+    text = call.encode()
+    given = tree.args if isinstance(tree, ast.Call) else []
+    return [text[each.col_offset : each.end_col_offset].decode() for each in given]
+
+
+def _shortened(values: list[str], variable: str) -> list[str]:
     """Values one after the other, with those that differ in a number only as one expression."""
     groups: dict[str, list[str]] = {}
     for value in values:
         groups.setdefault(without_numbers(value), []).append(value)
     found: list[str] = []
     for group in groups.values():
-        one = template(group, "i") if len(group) >= _FEWEST_SIBLINGS else None
+        one = template(group, variable) if len(group) >= _FEWEST_SIBLINGS else None
         if one is None:
             found += group
         else:
             numbers = tuple(range(one.first, one.first + len(group)))
-            found.append(f"*({one.text} for i in {_numbers(numbers)})")
+            found.append(f"*({one.text} for {variable} in {_numbers(numbers)})")
     return found
 
 
@@ -215,9 +272,18 @@ def _assertion(check: str) -> str:
     line = re.sub(r" == code (\w+)$", r" == 'code \1'", line)
     try:
         ast.parse(line, mode="eval")
-    except (SyntaxError, ValueError, RecursionError):
-        return f"# {line}"
+    except _NO_PYTHON:
+        return f"# {_one_line(line)}"
     return f"assert {line}" + (f"  # code {', '.join(codes)}" if codes else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
+_NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What `ast.parse` raises for a text that is no Python, or nested too deeply."""
 
 
 def of_the_call(line: str, names: Collection[str]) -> bool:

@@ -56,7 +56,8 @@ def _devices(program: Program, inputs: Sequence[Input]) -> set[str]:
     names |= {constant.device for constant in program.constants}
     for function in (*program.functions, program.main):
         for call in function.calls:
-            names |= set(_named([call.args, call.kwargs]))
+            for arg in call.arguments():
+                names |= set(_named(arg))
     return {found[0] for name in names if (found := _KIND.match(name)) is not None}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_INDEX = re.compile(r"\[(\d+)\]")
+_INDEX = re.compile(r"\[(0|[1-9][0-9]*)\]")
 
 
 class Template(NamedTuple):
@@ -44,11 +44,13 @@ def template(texts: Sequence[str], variable: str) -> Template | None:
         return text
 
     plain = joined("", "")
+    if "\\" in texts[0]:
+        return None  # a quote may be no end of a literal
     quotes = {_open_quote(texts[0], place) for place in _places(pieces[0], marks)}
     if quotes == {None}:
         return Template(plain, plain, first)
     quote = quotes.pop()
-    if quotes or quote is None or "{" in texts[0] or "\\" in texts[0]:
+    if quotes or quote is None or not {"{", "}"}.isdisjoint(texts[0]):
         return None
     braced = joined("{", "}")
     return Template(f"{braced[:quote]}f{braced[quote:]}", plain, first)

@@ -23,7 +23,7 @@ from npugx_cache.entry.view import (
 )
 from npugx_cache.entry.view.graph_text import HELD
 from npugx_cache.entry.view.sections import OVERVIEW, SECTIONS, STORED
-from npugx_cache.terminal import harmless
+from npugx_cache.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +60,7 @@ def page(stored: Stored, section: str) -> str:
         lines = [*shown.guards(everything=True)]
     else:
         lines = stored.text.parts.get(STORED[section], [])
-    return harmless("\n".join(lines).strip("\n") + "\n")
+    return "\n".join(lines).strip("\n") + "\n"
 
 
 class _Page:
@@ -73,7 +73,7 @@ class _Page:
         self._locals = {
             str(arg) for step, arg in zip(tree.steps, tree.args, strict=True) if step == Step.LOCAL
         }
-        checks = [paths.as_written(line).replace("\n", " ") for line in stored.text.guards]
+        checks = [paths.as_written(one_line(line)) for line in stored.text.guards]
         self._checks: dict[str, list[str]] = {"of the call": [], "of torch's state": []}
         self._checks["of code that was traced"] = []
         for check in checks:
@@ -115,7 +115,7 @@ class _Page:
             passes=_passes(text.comments(stored_text.PASSES)),
             sections=f"--section {', '.join(SECTIONS[1:])}",
         )
-        yield from (f"# {line}".rstrip() for line in rows)
+        yield from (f"# {one_line(line)}".rstrip() for line in rows)
 
     def graph(self) -> Iterator[str]:
         program = self._program
@@ -222,6 +222,7 @@ def tensor(dtype, size, *, stride=None, at="cpu", value=0):
     dtype, count = getattr(torch, dtype), 1
     for n, step in zip(size, stride or ()):
         count += (n - 1) * step
+    count = count if all(size) else 0
     shape = [count] if stride else size
     if dtype.is_floating_point or dtype.is_complex:
         made = (torch.randn(shape) * 0.1).to(dtype)

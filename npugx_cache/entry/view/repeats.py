@@ -91,7 +91,8 @@ class _Folding:
         )
 
     def _token(self, call: Call, label: Any) -> int:
-        content = (call.operator, _frozen([call.args, call.kwargs]), label)
+        names = [name for name, _ in call.kwargs]
+        content = (call.operator, len(call.args), *names, *map(_frozen, call.arguments()), label)
         return self._tokens.setdefault(content, len(self._tokens))
 
     def _items(
@@ -134,7 +135,7 @@ class _Folding:
         """The loop of these copies; None if they take values from other places than one another."""
         first = len(function.inputs) + self._constants
         calls = function.calls[start : start + period * copies]
-        rows = [list(values_in([call.args, call.kwargs])) for call in calls]
+        rows = [list(call.values()) for call in calls]
 
         def place(value: int) -> tuple[int, int] | None:
             position = value - first - start
@@ -204,7 +205,10 @@ class _Folding:
 
         numbers = iter([number(slot) for slot in slots])
         renumbered = tuple(
-            call._replace(args=_with(call.args, numbers), kwargs=_with(call.kwargs, numbers))
+            call._replace(
+                args=[_with(arg, numbers) for arg in call.args],
+                kwargs=[[name, _with(arg, numbers)] for name, arg in call.kwargs],
+            )
             for call in calls
         )
         outputs: list[Plain] = [[VALUE, first + call] for call in loop.results]
@@ -241,7 +245,7 @@ def _last_uses(function: Function, first: int) -> list[int]:
     """For each call, the position of the last call that uses its result, or the end."""
     last = [-1] * len(function.calls)
     for position, call in enumerate(function.calls):
-        for value in values_in([call.args, call.kwargs]):
+        for value in call.values():
             if value >= first:
                 last[value - first] = position
     for value in values_in(function.outputs):
@@ -254,26 +258,30 @@ def _used_after(function: Function, first: int, start: int, end: int) -> set[int
     """The results of the calls from `start` to `end` that are used after them."""
     later = [*values_in(function.outputs)]
     for call in function.calls[end:]:
-        later += values_in([call.args, call.kwargs])
+        later += call.values()
     return {value for value in later if first + start <= value < first + end}
 
 
 def _frozen(data: Plain) -> Any:
-    """Encoded arguments without the values that they refer to, to be compared."""
-    if not isinstance(data, list):
-        return (type(data).__name__, data)
-    if len(data) == 2 and data[0] == VALUE:
-        return VALUE
-    return tuple(map(_frozen, data))
+    """An encoded argument without the values that it refers to, to be compared."""
+    match data:
+        case [kind, _] if kind == VALUE:
+            return VALUE
+        case ["list" | "tuple" | "size" as kind, list() as items] | ["slice" as kind, *items]:
+            return kind, tuple(map(_frozen, items))
+    return type(data).__name__, repr(data)
 
 
 def _with(data: Plain, numbers: Iterator[int]) -> Plain:
-    """The same arguments with other values, in the order of `values_in`."""
-    if not isinstance(data, list):
-        return data
-    if len(data) == 2 and data[0] == VALUE:
-        return [VALUE, next(numbers)]
-    return [_with(item, numbers) for item in data]
+    """The same argument with other values, in the order of `values_in`."""
+    match data:
+        case [kind, _] if kind == VALUE:
+            return [VALUE, next(numbers)]
+        case ["list" | "tuple" | "size" as kind, list() as items]:
+            return [kind, [_with(item, numbers) for item in items]]
+        case ["slice", *items]:
+            return ["slice", *(_with(item, numbers) for item in items)]
+    return data
 
 
 def loops_in(folded: Folded) -> Iterable[Loop]:

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from npugx_cache.backend.capture.layout import Role
-from npugx_cache.backend.program import values_in
+from npugx_cache.backend.program import HIGHER_ORDER, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def rows(
     """The lines of the summary."""
     for name, value in about:
         yield from _row(name, [value])
-    yield from _row("inputs", _inputs(inputs))
+    yield from _row("inputs", _inputs(inputs, _examples(program)))
     if program is not None:
         yield from _row("results", _results(program, inputs))
         yield from _row("dynamic", _dynamic(program, inputs))
@@ -75,7 +75,9 @@ def rows(
             for given, role in zip(inputs, roles, strict=False)
             if role is Role.WRITTEN and given.strides is not None
         ]
-        yield from _row("written to", _few(written) or ["no input"])
+        # Nobody knows what a graph inside the graph writes to, so all that it gets counts.
+        branches = any(operator.namespace == HIGHER_ORDER for operator in program.operators)
+        yield from _row("may write" if branches else "written to", _few(written) or ["no input"])
         yield from _row("operators", _operators(program))
     else:
         yield from _row("operators", ["none"])
@@ -91,7 +93,11 @@ def _row(name: str, values: Sequence[str]) -> Iterator[str]:
         yield f"{name if place == 0 else '':<{_COLUMN}}{value}"
 
 
-def _inputs(inputs: Sequence[Input]) -> list[str]:
+def _examples(program: Program | None) -> Mapping[str, int | float]:
+    return program.notes.examples if program is not None and program.notes is not None else {}
+
+
+def _inputs(inputs: Sequence[Input], examples: Mapping[str, int | float]) -> list[str]:
     sizes = {size for each in inputs if each.strides is not None for size in each.sizes}
     shown = [each for each in inputs if not each.held and each.name not in sizes]
     width = min(max((len(each.path) for each in shown), default=0), 40)
@@ -101,8 +107,11 @@ def _inputs(inputs: Sequence[Input]) -> list[str]:
     held = [each for each in inputs if each.held]
     if held:
         dtypes = ", ".join(sorted({each.dtype for each in held}))
-        size = sum(_bytes(each) for each in held)
-        lines.append(f"{len(held)} tensors that modules or lists hold: {dtypes}, {_size(size)}")
+        found = [_bytes(each, examples) for each in held]
+        known = [size for size in found if size is not None]
+        more = "" if len(known) == len(found) else " and more"
+        held_in = f"{len(held)} tensors that modules or lists hold"
+        lines.append(f"{held_in}: {dtypes}, {_size(sum(known))}{more}")
     return lines or ["none"]
 
 
@@ -116,6 +125,8 @@ def _results(program: Program, inputs: Sequence[Input]) -> list[str]:
             words.append("a constant of the graph")
         elif program.notes is not None:
             words.append(program.notes.results.at(value - first))
+        else:
+            words.append("not noted")
     counted = [f"{text} ({n} times)" if n > 1 else text for text, n in Counter(words).items()]
     return _few(counted) or ["none"]
 
@@ -124,9 +135,12 @@ def _dynamic(program: Program, inputs: Sequence[Input]) -> list[str]:
     if program.notes is None:
         return []
     lines = []
-    for name, example in program.notes.examples.items():
+    examples = program.notes.examples
+    sizes = dict.fromkeys(size for each in inputs for size in each.sizes if isinstance(size, str))
+    for name in {**examples, **sizes}:
         if name.isidentifier():
-            lines.append(f"{name} was {example}{_place(name, inputs)}")
+            was = f"was {examples[name]}" if name in examples else "was not known"
+            lines.append(f"{name} {was}{_place(name, inputs)}")
     return _few(lines) or ["nothing: all sizes are fixed"]
 
 
@@ -172,10 +186,13 @@ def _flowing(texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _bytes(given: Input) -> int:
+def _bytes(given: Input, examples: Mapping[str, int | float]) -> int | None:
+    """The bytes that a tensor had in the call that was traced; None if nobody noted its sizes."""
     bits = _ITEM_BYTES.search(given.dtype)
     item = max(int(bits[1]) // 8, 1) if bits is not None else 1
-    return item * math.prod(size for size in given.sizes if isinstance(size, int))
+    sizes = [size if isinstance(size, int) else examples.get(size) for size in given.sizes]
+    known = [int(size) for size in sizes if size is not None]
+    return item * math.prod(known) if len(known) == len(sizes) else None
 
 
 def _size(number: float) -> str:
