@@ -22,7 +22,7 @@ from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
-from npugx_cache.trace import compare, dynamo, refuse, tracing
+from npugx_cache.trace import compare, dynamo, refuse, torch_logs, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.conditions import wrapper_subclasses
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
@@ -203,13 +203,18 @@ def _portable(
 def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
     conditions, variables = tracing.shape_conditions(trace.output)
     try:
-        _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
+        with torch_logs.without_failed_guards():
+            _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
     except AssertionError as error:  # attributes of a tensor that holds others have no `==`
-        failed = NotPortable(f"torch's guards: {str(error).splitlines()[0]}")
-        reason = wrapper_subclasses.placed(failed, trace.function.__code__)
-        raise NotPortable(reason) from None
-    add_guards(builder, *guards)
-    add_shape_conditions(builder, conditions, variables)
+        failed = f"torch's guards: {str(error).splitlines()[0]}"
+    except (NameError, SyntaxError) as error:  # torch evaluates the text of a key, as in `d[key]`
+        what = f"a dict has a key whose text is no Python, such as a number of NumPy's ({error})"
+        failed = f"torch can't make its guards, because {what}"
+    else:
+        add_guards(builder, *guards)
+        add_shape_conditions(builder, conditions, variables)
+        return
+    raise NotPortable(wrapper_subclasses.placed(NotPortable(failed), trace.function.__code__))
 
 
 def _told(
