@@ -18,7 +18,7 @@ from pages import FRAGMENT, PAGES, ROOT, programs
 
 PROGRAMS = [program for page in PAGES for program in programs(page) if program.mark != FRAGMENT]
 QUICK = ("README.md",)
-"""One program is run in the quick tests; an example of the folder is among the thorough ones."""
+"""One program is run in the quick tests; the others, and so the examples, are thorough."""
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _VARYING = [(r"\b[0-9a-f]{12}\b", "ENTRY"), (r"\b[\d.]+ (s|ms)\b", r"TIME \1")]
 
