@@ -24,16 +24,17 @@ PAGES = {
     ROOT / "CHANGELOG.md": "changelog.md",
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "SECURITY.md": "security.md",
-    ROOT / "README.md": "index.md",
+    ROOT / "README.md": "status.md",  # the site has its own first page
+    ROOT / "benchmarks/README.md": "benchmarks.md",
 }
-"""Each page outside docs/, and where it is on the site. The site has its own first page."""
+"""Each page outside docs/, and where it is on the site."""
+PICTURES = {ROOT / "benchmarks/plots/scale.svg": "plots/scale.svg"}
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^)#:\s]+\.md)(?=[#)])")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    for source, target in PAGES.items():
-        if target not in files.src_uris:
-            files.append(File.generated(config, target, abs_src_path=str(source)))
+    for source, target in {**PAGES, **PICTURES}.items():
+        files.append(File.generated(config, target, abs_src_path=str(source)))
     return files
 
 
