@@ -204,6 +204,7 @@ class CachedFunction(Generic[P, R]):
             return self._state.warm()
 
     def cache_info(self) -> CacheInfo:
+        """What the lookups of this function came to in this process."""
         return self._state.info()
 
     def explain(self) -> tuple[Refusal, ...]:
@@ -343,14 +344,24 @@ def cache_compile(
 
     A module is changed in place (its `forward` becomes a CachedFunction) and returned. Of what
     `torch.compile` returned, that is done with what it was given.
-    dynamic: None follows torch (static first, then dynamic where sizes changed), True makes sizes
-    symbolic at once, False never. fullgraph: always True, because a graph is the whole function.
-    strict: raise `Uncacheable` for a call that can't be cached and `StoreError` for faults of the
-    store. guards: "full" checks all conditions at every call; "inputs_unsafe" checks only those on
-    arguments, once an entry is bound: results are wrong if a module, a global or code changes
-    afterwards. warm: "plan" captures the graphs of stored capture plans, at once for a module or a
-    bound method, and at the first call of anything else. The ranks are accepted for compatibility
-    and change nothing: ranks whose graphs are equal share an entry.
+
+    - `backend`: the name of the way to compile, such as `"npugraph_ex"`, `"aot_eager"` or
+      `"inductor"`; `options` are those of the backend.
+    - `dynamic`: None follows torch (static first, then dynamic where sizes changed), True makes
+      sizes symbolic at once, False never.
+    - `fullgraph`: always True, because a graph is the whole function.
+    - `cache_dir`: the folder, before the one that the environment names.
+    - `strict`: raise `Uncacheable` for a call that can't be cached and `StoreError` for faults of
+      the store.
+    - `guards`: "full" checks all conditions at every call; "inputs_unsafe" checks only those on
+      arguments, once an entry is bound: results are wrong if a module, a global or code changes
+      afterwards.
+    - `warm`: "plan" captures the graphs of stored capture plans, at once for a module or a bound
+      method, and at the first call of anything else.
+    - `custom_decompositions`: operators, and functions that express them.
+    - The ranks are accepted for compatibility and change nothing: ranks whose graphs are equal
+      share an entry.
+
     Raises TypeError, OptionError (a ValueError) or BackendUnavailable at once for bad arguments;
     for those of other compile functions the error says what to write.
     """

@@ -32,16 +32,32 @@ Names are checked when a function is decorated, types when the function is first
 `freezing`, `cpp_wrapper`, `fx_wrapper` and `aot_inductor.*` (except `aot_inductor.compile_wrapper_opt_level`) are refused, because they follow from how a library is stored.
 Values that are not plain data are refused too.
 With `triton.cudagraphs=True` the runtime of this package captures the calls, also on a CPU, and the options of capture below (`force_eager` to `use_graph_pool`) can be given as well.
+"""  # noqa: E501 - one sentence per line
+
+_GROUPS = {
+    "remove_noop_ops": "Graph passes",
+    "force_eager": "Capture and replay",
+    "static_kernel_compile": "Kernels of the NPU",
+    "dump_tensor_data": "Looking inside",
+}
+"""The headings, each by the first option below it."""
+
+_TABLE = """
+## {heading}
 
 | option | type | default | range | effect | devices |
 |---|---|---|---|---|---|
-"""  # noqa: E501 - one sentence per line
+"""
 
 
 def render() -> str:
     """The page as Markdown."""
-    rows = [_row(each.name, each.default) for each in fields(Options)]
-    return _HEAD + "\n".join(rows) + "\n"
+    page = _HEAD
+    for each in fields(Options):
+        if each.name in _GROUPS:
+            page += _TABLE.format(heading=_GROUPS[each.name])
+        page += _row(each.name, each.default) + "\n"
+    return page
 
 
 def _row(name: str, default: object) -> str:

@@ -1,4 +1,7 @@
-"""Every example runs, in small, in processes of its own: first on an empty cache, then again."""
+"""Every example runs, in small, in processes of its own: first on an empty cache, then again.
+
+`tests/docs` runs those that docs/start.md shows.
+"""
 
 import re
 import subprocess
@@ -10,11 +13,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPARED = {"restart_qwen3", "generation_loops", "qwen3_generation"}
 """The main example, and the two files that it imports."""
+ON_THE_START_PAGE = {"function", "module", "generate", "prefill_decode"}
+"""`tests/docs` runs them twice, and compares all that they print with docs/start.md."""
 TWICE = [
-    "function",
-    "module",
-    "generate",
-    "prefill_decode",
     "dynamic_shapes",
     "custom_operator",
     "custom_pass",
@@ -46,7 +47,9 @@ def counts(printed):
 
 def test_each_example_is_run_and_stays_short():
     sizes = {path.stem: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {*sizes} == {*TWICE} | IN_ITSELF | COMPARED
+    assert {*sizes} == {*TWICE} | ON_THE_START_PAGE | IN_ITSELF | COMPARED
+    page = (EXAMPLES.parent / "docs/start.md").read_text()
+    assert all(f"<!-- examples/{name}.py -->\n```python\n" in page for name in ON_THE_START_PAGE)
     assert {name: size for name, size in sizes.items() if size >= 60} == {}
 
 

@@ -18,3 +18,15 @@ def test_every_option_has_a_row_with_its_effect_and_devices():
     rows = [line for line in render().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(SPECS)
     assert all(len(row.strip("|").split(" | ")) == 6 for row in rows)
+
+
+def test_every_option_stands_in_a_group_with_a_heading():
+    first, *groups = render().split("\n## ")
+    assert "| `" not in first
+    assert [group.split("\n")[0] for group in groups] == [
+        "Graph passes",
+        "Capture and replay",
+        "Kernels of the NPU",
+        "Looking inside",
+    ]
+    assert all("\n| `" in group for group in groups)
