@@ -15,7 +15,7 @@ from npugx_cache.store.upkeep.index import Overview
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from npugx_cache.store import Refused
+    from npugx_cache.store import FolderStore, Refused
     from npugx_cache.store.upkeep.index import Columns, Row
     from npugx_cache.store.upkeep.usage import Use
 
@@ -49,6 +49,31 @@ class Choice(NamedTuple):
     sort: str = "used"
     reverse: bool = False
     limit: int | None = None
+
+
+class Listing(NamedTuple):
+    """The entries that a choice names, in its order: `rows` are the first ones, up to its limit.
+
+    `total` counts all that the choice names without the limit.
+    """
+
+    rows: list[dict[str, object]]
+    refused: Sequence[Refused]
+    total: dict[str, float]
+
+
+def listing(
+    overview: Overview, uses: Mapping[str, Use], store: FolderStore, choice: Choice
+) -> Listing:
+    tests = [parse(text) for text in choice.filters]
+    seen = _Seen(overview.columns, uses)
+    order = _order(seen, choice, selected(store, overview, uses, tests))
+    rows = seen.columns.rows()
+    return Listing(
+        [_as_json(seen, at, rows[at]) for at in order[: choice.limit]],
+        overview.refused,
+        _total(seen, order, overview, filtered=bool(tests)),
+    )
 
 
 def print_listing(directory: str | None, form: str, choice: Choice) -> None:

@@ -34,9 +34,11 @@ from npugx_cache.terminal import harmless
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from npugx_cache import store
     from npugx_cache.backend.program import Program
     from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
+    from npugx_cache.entry.view.page import Stored
     from npugx_cache.portable import Plain
 
 
@@ -134,19 +136,26 @@ def _text_of(
         function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
         return _comment([f"{function} {_NOTES[manifest.kind]}:", reason]) + "\n"
 
-    def read(*names: str) -> Mapping[str, bytes]:
-        blobs = opened.read(manifest, names)
-        if isinstance(blobs, store.Miss):
-            raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
-        return blobs
+    if section == sections.ALL:
+        return _stored_text(opened, manifest)
+    stored = decoded(opened, manifest)
+    return stored if isinstance(stored, str) else page.page(stored, section)
 
-    text = harmless(read(READABLE)[READABLE].decode(errors="replace"))
+
+def decoded(opened: store.Store | store.FolderStore, manifest: store.Manifest) -> Stored | str:
+    """What an entry with a graph holds; a text whose parts are not known is given as it is.
+
+    Raises `CorruptEntry`.
+    """
+    from npugx_cache.entry.view import page
+
+    text = _stored_text(opened, manifest)
     parts = stored_text.parsed(text)
-    if section == sections.ALL or parts is None:
+    if parts is None:
         return text
     has_program = any(ref.name == PROGRAM for ref in manifest.blobs)
-    blobs = read(CONDITIONS, BINDINGS, *([PROGRAM] if has_program else []))
-    stored = page.Stored(
+    blobs = _read(opened, manifest, CONDITIONS, BINDINGS, *([PROGRAM] if has_program else []))
+    return page.Stored(
         entry=manifest.entry,
         created=manifest.created,
         seconds=manifest.cost_seconds,
@@ -155,7 +164,21 @@ def _text_of(
         bindings=Bindings.unpack(blobs[BINDINGS]),
         conditions=conditions_of(blobs),
     )
-    return page.page(stored, section)
+
+
+def _stored_text(opened: store.Store | store.FolderStore, manifest: store.Manifest) -> str:
+    return harmless(_read(opened, manifest, READABLE)[READABLE].decode(errors="replace"))
+
+
+def _read(
+    opened: store.Store | store.FolderStore, manifest: store.Manifest, *names: str
+) -> Mapping[str, bytes]:
+    from npugx_cache.store import Miss
+
+    blobs = opened.read(manifest, names)
+    if isinstance(blobs, Miss):
+        raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
+    return blobs
 
 
 def _name_and_root(
