@@ -36,7 +36,7 @@
     const found = [];
     nodes.forEach((node, at) => {
       if (shownAs(at) !== at) return;
-      const text = opened.has(at) ? `${title(at)} (click here to close)` : label(at);
+      const text = opened.has(at) ? `${title(at)} (double click closes)` : label(at);
       const data = { id: `n${at}`, at, label: text, kind: node.kind, width: width(text), height: text.includes("\n") ? 40 : 28 };
       if (node.parent !== null) data.parent = `n${node.parent}`;
       found.push({ data, classes: opened.has(at) ? "opened" : node.kind === "layer" ? "closed" : "" });
@@ -65,7 +65,7 @@
       } },
       { selector: "node.closed", style: { "border-width": 2, "border-color": colour("accent"), "font-weight": "bold" } },
       { selector: "node.opened", style: {
-        "background-color": colour("card"), "border-width": 2, "border-color": colour("accent"), "text-valign": "top", "text-margin-y": -4, padding: 18,
+        "background-color": colour("card"), "border-width": 2, "border-color": colour("accent"), "text-valign": "top", "text-margin-y": -4, "text-events": "yes", padding: 18,
       } },
       { selector: "edge", style: {
         width: 1.2, "line-color": colour("edge"), "target-arrow-color": colour("edge"), "target-arrow-shape": "triangle", "arrow-scale": 0.8, "curve-style": "bezier",
@@ -95,13 +95,13 @@
   };
 
   // Small graphs are shown in whole; of large ones the beginning, at a size that can be read.
-  const look = (part) => {
+  const look = (part, first = part) => {
     cy.fit(part, 24);
     if (cy.zoom() > 1) { cy.zoom(1); cy.center(part); }
     if (cy.zoom() < 0.7) {
-      const bounds = part.boundingBox();
+      const [inner, whole] = [first.boundingBox(), part.boundingBox()];
       cy.zoom(0.85);
-      cy.pan({ x: box.clientWidth / 2 - 0.85 * (bounds.x1 + bounds.x2) / 2, y: 24 - 0.85 * bounds.y1 });
+      cy.pan({ x: box.clientWidth / 2 - 0.85 * (inner.x1 + inner.x2) / 2, y: 24 - 0.85 * whole.y1 });
     }
   };
 
@@ -131,7 +131,8 @@
     chosen = at;
     layOut();
     choose(at, { follow: false });
-    look(opened.has(at) ? cy.$id(`n${at}`) : cy.elements());
+    const layer = cy.$id(`n${at}`);
+    if (opened.has(at)) look(layer, layer.children().first()); else look(cy.elements(), layer);
   };
 
   const order = () => nodes.map((_, at) => at).filter((at) => shownAs(at) === at);
@@ -164,9 +165,10 @@
   cy.on("tap", "node", (event) => {
     const at = event.target.data("at");
     box.focus({ preventScroll: true });
-    if (nodes[at].kind === "layer") toggle(at); else choose(at, { follow: false });
+    if (nodes[at].kind === "layer" && !opened.has(at)) toggle(at); else choose(at, { follow: false });
     event.stopPropagation();
   });
+  cy.on("dbltap", "node.opened", (event) => { toggle(event.target.data("at")); event.stopPropagation(); });
   cy.on("tap", (event) => { if (event.target === cy) box.focus({ preventScroll: true }); });
 
   for (const at of layers) {
@@ -190,7 +192,7 @@
   }
 
   layOut();
-  look(cy.elements());
+  look(cy.elements(), layers.length ? cy.$id(`n${layers[0]}`) : cy.elements());
   document.addEventListener("theme", () => cy.style(style()));
   addEventListener("resize", () => cy.resize());
   requestAnimationFrame(() => requestAnimationFrame(() => { box.dataset.drawn = String(Math.round(performance.now())); }));

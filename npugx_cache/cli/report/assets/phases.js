@@ -15,7 +15,7 @@
     };
     const colours = names.map((name) => colour(`soft-${name}`));
     const chart = flamegraph.default()
-      .width(box.clientWidth).cellHeight(28).minFrameSize(1).sort(false).inverted(true)
+      .width(box.clientWidth).height(56).cellHeight(28).minFrameSize(1).sort(false).inverted(true)
       .transitionDuration(0).selfValue(false).tooltip(false);
     chart.label(words);
     chart.getName(words);
