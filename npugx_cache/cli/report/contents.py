@@ -51,7 +51,8 @@ class Contents:
 
 def read(store: FolderStore, journal: Journal, choice: Choice) -> Contents:
     overview, uses = store.overview()
-    start = time.time() - MAX_AGE
+    now = time.time()
+    start = now - MAX_AGE
     lines = journal.load(start)
     listed = listing(overview, uses, store, choice)
     pairs = _neighbours(listed.rows)
@@ -60,7 +61,7 @@ def read(store: FolderStore, journal: Journal, choice: Choice) -> Contents:
         numbers=counts(store, overview, uses),
         lookups=lookups_since(store, lines, start),
         listed=listed,
-        days=history.days(overview.columns, store.hits_by_hour(), lines),
+        days=history.days(overview.columns, store.hits_by_hour(), lines, now),
         lines=lines,
         pairs=pairs[:MAX_PAIRS],
         left_out=max(0, len(pairs) - MAX_PAIRS),

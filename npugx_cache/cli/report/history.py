@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,9 +36,9 @@ class Day(NamedTuple):
 
 
 def days(
-    columns: Columns, hits: Mapping[int, int], lines: Sequence[JournalLine]
+    columns: Columns, hits: Mapping[int, int], lines: Sequence[JournalLine], now: float
 ) -> tuple[Day, ...]:
-    """Each day from the first of which anything is known to today, at most a year."""
+    """Each day from the first of which anything is known to that of `now`, at most a year."""
     made: Counter[date] = Counter()
     sizes: Counter[date] = Counter()
     created = columns.numbers("created")
@@ -52,7 +51,7 @@ def days(
         found[_day(hour)] += count
     missed = Counter(_day(line.time) for line in lines if line.outcome == "miss")
     bypassed = Counter(_day(line.time) for line in lines if line.outcome != "miss")
-    today = _day(time.time())
+    today = _day(now)
     known = [day for days in (made, found, missed, bypassed) for day in days if day <= today]
     first = max(min(known, default=today), today - timedelta(days=MAX_DAYS - 1))
     entries = sum(count for day, count in made.items() if day < first)
