@@ -269,7 +269,8 @@ def misses(
     type=click.Path(),
     default="npugx-cache-report",
     show_default=True,
-    help="The folder for the pages. An earlier report there is replaced, anything else never.",
+    help="The folder for the pages. An earlier report there is replaced; a folder with anything "
+    "else is refused.",
 )
 @_FILTER
 @click.option(
