@@ -15,6 +15,7 @@ from pygments.lexers import PythonLexer
 
 from npugx_cache.cli import output
 from npugx_cache.cli.differing import NO_DIFFERENCE
+from npugx_cache.cli.listing import NOTES
 from npugx_cache.cli.report import contents, entries, history
 from npugx_cache.cli.statistics import number_text
 from npugx_cache.store.upkeep.journal import MAX_AGE
@@ -61,6 +62,7 @@ class Pages:
             "pair_page": _pair_page,
             "number_text": number_text,
             "month": MAX_AGE / 86400,
+            "notes": NOTES,
         }
 
     def assets(self) -> None:
