@@ -16,7 +16,7 @@
     stroke: colour("text"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, ...more,
   });
   const dayAxis = () => axis({
-    space: 80,
+    space: 56,
     incrs: [1, 2, 7, 14, 28, 91, 182].map((count) => count * 86400),
     values: (_, ticks) => ticks.map((tick) => date(tick).slice(5)),
   });
