@@ -529,7 +529,8 @@ class Lookup:
         reasons = str(nearest) if nearest else none
         self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
         told = () if nearest else (none,)
-        self._write_journal(_MISSED, told, nearest, entry or "", outcome.seconds)
+        took = outcome.seconds, progress.phases
+        self._write_journal(_MISSED, told, nearest, entry or "", *took)
         return dataclasses.replace(bound, entry=entry)
 
     def _counted(self) -> Recompiles:
@@ -749,6 +750,7 @@ class Lookup:
         nearest: events.Refusal | None,
         stored: str = "",
         seconds: float = 0.0,
+        phases: tuple[tuple[str, float], ...] = (),
     ) -> None:
         """Note in memory what a lookup came to; a timer writes it later. Never raises a fault.
 
@@ -769,6 +771,7 @@ class Lookup:
                 stored=stored,
                 seconds=seconds,
                 readonly=not isinstance(opened, store.Store) or opened.readonly is not None,
+                phases=phases,
             )
             store.journal_of(str(self.settings.cache_dir), config.state_folder()).add(line)
         except Exception as error:  # noqa: BLE001 - a call must not fail for it

@@ -45,6 +45,7 @@ class Progress:
         self._started = self._last = clock()
         self._phase = ""
         self._untold: list[tuple[str, float]] = []
+        self._ended: list[tuple[str, float]] = []
         self._beats = 0
         self._heart = _Heart(self, every)
 
@@ -67,6 +68,11 @@ class Progress:
             took = self._clock() - self._started
             logger.info("%s: compiling ended after %.0f s: %s", self._function, took, kind.__name__)
 
+    @property
+    def phases(self) -> tuple[tuple[str, float], ...]:
+        """The phases that have ended, in their order, with the seconds that passed in each."""
+        return tuple(self._ended)
+
     def begin(self, phase: str) -> None:
         """The phase before has ended, and this one begins."""
         self.end()
@@ -76,6 +82,7 @@ class Progress:
         now = self._clock()
         if self._phase:
             self._untold.append((self._phase, now - self._last))
+            self._ended.append(self._untold[-1])
         self._phase, self._last = "", now
         if now - self._started > SLOW_SECONDS:
             for name, seconds in self._untold:

@@ -255,6 +255,10 @@ class FolderStore:
         """Count the hits of this host since a time, to the hour, of at most a month."""
         return self._usage.hits_since(when)
 
+    def hits_by_hour(self) -> Mapping[int, int]:
+        """The hits of this host, by the time at which an hour begins, of at most a month."""
+        return self._usage.hits_by_hour()
+
     def reset_hits(self) -> None:
         """Count the hits of this host from zero again."""
         self._usage.reset()

@@ -257,6 +257,44 @@ def misses(
     print_misses(directory, form, since=since, function=function, limit=limit)
 
 
+@group.command(
+    epilog=_examples(
+        "report", "report --out /tmp/graphs --filter 'function=*Decoder*'", "report --limit 20"
+    )
+)
+@_DIR
+@_FORMAT
+@click.option(
+    "--out",
+    type=click.Path(),
+    default="npugx-cache-report",
+    show_default=True,
+    help="The folder for the pages. An earlier report there is replaced; a folder with anything "
+    "else is refused.",
+)
+@_FILTER
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Pages for at most so many entries, the last used first.",
+)
+def report(
+    directory: str | None, form: str, out: str, filters: tuple[str, ...], limit: int
+) -> None:
+    """Write pages about the cache, to be opened in a browser.
+
+    The store over time, its entries with their graphs, guards and code, how entries of one function
+    differ, and the noted misses. The pages need no network and no server. They show what the
+    entries show: names, source lines and paths of the code that was compiled.
+    """
+    from npugx_cache.cli.listing import Choice
+    from npugx_cache.cli.reporting import print_report
+
+    print_report(directory, out, form, Choice(filters=filters, limit=limit))
+
+
 @group.command(epilog=_examples("verify", "verify --repair"))
 @_DIR
 @_FORMAT

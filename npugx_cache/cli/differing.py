@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -23,12 +23,22 @@ _SHOWN_DIGITS = 12
 _SHOWN_CONDITIONS = 40
 
 
-def print_diff(first: str, second: str, directory: str | None, form: str) -> None:
-    store = open_existing(directory, "readonly")
-    if store is None:
-        raise WrongInput(f"{first}: there is no cache yet. Name another one with --dir")
-    overview, _ = store.overview()
-    a, b = (_found(store, entry_meant(name, overview)) for name in (first, second))
+class EntryDifference(NamedTuple):
+    """How one entry differs from another: in its key and function, and in its conditions."""
+
+    factors: list[str]
+    conditions: of_conditions.Differences
+
+    @property
+    def empty(self) -> bool:
+        return not self.factors and not any(self.conditions)
+
+
+NO_DIFFERENCE = "no difference in the key, and none in what can be compared of the conditions"
+
+
+def difference(store: FolderStore, a: Manifest, b: Manifest) -> EntryDifference:
+    """How the entry `b` differs from `a`. Raises Failure if one of them is damaged."""
     factors = [*_about(a, b), *fingerprint.differences(a.factors, b.factors)]
     before, after = _conditions(store, a), _conditions(store, b)
     found = of_conditions.Differences((), (), ())
@@ -36,9 +46,19 @@ def print_diff(first: str, second: str, directory: str | None, form: str) -> Non
         try:
             found = of_conditions.between(before, after)
         except (LookupError, TypeError, ValueError) as error:
-            raise Failure(
-                f"the conditions of {first} or {second} make no sense: {error!r}"
-            ) from None
+            ids = " or ".join(each.entry[:_SHOWN_DIGITS] for each in (a, b))
+            raise Failure(f"the conditions of {ids} make no sense: {error!r}") from None
+    return EntryDifference(factors, found)
+
+
+def print_diff(first: str, second: str, directory: str | None, form: str) -> None:
+    store = open_existing(directory, "readonly")
+    if store is None:
+        raise WrongInput(f"{first}: there is no cache yet. Name another one with --dir")
+    overview, _ = store.overview()
+    a, b = (_found(store, entry_meant(name, overview)) for name in (first, second))
+    differing = difference(store, a, b)
+    factors, found = differing
     if form == "json":
         names = {"first": a.entry, "second": b.entry}
         conditions = {name: list(texts) for name, texts in found._asdict().items()}
@@ -49,8 +69,8 @@ def print_diff(first: str, second: str, directory: str | None, form: str) -> Non
     _print_part("conditions", found.changed)
     _print_part(f"conditions of {ids[0]} alone", found.only_first)
     _print_part(f"conditions of {ids[1]} alone", found.only_second)
-    if not factors and not any(found):
-        click.echo("no difference in the key, and none in what can be compared of the conditions")
+    if differing.empty:
+        click.echo(NO_DIFFERENCE)
 
 
 def _found(store: FolderStore, entry: str) -> Manifest:

@@ -15,13 +15,13 @@ from npugx_cache.store.upkeep.index import Overview
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from npugx_cache.store import Refused
+    from npugx_cache.store import FolderStore, Refused
     from npugx_cache.store.upkeep.index import Columns, Row
     from npugx_cache.store.upkeep.usage import Use
 
 T = TypeVar("T")
 _SHOWN_DIGITS = 12
-_NOTES = frozenset({"bypass", "set-up"})
+NOTES = frozenset({"bypass", "set-up"})
 """The kinds of entries that hold no graph, and that save nothing by themselves."""
 
 _CSV = (
@@ -49,6 +49,31 @@ class Choice(NamedTuple):
     sort: str = "used"
     reverse: bool = False
     limit: int | None = None
+
+
+class Listing(NamedTuple):
+    """The entries that a choice names, in its order: `rows` are the first ones, up to its limit.
+
+    `total` counts all that the choice names without the limit.
+    """
+
+    rows: list[dict[str, object]]
+    refused: Sequence[Refused]
+    total: dict[str, float]
+
+
+def listing(
+    overview: Overview, uses: Mapping[str, Use], store: FolderStore, choice: Choice
+) -> Listing:
+    tests = [parse(text) for text in choice.filters]
+    seen = _Seen(overview.columns, uses)
+    order = _order(seen, choice, selected(store, overview, uses, tests))
+    rows = seen.columns.rows()
+    return Listing(
+        [_as_json(seen, at, rows[at]) for at in order[: choice.limit]],
+        overview.refused,
+        _total(seen, order, overview, filtered=bool(tests)),
+    )
 
 
 def print_listing(directory: str | None, form: str, choice: Choice) -> None:
@@ -114,7 +139,7 @@ class _Seen:
                 self.used[at] = max(self.used[at], use.last_used)
 
     def saved(self, at: int) -> float:
-        return 0.0 if self.kind[at] in _NOTES else self.hits[at] * self.cost[at]
+        return 0.0 if self.kind[at] in NOTES else self.hits[at] * self.cost[at]
 
 
 def _order(seen: _Seen, choice: Choice, chosen: Sequence[int]) -> list[int]:
@@ -160,15 +185,15 @@ def _columns(seen: _Seen, chosen: Sequence[int]) -> tuple[list[Column], str | No
 
     kinds = of(seen.kind)
     hits = ["0"] * len(chosen)
-    saved = ["-" if kind in _NOTES else "0.0 s" for kind in kinds]
+    saved = ["-" if kind in NOTES else "0.0 s" for kind in kinds]
     inputs = texts("signature")
     for row, number in enumerate(of(seen.hits)):
         if number:
             hits[row] = str(number)
-            saved[row] = "-" if kinds[row] in _NOTES else output.seconds(seen.saved(chosen[row]))
-    if any(kind in kinds for kind in _NOTES):
+            saved[row] = "-" if kinds[row] in NOTES else output.seconds(seen.saved(chosen[row]))
+    if any(kind in kinds for kind in NOTES):
         pairs = zip(kinds, inputs, texts("reason"), strict=True)
-        inputs = [reason if kind in _NOTES else text for kind, text, reason in pairs]
+        inputs = [reason if kind in NOTES else text for kind, text, reason in pairs]
     functions = [text or "?" for text in texts("function")]
     created = [moments[stamp // 60] for stamp in of(seen.columns.numbers("created"))]
     used = [moments[stamp // 60] for stamp in of(seen.used)]

@@ -57,11 +57,12 @@ def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
         "compile_seconds": manifest.cost_seconds,
         "hits": used.hits if used is not None else 0,
         "blobs": {ref.name: ref.stored_size for ref in manifest.blobs},
-        "capture_plan": _plan(store, manifest.entry),
+        "capture_plan": captured_graphs(store, manifest.entry),
     }
 
 
-def _plan(store: FolderStore, entry: str) -> list[dict[str, Any]]:
+def captured_graphs(store: FolderStore, entry: str) -> list[dict[str, Any]]:
+    """The rows of the capture plan of an entry, the most used graph first."""
     try:
         graphs = capture_plan_format.graphs_of(store.read_record(entry))
     except ValueError:

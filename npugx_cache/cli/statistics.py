@@ -16,7 +16,10 @@ from npugx_cache.store.upkeep.index import Overview
 from npugx_cache.store.upkeep.journal import MAX_AGE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from npugx_cache.store import FolderStore, JournalLine
+    from npugx_cache.store.upkeep.usage import Use
 
 _TOP = 5
 
@@ -26,7 +29,7 @@ class _Reason(TypedDict):
     reason: str
 
 
-class _Lookups(TypedDict):
+class Lookups(TypedDict):
     """What lookups came to since a time. `hit_rate` is None if no lookup was counted.
 
     Hits are counted by the hour, from the hour of `since` on. A process that may not write the
@@ -46,11 +49,34 @@ def print_stats(directory: str | None, form: str, since: float | None, *, reset:
     """Print the counts; with `reset`, count from zero afterwards."""
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
+    root = load_settings(directory).cache_dir if store is None else store.root
+    numbers = counts(store, overview, uses)
+    start = time.time() - (MAX_AGE if since is None else min(since, MAX_AGE))
+    journal = open_journal(directory)
+    lookups = lookups_since(store, journal.load(start), start)
+    if reset:
+        journal.clear()
+        if store is not None:
+            store.reset_hits()
+    if form == "json":
+        output.print_json({"root": str(root), **numbers, "lookups": lookups})
+        return
+    click.echo(output.in_line(str(root)))
+    for name, number in numbers.items():
+        click.echo(f"  {name.replace('_', ' '):<16} {number_text(name, number)}")
+    _print_lookups(lookups)
+    if reset:
+        click.echo("hits, misses and bypasses of this user on this host now count from zero")
+
+
+def counts(
+    store: FolderStore | None, overview: Overview, uses: Mapping[str, Use]
+) -> dict[str, float]:
+    """What the store holds, and what its entries saved."""
     kinds = overview.columns.texts("kind")
     costs = overview.columns.numbers("cost_seconds")
     entries = overview.columns.texts("entry")
     used = [(uses[e], cost) for e, cost in zip(entries, costs, strict=True) if e in uses]
-    root = load_settings(directory).cache_dir if store is None else store.root
     numbers: dict[str, float] = {
         "entries": len(kinds),
         "bypasses": kinds.count("bypass"),
@@ -69,25 +95,11 @@ def print_stats(directory: str | None, form: str, since: float | None, *, reset:
         numbers["quarantined"] = len(bad)
         unfinished = listdir(store.folder, store.folder.part("tmp"))
         numbers["temporaries"] = len(list(filter(is_temporary, unfinished)))
-    start = time.time() - (MAX_AGE if since is None else min(since, MAX_AGE))
-    journal = open_journal(directory)
-    lookups = _lookups(store, journal.load(start), start)
-    if reset:
-        journal.clear()
-        if store is not None:
-            store.reset_hits()
-    if form == "json":
-        output.print_json({"root": str(root), **numbers, "lookups": lookups})
-        return
-    click.echo(output.in_line(str(root)))
-    for name, number in numbers.items():
-        click.echo(f"  {name.replace('_', ' '):<16} {_text(name, number)}")
-    _print_lookups(lookups)
-    if reset:
-        click.echo("hits, misses and bypasses of this user on this host now count from zero")
+    return numbers
 
 
-def _lookups(store: FolderStore | None, lines: list[JournalLine], since: float) -> _Lookups:
+def lookups_since(store: FolderStore | None, lines: list[JournalLine], since: float) -> Lookups:
+    """What the lookups came to of which the journal has these lines."""
     hits = 0 if store is None else store.hits_since(since)
     found = total(lines)
     counted = sum(line.outcome == "miss" and not line.readonly for line in lines)
@@ -105,7 +117,7 @@ def _lookups(store: FolderStore | None, lines: list[JournalLine], since: float) 
     }
 
 
-def _print_lookups(found: _Lookups) -> None:
+def _print_lookups(found: Lookups) -> None:
     rate = "-" if found["hit_rate"] is None else f"{found['hit_rate']:.0%}"
     click.echo(f"since {output.moment(found['since'])}, on this host")
     click.echo(f"  {'hits':<16} {found['hits']}")
@@ -117,7 +129,7 @@ def _print_lookups(found: _Lookups) -> None:
         click.echo(f"  {row['count']:>6} x {output.in_line(row['reason'])}")
 
 
-def _text(name: str, number: float) -> str:
+def number_text(name: str, number: float) -> str:
     if name.endswith("size"):
         return output.size(number)
     return output.seconds(number) if name.endswith("seconds") else f"{number:.0f}"

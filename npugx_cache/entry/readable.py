@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import io
 import os
@@ -33,14 +34,14 @@ from npugx_cache.portable import describe, devices
 from npugx_cache.terminal import harmless, in_utf8, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from npugx_cache import store
     from npugx_cache.backend.program import Program
     from npugx_cache.conditions import Conditions
     from npugx_cache.entry.frame import Frame
-    from npugx_cache.entry.view.stored_text import StoredText
+    from npugx_cache.entry.view.page import Stored
     from npugx_cache.portable import Plain
-    from npugx_cache.store import Manifest
 
 
 _LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
@@ -136,42 +137,67 @@ def _text_of(
         function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
         return _comment([f"{function} {_NOTES[manifest.kind]}:", reason]) + "\n"
 
-    def read(*names: str) -> Mapping[str, bytes]:
-        blobs = opened.read(manifest, names)
-        if isinstance(blobs, store.Miss):
-            raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
-        return blobs
+    if section == sections.ALL:
+        return _stored_text(opened, manifest)
+    stored = decoded(opened, manifest)
+    if isinstance(stored, str):
+        return stored
+    from npugx_cache.entry.view import page  # a compile writes the stored text alone
 
-    text = harmless(read(READABLE)[READABLE].decode(errors="replace"))
+    with _at_fault(manifest):
+        return page.page(stored, section)
+
+
+def decoded(opened: store.Store | store.FolderStore, manifest: store.Manifest) -> Stored | str:
+    """What an entry with a graph holds; a text whose parts are not known is given as it is.
+
+    Raises `CorruptEntry`.
+    """
+    from npugx_cache.entry.view import page
+
+    text = _stored_text(opened, manifest)
     parts = stored_text.parsed(text)
-    if section == sections.ALL or parts is None:
+    if parts is None:
         return text
+    has_program = any(ref.name == PROGRAM for ref in manifest.blobs)
+    blobs = _read(opened, manifest, CONDITIONS, BINDINGS, *([PROGRAM] if has_program else []))
+    with _at_fault(manifest):
+        return page.Stored(
+            entry=manifest.entry,
+            created=manifest.created,
+            seconds=manifest.cost_seconds,
+            text=parts,
+            program=program_of(blobs).placed(devices.at(None)) if has_program else None,
+            bindings=Bindings.unpack(blobs[BINDINGS]),
+            conditions=conditions_of(blobs),
+        )
+
+
+@contextlib.contextmanager
+def _at_fault(manifest: store.Manifest) -> Iterator[None]:
+    """Raise `CorruptEntry` for any error: who wrote the entry may have put anything into it."""
     try:
-        return _page(manifest, parts, read, section)
+        yield
     except CorruptEntry:
         raise
-    except Exception as error:  # whoever wrote the entry may have put anything into its parts
+    except Exception as error:
         let_through(error)
         raise CorruptEntry(f"entry {manifest.entry[:12]}: {error!r}") from error
 
 
-def _page(
-    manifest: Manifest, parts: StoredText, read: Callable[..., Mapping[str, bytes]], section: str
-) -> str:
-    from npugx_cache.entry.view import page  # a compile writes the stored text alone
+def _stored_text(opened: store.Store | store.FolderStore, manifest: store.Manifest) -> str:
+    return harmless(_read(opened, manifest, READABLE)[READABLE].decode(errors="replace"))
 
-    has_program = any(ref.name == PROGRAM for ref in manifest.blobs)
-    blobs = read(CONDITIONS, BINDINGS, *([PROGRAM] if has_program else []))
-    stored = page.Stored(
-        entry=manifest.entry,
-        created=manifest.created,
-        seconds=manifest.cost_seconds,
-        text=parts,
-        program=program_of(blobs).placed(devices.at(None)) if has_program else None,
-        bindings=Bindings.unpack(blobs[BINDINGS]),
-        conditions=conditions_of(blobs),
-    )
-    return page.page(stored, section)
+
+def _read(
+    opened: store.Store | store.FolderStore, manifest: store.Manifest, *names: str
+) -> Mapping[str, bytes]:
+    from npugx_cache.store import Miss
+
+    blobs = opened.read(manifest, names)
+    if isinstance(blobs, Miss):
+        raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")
+    return blobs
 
 
 def _name_and_root(

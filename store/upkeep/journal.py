@@ -29,6 +29,7 @@ _MAX_BYTES = 1 << 20
 _MAX_LINE = 4096
 _MAX_PENDING = 256
 _MAX_REASONS = 9
+_MAX_PHASES = 16
 _MAX_TEXT = 300
 _NEWER, _OLDER = "misses.jsonl", "misses.older.jsonl"
 
@@ -37,8 +38,8 @@ class JournalLine(NamedTuple):
     """One lookup without a hit. `outcome` is "miss" or "bypass"; times are in seconds.
 
     `nearest` and `stored` are ids of entries or empty: the one that fits best, and the one that was
-    made. `seconds` is what compiling took. `readonly`: the process did not write the store, and its
-    hits are not counted.
+    made. `seconds` is what compiling took, and `phases` says of each phase of it how many seconds
+    passed. `readonly`: the process did not write the store, and its hits are not counted.
     """
 
     time: float
@@ -51,6 +52,7 @@ class JournalLine(NamedTuple):
     stored: str = ""
     seconds: float = 0.0
     readonly: bool = False
+    phases: tuple[tuple[str, float], ...] = ()
 
 
 class Journal:
@@ -187,10 +189,13 @@ def _make_room(at: int, size: int) -> None:
 
 def _as_text(line: JournalLine) -> str:
     reasons = [reason[:_MAX_TEXT] for reason in line.reasons[:_MAX_REASONS]]
-    shown = line._replace(function=line.function[:_MAX_TEXT], reasons=tuple(reasons))
+    phases = tuple((name[:_MAX_TEXT], seconds) for name, seconds in line.phases[:_MAX_PHASES])
+    function = line.function[:_MAX_TEXT]
+    shown = line._replace(function=function, reasons=tuple(reasons), phases=phases)
     text = json.dumps(shown._asdict())
     if len(text) >= _MAX_LINE:  # of characters that take several bytes each
-        text = json.dumps(shown._replace(reasons=(ascii(reasons[0])[:_MAX_TEXT],))._asdict())
+        shown = shown._replace(reasons=(ascii(reasons[0])[:_MAX_TEXT],), phases=())
+        text = json.dumps(shown._asdict())
     return f"{text}\n"
 
 
@@ -209,12 +214,22 @@ def _parsed(text: str) -> JournalLine | None:
                 "stored": str(stored),
                 "seconds": (int() | float()) as seconds,
                 "readonly": bool(readonly),
+                **others,
             } if math.isfinite(when) and math.isfinite(seconds):
                 texts = tuple(map(str, reasons))
                 ids = nearest, stored
+                phases = tuple(_phases(others.get("phases")))
                 return JournalLine(
-                    when, function, outcome, texts, pid, rank, *ids, seconds, readonly
+                    when, function, outcome, texts, pid, rank, *ids, seconds, readonly, phases
                 )
     except (ValueError, RecursionError):
         pass
     return None
+
+
+def _phases(data: object) -> Iterator[tuple[str, float]]:
+    """The phases of a line, none in one that was written before lines had phases."""
+    for row in data if isinstance(data, list) else ():
+        match row:
+            case [str(name), int() | float() as seconds] if math.isfinite(seconds) and seconds >= 0:
+                yield name, float(seconds)

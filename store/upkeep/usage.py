@@ -58,9 +58,13 @@ class Usage:
 
     def hits_since(self, when: float) -> int:
         """Count the hits of the hour in which a time lies, and of later ones."""
+        start = int(when) // _HOUR * _HOUR
+        return sum(hits for hour, hits in self.hits_by_hour().items() if hour >= start)
+
+    def hits_by_hour(self) -> dict[int, int]:
+        """The hits of at most a month, by the seconds since the epoch at which an hour begins."""
         rows = dict(self._derived.rows())
-        hours = _hours(_decoded(rows.get(_HOURS)))
-        return sum(hits for hour, hits in hours.items() if hour >= int(when) // _HOUR)
+        return {hour * _HOUR: hits for hour, hits in _hours(_decoded(rows.get(_HOURS))).items()}
 
     def forget(self, entries: Iterable[str]) -> None:
         if not self._derived.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -52,6 +53,7 @@ def newest_file(state_home):
 def test_lines_come_back_newest_first_after_a_flush(journal, state_home, root):
     now = time.time()
     old = line("old", now - 100, rank=3, nearest="ab" * 32, stored="cd" * 32, seconds=4.5)
+    old = old._replace(phases=(("tracing", 4.0), ("packing", 0.5)))
     journal.add(old)
     journal.add(line("new", now))
     assert not state_home.exists()
@@ -105,6 +107,27 @@ def test_a_line_that_was_cut_off_is_lost_alone(journal, state_home):
     journal.add(line("after"))
     journal.flush()
     assert set(functions(journal)) == {"before", "after"}
+
+
+@pytest.mark.parametrize(
+    ("phases", "read"),
+    [
+        (None, ()),
+        (7, ()),
+        ([["tracing", 1], ["packing", "2"], ["x", -1.0], 3], (("tracing", 1.0),)),
+    ],
+)
+def test_phases_that_are_none_are_left_out_and_the_line_stays(journal, state_home, phases, read):
+    journal.add(line("f"))
+    journal.flush()
+    path = newest_file(state_home)
+    row = json.loads(path.read_text())
+    if phases is None:
+        del row["phases"]  # as it was written before there were phases
+    else:
+        row["phases"] = phases
+    path.write_text(json.dumps(row))
+    assert [(each.function, each.phases) for each in journal.load()] == [("f", read)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import warnings
 import pytest
 import torch
 
-from npugx_cache import cache_compile, progress
+from npugx_cache import cache_compile, config, progress, store
 
 PHASES = [
     "loading torch's compiler",
@@ -57,6 +57,15 @@ def test_a_long_compile_tells_of_each_phase(said):
     lines = said((X,), seconds=0.0)
     assert phases(line for line in lines if ": compiling: " in line) == PHASES
     assert all("act: " in line for line in lines)
+
+
+def test_the_journal_keeps_the_phases_of_a_compile(said, tmp_path):
+    said((X,))
+    journal = store.journal_of(str(tmp_path), config.state_folder())
+    journal.flush()
+    (line,) = journal.load()
+    assert [name for name, _ in line.phases] == PHASES
+    assert all(seconds >= 0 for _, seconds in line.phases)
 
 
 def test_a_quick_one_says_why_it_starts(said):

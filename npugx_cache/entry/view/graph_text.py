@@ -26,13 +26,13 @@ HELD = "w"
 OPERATORS = "OPERATORS"
 """The name in the text of the table of operators on graphs."""
 
-_VARIABLES = "ijklmn"
+VARIABLES = "ijklmn"
 _RESERVED = frozenset(
     {"torch", "device", "operator", "math", "sys", "main", "inputs", "tensor", "results", "show"}
     | {"guards", "CANNOT_RUN", "npugx_cache", "range", "getattr", "hasattr", "print", "len", "list"}
     | {"abs", "max", "min", "round", "slice", "float", "complex", "bool", "dict", "zip", "str"}
     | {"all", "enumerate", "isinstance", "tuple"}
-    | {HELD, MAIN, OPERATORS, *_VARIABLES}
+    | {HELD, MAIN, OPERATORS, *VARIABLES}
 )
 _WIDTH = 100
 _COMMENT = 64
@@ -52,9 +52,7 @@ def graph_text(program: Program, inputs: Sequence[Input]) -> Iterator[str]:
     named = parameters(program, inputs)
     texts = [f"{HELD}[{each.path!r}]" if each.held else named[each.name] for each in inputs]
     taken = [*named.values(), *([HELD] if len(named) < len(inputs) else [])]
-    modules = writer.modules()
-    folded = repeats.fold(program, writer.labels())
-    main = _Body(writer, folded, MAIN, taken, texts, modules, 0)
+    main = _Body(writer, folded(program), MAIN, taken, texts, writer.modules(), 0)
     for body in main.bodies():
         yield from body.lines()
 
@@ -63,6 +61,16 @@ def parameters(program: Program, inputs: Iterable[Input]) -> dict[str, str]:
     """The parameter of `forward` for each input that is no item of the dict."""
     taken = set(_Writer(program).taken)
     return {each.name: _unique(each.name, taken) for each in inputs if not each.held}
+
+
+def folded(program: Program) -> Folded:
+    """The graph with its repeats folded, as the text shows it."""
+    return repeats.fold(program, _Writer(program).labels())
+
+
+def modules(program: Program) -> list[str]:
+    """The name of the module that each call of the graph belongs to; empty without notes."""
+    return _Writer(program).modules()
 
 
 def constants(program: Program) -> list[str]:
@@ -156,16 +164,12 @@ class _Body:
                 value = self._first + loop.start + copy * loop.period + call
                 listed = f"{variable}_of_each[{copy}]" if call in loop.each else ""
                 self._values[value] = listed or variable
-        variable = _VARIABLES[min(self._depth, len(_VARIABLES) - 1)]
-        end = loop.start + loop.period * loop.copies
-        modules = self._modules and [
-            _varied(self._modules[place : end : loop.period], variable)
-            for place in range(loop.start, loop.start + loop.period)
-        ]
+        variable = VARIABLES[min(self._depth, len(VARIABLES) - 1)]
+        modules = modules_of(loop, self._modules, variable)
         taken = {*self._writer.taken, *(call.name for call in loop.block.function.calls)}
         parameters = [_unique("hidden", taken) for _ in carried]
         parameters += [_unique(self._short(values), taken | {HELD}, taken) for values in loop.given]
-        name = self._writer.name(_name_of_block(modules))
+        name = self._writer.name(name_of_block(modules))
         block = _Body(
             self._writer, loop.block, name, parameters, parameters, modules, self._depth + 1
         )
@@ -214,7 +218,7 @@ class _Body:
 
     def _loop(self, loop: Loop) -> Iterator[str]:
         block, carried, variables = self._blocks[loop.start]
-        variable = _VARIABLES[min(self._depth, len(_VARIABLES) - 1)]
+        variable = VARIABLES[min(self._depth, len(VARIABLES) - 1)]
         for name, (value, _) in zip(carried, loop.carried, strict=True):
             yield f"    {name} = {self._values[value]}"
         listed = [
@@ -284,6 +288,15 @@ def _unique(wanted: str, taken: set[str], *others: set[str]) -> str:
     return name
 
 
+def modules_of(loop: Loop, modules: Sequence[str], variable: str) -> list[str]:
+    """The modules that the calls of a block are from, of all its copies; [] if none are known."""
+    end = loop.start + loop.period * loop.copies
+    return [
+        _varied(modules[place : end : loop.period], variable)
+        for place in (range(loop.start, loop.start + loop.period) if modules else ())
+    ]
+
+
 def _varied(names: Sequence[str], variable: str) -> str:
     """The module that a line of all copies is from, with the number in which the copies differ."""
     found = template(names, variable)
@@ -296,10 +309,10 @@ def _varied(names: Sequence[str], variable: str) -> str:
     return " or ".join([*distinct[:_NAMED], *(["..."] if len(distinct) > _NAMED else [])])
 
 
-def _name_of_block(modules: Iterable[str]) -> str:
+def name_of_block(modules: Iterable[str]) -> str:
     """`layer` for the modules `model.layers[i]`, if a block is one of those."""
     for module in modules:
-        found = re.match(rf".*?(\w+)\[[{_VARIABLES}]\]", module)
+        found = re.match(rf".*?(\w+)\[[{VARIABLES}]\]", module)
         if found is not None:
             name = found[1].removesuffix("s")
             return name if name.isidentifier() else "block"

@@ -14,7 +14,7 @@ from npugx_cache.backend.program import HIGHER_ORDER, values_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from npugx_cache.backend.program import Program
+    from npugx_cache.backend.program import Operator, Program
     from npugx_cache.entry.view.given import Input
 
 _KINDS = (
@@ -45,6 +45,7 @@ _KINDS = (
     ),
     ("collectives", re.compile(r"^(all_reduce|all_gather|all_to_all|reduce_scatter|wait_tensor)")),
 )
+OTHERS = "others"
 _NAMED = 6
 _SHOWN_INPUTS = 12
 _COLUMN = 12
@@ -91,6 +92,17 @@ def rows(
 def _row(name: str, values: Sequence[str]) -> Iterator[str]:
     for place, value in enumerate(values):
         yield f"{name if place == 0 else '':<{_COLUMN}}{value}"
+
+
+def parsed(text: str) -> Iterator[tuple[str, str]]:
+    """The name and the value of each line of a summary; "" for a line that goes on with the last.
+
+    The title, which is the first line, is left out.
+    """
+    for line in text.splitlines()[1:]:
+        row = line.removeprefix("#").removeprefix(" ")
+        if row:
+            yield row[:_COLUMN].strip(), row[_COLUMN:]
 
 
 def _examples(program: Program | None) -> Mapping[str, int | float]:
@@ -154,11 +166,10 @@ def _place(size: str, inputs: Sequence[Input]) -> str:
 
 
 def _operators(program: Program) -> list[str]:
-    names = [_plain_name(program.operators[call.operator].name) for call in program.calls]
+    names = [plain_name(program.operators[call.operator]) for call in program.calls]
     kinds: dict[str, Counter[str]] = {}
     for name in names:
-        kind = next((kind for kind, found in _KINDS if found.search(name)), "others")
-        kinds.setdefault(kind, Counter())[name] += 1
+        kinds.setdefault(_kind(name), Counter())[name] += 1
     lines = [f"{len(names):,}"]
     for kind, counts in sorted(kinds.items(), key=lambda each: -each[1].total()):
         common = ", ".join(f"{name} {count}" for name, count in counts.most_common(_NAMED))
@@ -167,8 +178,19 @@ def _operators(program: Program) -> list[str]:
     return lines
 
 
-def _plain_name(name: str) -> str:
+def plain_name(operator: Operator) -> str:
+    """The name of an operator without its namespace."""
+    name = operator.name
     return name.rpartition(".")[2] if name.startswith(("operator.", "torch.", "math.")) else name
+
+
+def kind_of(operator: Operator) -> str:
+    """What kind of work an operator does, in words."""
+    return _kind(plain_name(operator))
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind, found in _KINDS if found.search(name)), OTHERS)
 
 
 def _few(texts: Sequence[str]) -> list[str]:
