@@ -86,7 +86,7 @@ def test_every_use_of_a_value_is_an_edge_and_no_edge_is_more():
                 expected.add(Edge(named[inputs[value].path], target, again=False))
 
     for at, call in enumerate(program.calls):
-        sources(values_in([call.args, call.kwargs]), *boxes[at])
+        sources(call.values(), *boxes[at])
     sources(values_in(program.outputs), results, None)
     assert set(drawn.edges) == expected
     assert len(drawn.edges) == len(expected)

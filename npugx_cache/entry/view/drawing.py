@@ -90,7 +90,7 @@ class _Drawer:
     def _used(self) -> Iterator[int]:
         """The values that the graph itself uses."""
         for call in self._program.calls:
-            yield from values_in([call.args, call.kwargs])
+            yield from call.values()
         yield from values_in(self._program.outputs)
 
     def _input(self, given: Input, *, drawn: bool) -> _Value:
@@ -132,7 +132,7 @@ class _Drawer:
                 self._layer(item, values, len(given), modules, parent, depth)
                 continue
             call = folded.function.calls[item]
-            taken = [values[at] for at in values_in([call.args, call.kwargs])]
+            taken = [values[at] for at in call.values()]
             about = self._about(call, folded.origins[item], modules[item] if modules else "")
             names = dict.fromkeys(value.name for value in taken if value.name)
             about.append(("takes", ", ".join(names)))
