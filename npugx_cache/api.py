@@ -261,6 +261,53 @@ class CachedFunction(Generic[P, R]):
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
 
 
+class Run(Protocol):
+    """Makes one call of a cached function: see `reroute`."""
+
+    def __call__(
+        self,
+        cached: CachedFunction[..., Any],
+        recipe: Recipe,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        /,
+    ) -> Any: ...
+
+
+def reroute(changed: Callable[[Recipe, Settings], tuple[Recipe, Settings]], run: Run) -> None:
+    """Hand all calls of cached functions in this process to `run`. For `npugx-cache triage` alone.
+
+    `run` is given the recipe of the function that is called, the arguments (with the object that
+    the function is bound to), and the same function cached by what `changed` makes of its recipe
+    and settings; that one is called without the object. A call inside such a call is not handed
+    over, nor is one that somebody traces.
+    """
+    found = CachedFunction._find  # noqa: SLF001
+    others: dict[int, tuple[State, CachedFunction[..., Any]]] = {}
+    made: set[int] = set()
+
+    def find(
+        self: CachedFunction[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        warming: bool = False,
+    ) -> Callable[..., Any]:
+        if id(self) in made:
+            return found(self, args, kwargs, warming=warming)
+        if id(self._state) not in others:
+            recipe, settings = changed(self._recipe, self._settings)
+            other: CachedFunction[..., Any] = CachedFunction(
+                recipe, settings, self._owner, of_class=self._of_class
+            )
+            others[id(self._state)] = self._state, other
+            made.add(id(other))
+        other, recipe = others[id(self._state)][1], self._recipe
+        return lambda *given, **named: run(other, recipe, given, named)
+
+    CachedFunction._find = find  # type: ignore[method-assign]  # noqa: SLF001
+
+
 def _is_traced() -> bool:
     """Whether somebody else traces this call, and must see the function itself.
 
