@@ -355,6 +355,8 @@ def triage(
 
     if inputs is not None and target.endswith(".py"):
         raise click.UsageError("a script makes its own inputs: leave --inputs out")
+    if not target.endswith(".py") and ":" not in target:
+        raise click.UsageError(f"{target!r} is neither module:callable nor a script (.py)")
     if arguments and not target.endswith(".py"):
         raise click.UsageError(f"{target!r} is no script, and takes no arguments: see --inputs")
     asked = Asked(target, arguments, inputs, calls, seed, timeout, out, save_inputs=save_inputs)

@@ -33,8 +33,8 @@ def worst(
     found = Outcome("equal")
     for name in [*expected, *(name for name in actual if name not in expected)]:
         if name not in actual or name not in expected:
-            by = "eager alone" if name in expected else "eager not"
-            return Outcome("different", f"{name}: {by} gives it")
+            by = "eager" if name in expected else "this stage"
+            return Outcome("different", f"{name}: {by} alone gives it")
         outcome = _compared(expected[name], actual[name])
         gap = distance(expected[name], actual[name])
         if outcome.kind == "different" and spread and gap <= spread.get(name, -1.0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 from types import SimpleNamespace
 
 import torch
@@ -139,6 +140,10 @@ def unseeded(x, y):
 
 def fails(x, y):
     raise ValueError("the function fails")
+
+
+def hangs(x, y):
+    time.sleep(3600)
 
 
 START = os.getpid()
