@@ -330,6 +330,7 @@ def doctor(folder: str | None, directory: str | None, form: str) -> None:
     show_default=True,
     help="The folder to attach to an issue.",
 )
+@click.option("--all", "all_stages", is_flag=True, help="Don't stop at the first finding.")
 @click.option("--save-inputs", is_flag=True, help="Also write the values of the inputs to it.")
 @_FORMAT
 def triage(
@@ -340,6 +341,7 @@ def triage(
     seed: int,
     timeout: float,
     out: str,
+    all_stages: bool,
     save_inputs: bool,
     form: str,
 ) -> None:
@@ -359,7 +361,7 @@ def triage(
         raise click.UsageError(f"{target!r} is neither module:callable nor a script (.py)")
     if arguments and not target.endswith(".py"):
         raise click.UsageError(f"{target!r} is no script, and takes no arguments: see --inputs")
-    asked = Asked(target, arguments, inputs, calls, seed, timeout, out, save_inputs=save_inputs)
+    asked = Asked(target, arguments, inputs, calls, seed, timeout, out, save_inputs, all_stages)
     if not print_triage(asked, form):
         raise click.exceptions.Exit(1)
 

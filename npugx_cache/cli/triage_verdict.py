@@ -152,7 +152,8 @@ def _ours(
     layer, options = _OURS[bad.way], about.get("options", {})
     attach = f"attach {folder} to an issue of npugx_cache"
     if name := found.get("name"):
-        shown = f"; {folder}/program.py shows it" if found.get("shows") else ""
+        shows = {True: "shows it", False: "does not show it by itself"}
+        shown = f"; {folder}/program.py {shows[found['shows']]}" if "shows" in found else ""
         said = f"The pass {name!r} changes the results{shown}"
         if found.get("raises"):
             said = f"The pass {name!r} fails{shown}"

@@ -42,6 +42,7 @@ class Asked(NamedTuple):
     timeout: float
     out: str
     save_inputs: bool
+    all_stages: bool
 
 
 def print_triage(asked: Asked, form: str) -> bool:
@@ -84,7 +85,7 @@ class _Triage:
         return report
 
     def _ways(self) -> Iterator[Way]:
-        """The stages in their order; those that would say the same as another are left out."""
+        """The stages in their order, up to the first finding, which the later ones contain."""
         yield "eager"
         if not self._stages[0].good:
             self._refuse_what_did_not_start(self._stages[0])
@@ -97,6 +98,16 @@ class _Triage:
         yield "eager again"
         if self._stages[-1].kind == "inputs":
             return
+        for way in self._after_eager():
+            yield way
+            stage = self._stages[-1]
+            if not stage.good and not self._asked.all_stages:
+                if way == "dynamo" and stage.kind == "raised":
+                    yield "cold"  # the cache says in fewer words why a call can't be traced
+                return
+
+    def _after_eager(self) -> Iterator[Way]:
+        """The other stages; those that would do the same as another are left out."""
         yield "dynamo"
         yield "aot_eager"
         if self._about["backend"] != "aot_eager":
@@ -110,9 +121,8 @@ class _Triage:
         if eager.kind == "wrong target":
             raise WrongInput(eager.detail)
         if eager.kind == "failed" and not self._eager:
-            raise WrongInput(
-                f"{self._asked.target} does not start: {eager.detail}; see {eager.log}"
-            )
+            log = f"{self._asked.out}/{eager.log}"
+            raise WrongInput(f"{self._asked.target} does not start: {eager.detail}; see {log}")
 
     def _run(self, way: Way, at_fault: int = 0) -> Stage:
         number = len(self._stages) + 1

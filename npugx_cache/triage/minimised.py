@@ -68,20 +68,24 @@ def _smallest(
     from npugx_cache.private import minifier
 
     best = graph_module, inputs
+    # The minifier first runs the graph on what it is given, and the graph may write to that.
+    given_to_it = copies(inputs)
+    unwritten = {id(own): value for own, value in zip(given_to_it, inputs, strict=True)}
     end = time.monotonic() + _SECONDS
 
     def holds(candidate: fx.GraphModule, given: Sequence[Any]) -> bool:
         nonlocal best
+        given = [unwritten.get(id(value), value) for value in given]
         if time.monotonic() > end:
             raise _OutOfTime
         if not _is_wrong(fault, candidate, given):
             return False
         if len(candidate.graph.nodes) <= len(best[0].graph.nodes):
-            best = candidate, list(given)
+            best = candidate, given
         return True
 
     try:
-        minifier.smallest(graph_module, copies(inputs), holds)
+        minifier.smallest(graph_module, given_to_it, holds)
     except Exception as error:  # noqa: BLE001 - the smallest graph so far is there, whatever ended it
         sys.stderr.write(f"the minifier ended: {error!r}\n")
     return best

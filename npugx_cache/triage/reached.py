@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -37,6 +38,10 @@ def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[s
     if isinstance(value, torch.Tensor):
         if not isinstance(value, torch.nn.Parameter):
             yield path, value
+        return
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        yield path, f"{value.dtype}{list(value.shape)}: {value.tolist()}"
         return
     for part, inner in _parts(value):
         yield from _walk(inner, path + part, seen, depth - 1)
