@@ -314,7 +314,13 @@ def doctor(folder: str | None, directory: str | None, form: str) -> None:
     show_default=True,
     help="So many calls in each stage; later ones show what replays do.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Random inputs and numbers of each stage start from it.",
+)
 @click.option(
     "--timeout",
     type=duration,
@@ -345,7 +351,7 @@ def triage(
     save_inputs: bool,
     form: str,
 ) -> None:
-    """Find out who makes a result wrong, fails, or keeps a call uncached.
+    """Find the layer that makes a result wrong or fails.
 
     Runs TARGET in fresh processes: eager, by torch.compile, and cached without and with passes and
     capture, cold and restored. Compares each with eager, and says in which layer the first
