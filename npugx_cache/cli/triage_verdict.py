@@ -26,7 +26,6 @@ _SWITCHES = {
     "decompose_functional_variants": "inplace_pass",
     "remove_noop_ops": "remove_noop_ops",
     "remove_copies": "remove_noop_ops",
-    "pattern_fusion_pass": "pattern_fusion_pass",
     "npu_fusions": "pattern_fusion_pass",
     "remove_cat_ops": "remove_cat_ops",
     "remove_dead_ops": "remove_dead_ops",
@@ -34,7 +33,12 @@ _SWITCHES = {
     "input_inplace_pass": "input_inplace_pass",
 }
 """Each pass that an option switches off, and the option."""
-_UNSAFE = ("clone_output", "clone_input", "frozen_parameter", "guards")
+_UNSAFE = (
+    "clone_output",
+    "clone_input",
+    "frozen_parameter",
+    "unsafe_skip_npugraph_capture_validation",
+)
 _UNCACHED = "Until then, function.__wrapped__ runs without the cache"
 _TORCHS: Mapping[Way, tuple[str, str]] = {
     "dynamo": ("torch.compile (Dynamo)", "torch.compile itself, without lowering and without us,"),
@@ -163,6 +167,9 @@ def _ours(
             step = f"Correct {custom}, your pass, or leave the option {name!r} out."
             return Verdict(f"your pass {custom}", said, step)
         switch = _SWITCHES.get(name)
+        if name == "pattern_fusion_pass":
+            step = "Correct the replacement that you registered, or leave it out."
+            return Verdict("your pattern (register_replacement)", said, step)
         way_out = f'options={{"{switch}": False}}' if switch else 'backend="aot_eager"'
         return Verdict(layer, said, f"Call with {way_out}, and {attach}.")
     said = f"The first stage that differs is {TITLES[bad.way]!r}: it {what}."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +53,8 @@ def triage(surroundings: Any) -> Callable[..., Found]:
     return triaging
 
 
-def of_pair(triage: Callable[..., Found], name: str) -> Found:
-    return triage(f"faulty:{name}", "--inputs", "faulty:pair", "--calls", "2")
+def of_pair(triage: Callable[..., Found], name: str, *more: str) -> Found:
+    return triage(f"faulty:{name}", "--inputs", "faulty:pair", "--calls", "2", *more)
 
 
 def shows_the_fault(found: Found, surroundings: Any) -> str:
@@ -71,7 +72,7 @@ def shows_the_fault(found: Found, surroundings: Any) -> str:
 
 
 def test_a_function_that_raises_in_eager_is_at_fault_itself(triage):
-    found = of_pair(triage, "fails")
+    found = of_pair(triage, "fails", "--save-inputs")
     assert found.code == 1
     assert found.kinds == {"eager": "raised"}, "no other stage has to run"
     assert found.report["verdict"]["layer"] == "the function itself"
@@ -80,6 +81,9 @@ def test_a_function_that_raises_in_eager_is_at_fault_itself(triage):
     assert found.report["versions"]["torch"] in report
     assert "float32[4, 8] on cpu" in report
     assert "ValueError: the function fails" in (found.folder / "logs/1-eager.log").read_text()
+    args, kwargs = torch.load(found.folder / "inputs.pt", weights_only=True)
+    assert [each.shape for each in args] == [(4, 8), (4, 8)]
+    assert kwargs == {}
 
 
 def test_a_stage_that_does_not_end_is_stopped(triage):
