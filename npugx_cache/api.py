@@ -195,7 +195,8 @@ class CachedFunction(Generic[P, R]):
             entries, graphs, refused = warmed
             if any(known.run == runs and known.entry for known in self._state.specialisations):
                 return Warmed(entries + 1, graphs, refused)
-            return Warmed(entries, graphs, (*refused, *self.explain()[0].reasons))
+            reasons = (reason for each in self.explain()[:1] for reason in each.reasons)
+            return Warmed(entries, graphs, (*refused, *reasons))
         return warmed
 
     def warm_from_plan(self) -> Warmed:

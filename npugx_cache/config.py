@@ -306,6 +306,24 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("NPUGX_")}
 
 
+def environment_with(**changes: str) -> dict[str, str]:
+    """The environment of this process with some changes, for a process that it starts."""
+    return {**os.environ, **changes}
+
+
+_STEERING = ("NPUGX_", "TORCH", "PYTORCH_", "ASCEND_", "CUDA_", "OMP_", "MKL_", "PYTHON")
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+
+
+def steering_environment() -> dict[str, str]:
+    """The variables that steer us, torch or a device. Those that may be secret have no value."""
+    return {
+        name: "(set)" if any(word in name for word in _SECRET) else os.environ[name]
+        for name in sorted(os.environ)
+        if name.startswith(_STEERING)
+    }
+
+
 def unknown_variables() -> list[str]:
     """The names of variables with our prefix that this release does not read, without tests'."""
     return sorted(

@@ -330,6 +330,86 @@ def doctor(folder: str | None, directory: str | None, form: str) -> None:
         raise Failure(bad)
 
 
+@group.command(
+    epilog=_examples(
+        "triage model:decode --inputs model:example",
+        "triage model:net --inputs example.pt --calls 5 --out issue",
+        "triage serve.py -- --batch 4",
+    )
+)
+@click.argument("target", metavar="TARGET")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
+@click.option(
+    "--inputs",
+    metavar="NAME",
+    help="The arguments of a call: module:name of a value or of a function that makes one, or a "
+    ".pt file. A value is a tuple of arguments, such a tuple and a dict, or one argument.",
+)
+@click.option(
+    "--calls",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="So many calls in each stage; later ones show what replays do.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Random inputs and numbers of each stage start from it.",
+)
+@click.option(
+    "--timeout",
+    type=duration,
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="The longest that one stage may take.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    default="npugx-cache-triage",
+    show_default=True,
+    help="The folder to attach to an issue.",
+)
+@click.option("--all", "all_stages", is_flag=True, help="Don't stop at the first finding.")
+@click.option("--save-inputs", is_flag=True, help="Also write the values of the inputs to it.")
+@_FORMAT
+def triage(
+    target: str,
+    arguments: tuple[str, ...],
+    inputs: str | None,
+    calls: int,
+    seed: int,
+    timeout: float,
+    out: str,
+    all_stages: bool,
+    save_inputs: bool,
+    form: str,
+) -> None:
+    """Find the layer that makes a result wrong or fails.
+
+    Runs TARGET in fresh processes: eager, by torch.compile, and cached without and with passes and
+    capture, cold and restored. Compares each with eager, and says in which layer the first
+    difference or failure lies. TARGET is module:callable, or a script (.py) that calls cached
+    functions. The cache in use is not touched. Exits with 1 if anything differs, fails or is not
+    cached.
+    """
+    from npugx_cache.cli.triaging import Asked, print_triage
+
+    if inputs is not None and target.endswith(".py"):
+        raise click.UsageError("a script makes its own inputs: leave --inputs out")
+    if not target.endswith(".py") and ":" not in target:
+        raise click.UsageError(f"{target!r} is neither module:callable nor a script (.py)")
+    if arguments and not target.endswith(".py"):
+        raise click.UsageError(f"{target!r} is no script, and takes no arguments: see --inputs")
+    asked = Asked(target, arguments, inputs, calls, seed, timeout, out, save_inputs, all_stages)
+    if not print_triage(asked, form):
+        raise click.exceptions.Exit(1)
+
+
 @group.command("dir", epilog=_examples("dir", "dir --format json"))
 @_DIR
 @_FORMAT

@@ -1,0 +1,207 @@
+"""Writes the folder of a triage that people attach to an issue."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from npugx_cache import config
+from npugx_cache.cli import output, versions
+from npugx_cache.cli.opening import WrongInput, open_existing
+from npugx_cache.cli.triage_stages import TITLES
+from npugx_cache.errors import NpugxCacheError
+from npugx_cache.triage.plan import is_script
+from npugx_cache.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npugx_cache.cli.triage_stages import Stage
+    from npugx_cache.cli.triage_verdict import Verdict
+    from npugx_cache.triage.plan import Plan
+
+_OWN = "triage.json"
+_FILES = (_OWN, "report.md", "program.py", "program_inputs.pt", "inputs.pt")
+_FOLDERS = ("logs", "graphs", "entries")
+
+
+def prepared(path: str) -> Path:
+    """The folder, empty of what an earlier triage wrote; WrongInput if it holds anything else."""
+    folder = Path(path).absolute()
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _OWN).is_file():
+        raise WrongInput(f"--out {path} holds other files. Name a folder that is new or empty")
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name in _FOLDERS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "logs").mkdir(parents=True)
+    (folder / _OWN).write_text("{}")
+    return folder
+
+
+def as_json(
+    stages: Sequence[Stage], verdict: Verdict, about: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    return {
+        "agree": not verdict.layer,
+        "verdict": verdict._asdict(),
+        "stages": [stage._asdict() for stage in stages],
+        "options": about,
+        "versions": found_versions(),
+        "environment": config.steering_environment(),
+        "folder": str(folder),
+    }
+
+
+def write(
+    folder: Path, plan: Plan, report: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]
+) -> None:
+    (folder / _OWN).write_text(json.dumps(report, indent=2) + "\n")
+    (folder / "report.md").write_text("\n".join(_lines(plan, report, inputs)) + "\n")
+
+
+def found_versions() -> dict[str, str | None]:
+    torch = versions.installed_torch()
+    return {
+        "npugx_cache": VERSION,
+        "python": platform.python_version(),
+        "torch": None if torch is None else torch.version,
+        "torch_npu": versions.installed_torch_npu(),
+        "platform": platform.platform(),
+    }
+
+
+def _lines(
+    plan: Plan, report: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    verdict = report["verdict"]
+    yield f"# Triage of {plan.target}"
+    yield ""
+    yield f"**{verdict['layer'] or 'no finding'}**: {verdict['said']}"
+    yield f"Next step: {verdict['next_step']}"
+    yield ""
+    yield "| stage | outcome | seconds of each call | detail | log |"
+    yield "|---|---|---|---|---|"
+    for stage in report["stages"]:
+        seconds = ", ".join(f"{each:.3g}" for each in stage["seconds"])
+        detail = output.in_line(stage["detail"]).replace("|", "\\|")
+        call = "" if stage["call"] is None else f"call {stage['call'] + 1}: "
+        shown = f"{call}{detail}" if detail else ""
+        yield f"| {TITLES[stage['way']]} | {stage['kind']} | {seconds} | {shown} | {stage['log']} |"
+    given: dict[str, Mapping[str, str]] = {}
+    for number, rows in inputs.items():
+        if rows not in given.values():
+            given[f"Inputs of call {int(number) + 1}"] = rows
+    for title, rows in (
+        ("How it was called", {"target": plan.target, "inputs": plan.inputs, "seed": plan.seed}),
+        ("Options", report["options"]),
+        ("Versions", report["versions"]),
+        ("Environment", report["environment"]),
+        *given.items(),
+    ):
+        yield f"\n## {title}\n"
+        yield from (f"- `{name}`: `{output.in_line(str(value))}`" for name, value in rows.items())
+
+
+def write_entries(folder: Path, store: Path) -> None:
+    """Write the text of each stored entry to a file."""
+    from npugx_cache.entry.readable import readable_cache
+
+    try:
+        opened = open_existing(str(store), "readonly")
+        listed = opened.overview()[0].columns.texts("entry") if opened is not None else []
+        (folder / "entries").mkdir()
+        for entry in listed:
+            file = folder / "entries" / f"{entry[:12]}.py"
+            readable_cache(entry, print_output=False, file=file, cache_dir=store)
+    except (click.ClickException, NpugxCacheError) as error:
+        (folder / "logs" / "entries.log").write_text(f"{error}\n")
+
+
+_PROGRAM = '''"""Compares {target} in eager and by {how}. Run it: `python program.py`.
+
+Made by `npugx-cache triage`. Exits with 1 if the results differ, else with 0.
+"""
+
+import copy
+import os
+import sys
+
+os.environ["NPUGX_CACHE"] = "off"
+import torch
+
+sys.path.insert(0, {cwd!r})
+import {module}{import_inputs}
+
+target = {target_name}
+target = getattr(target, "__wrapped__", target)
+if isinstance(target, torch.nn.Module) and hasattr(target.forward, "__wrapped__"):
+    target.forward = target.forward.__wrapped__
+
+
+def inputs(seed):
+    torch.manual_seed(seed)
+    value = {inputs}
+    value = value() if callable(value) else copy.deepcopy(value)
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
+        return tuple(value[0]), value[1]
+    return (value if isinstance(value, tuple) else (value,)), {{}}
+
+
+def run(function, seed):
+    args, kwargs = inputs(seed)
+    torch.manual_seed(seed)
+    return function(*args, **kwargs), args, kwargs
+
+
+with torch.no_grad():
+    compiled = torch.compile(target, backend={backend!r}, fullgraph=True, dynamic={dynamic})
+    for seed in range({seed}, {seed} + {calls}):
+        try:
+            expected = run(target, seed)
+            torch.testing.assert_close(run(compiled, seed), expected, equal_nan=True)
+        except Exception as error:
+            print(f"{{type(error).__name__}}: {{error}}")
+            sys.exit(1)
+print("the results are equal")
+'''
+
+
+def write_program(folder: Path, plan: Plan, bad: Stage, about: Mapping[str, Any]) -> None:
+    """Write a program without npugx_cache in it that shows a fault of torch's."""
+    if bad.way not in {"dynamo", "aot_eager"} or is_script(plan.target):
+        return
+    backend = "eager" if bad.way == "dynamo" else "aot_eager"
+    module, _, _ = plan.target.partition(":")
+    given = plan.inputs or ""
+    inputs, its_module = "()", ""
+    if given.endswith(".pt"):
+        inputs = f"torch.load({str(Path(given).absolute())!r}, weights_only=True)"
+    elif given:
+        inputs, its_module = given.replace(":", ".", 1), given.partition(":")[0]
+    (folder / "program.py").write_text(
+        _PROGRAM.format(
+            target=plan.target,
+            how=TITLES[bad.way],
+            cwd=str(Path.cwd()),
+            module=module,
+            import_inputs=f"\nimport {its_module}" if its_module not in {"", module} else "",
+            target_name=plan.target.replace(":", ".", 1),
+            inputs=inputs,
+            backend=backend,
+            dynamic=about.get("dynamic"),
+            seed=plan.seed,
+            calls=plan.calls,
+        )
+    )
+
+
+def python() -> list[str]:
+    """The interpreter of a stage: a crash leaves a stack in its log."""
+    return [sys.executable, "-X", "faulthandler", "-m", "npugx_cache.triage"]
