@@ -23,14 +23,19 @@ _NO_DATA_IN = ("npugx_cache", "threading", "_thread", "logging", "weakref", "_we
 def leaves(value: Any, name: str) -> dict[str, Any]:
     """Each tensor and plain value that `value` holds, by the path to it.
 
-    Parameters are left out: they are large, and inference does not write to them.
+    Parameters are left out: they are large, and inference does not write to them. Of an object that
+    is no container only the tensors count: transformers keeps hashes in its configurations that
+    are others in each process.
     """
-    return dict(_walk(value, name, set(), _DEPTH))
+    return dict(_walk(value, name, set(), _DEPTH, only_tensors=False))
 
 
-def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+def _walk(
+    value: Any, path: str, seen: set[int], depth: int, *, only_tensors: bool
+) -> Iterator[tuple[str, Any]]:
     if value is None or isinstance(value, (bool, *_PLAIN)):
-        yield path, value
+        if not only_tensors:
+            yield path, value
         return
     if id(value) in seen or not depth or isinstance(value, _NOT_DATA):
         return
@@ -41,10 +46,12 @@ def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[s
         return
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        yield path, f"{value.dtype}{list(value.shape)}: {value.tolist()}"
+        if not only_tensors:
+            yield path, f"{value.dtype}{list(value.shape)}: {value.tolist()}"
         return
+    only_tensors = only_tensors or not isinstance(value, (Mapping, Sequence))
     for part, inner in _parts(value):
-        yield from _walk(inner, path + part, seen, depth - 1)
+        yield from _walk(inner, path + part, seen, depth - 1, only_tensors=only_tensors)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -57,6 +57,7 @@ def test_tensors_are_found_in_containers_and_objects_but_not_parameters():
     held = SimpleNamespace(kept=[torch.ones(1)], module=module, name="n")
     held.itself = held
     found = reached.leaves({"a": (held, 3)}, "x")
-    assert {"x['a'][0].kept[0]", "x['a'][0].name", "x['a'][1]"} <= found.keys()
+    assert {"x['a'][0].kept[0]", "x['a'][1]"} <= found.keys()
+    assert "x['a'][0].name" not in found, "a name or a hash may be another one in each process"
     assert "x['a'][0].module._buffers['running_mean']" in found
     assert not any(isinstance(value, torch.nn.Parameter) for value in found.values())
