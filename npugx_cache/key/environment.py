@@ -198,6 +198,7 @@ def _process_factors() -> tuple[Named, ...]:
         ("platform", f"{platform.system()} {platform.machine()}"),
         ("torch", f"{torch.__version__} {torch.version.git_version}"),
         ("cpu", torch.backends.cpu.get_cpu_capability()),
+        ("cpu.features", " ".join(runtime.cpu_features())),
         # Assertions and docstrings are compiled away under -O and -OO.
         ("optimize", str(sys.flags.optimize)),
     )

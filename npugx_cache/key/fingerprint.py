@@ -63,6 +63,7 @@ FACTORS = (
     FactorKind("torch", _PROCESS, "the version of torch and the commit it was built from"),
     FactorKind("torch.*", _CALL, "a switch that steers which operators torch picks"),
     FactorKind("cpu", _PROCESS, "the widest vector instructions that torch uses on this processor"),
+    FactorKind("cpu.features", _PROCESS, "what functions of `torch.cpu` say of this processor"),
     FactorKind("device.*", _LOOKUP, "that a tensor of the call is on this kind of device"),
     FactorKind("cuda", _PROCESS, "the versions of CUDA and of its driver"),
     FactorKind("cuda.device", _LOOKUP, "the name and the capability of the current GPU"),

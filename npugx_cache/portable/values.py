@@ -48,7 +48,7 @@ def encode(value: object, depth: int = 0) -> Plain:
     container = _CONTAINERS.get(kind)
     if container is not None:
         return container(value, depth + 1)
-    if kind.__module__ == "torch":
+    if kind.__module__ in ("torch", "torch.torch_version"):
         encoded = _encode_torch_value(value, depth)
         if encoded is not None:
             return encoded
@@ -75,6 +75,8 @@ def _encode_torch_value(value: Any, depth: int) -> Plain | None:
         return ["device", str(value)]
     if type(value) is torch.Size:
         return ["size", [encode(n, depth + 1) for n in value]]
+    if type(value) is type(torch.__version__):  # what a version does depends on its text alone
+        return ["torch_version", str(value)]
     return None
 
 
@@ -146,6 +148,10 @@ def _decode_numpy(name: str, text: str) -> Any:
     return numpy.float64(_decode_float(text))
 
 
+def _decode_version(text: str) -> Any:
+    return type(_torch().__version__)(text)
+
+
 _DECODERS: dict[str, Any] = {
     "numpy": _decode_numpy,
     "int": int,
@@ -163,6 +169,7 @@ _DECODERS: dict[str, Any] = {
     "torch": _decode_torch,
     "device": lambda text: _torch().device(text),
     "size": lambda items: _torch().Size([decode(x) for x in items]),
+    "torch_version": _decode_version,
 }
 
 
@@ -193,6 +200,7 @@ _DESCRIBED: dict[str, Callable[..., str]] = {
     "method": lambda function, *_: describe(function),
     "enum": lambda cls, name, _: f"{describe(cls)}.{name}",
     "numpy": lambda kind, text: f"numpy.{kind}({describe(['float', text])})",
+    "torch_version": repr,
     "float": lambda text: repr(float.fromhex(text)) if "x" in text else f"float {text}",
     "bool": lambda value: str(bool(value)),
     "dict": lambda items: (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import json
+import re
 import sys
 import threading
 import types
@@ -330,6 +331,18 @@ def _parsed(text: str) -> dict[str, object]:
         for kind, (enabled, dtype) in zip(AUTOCAST_DEVICES, switches, strict=True)
     }
     return state
+
+
+_CPU_QUESTION = re.compile(r"_is_(\w+)_supported")
+
+
+def cpu_features() -> list[str]:
+    """The instructions of this processor that code can ask `torch.cpu` for, as torchao does.
+
+    The code of a tensor that holds others may ask where no trace sees the question.
+    """
+    questions = ((_CPU_QUESTION.fullmatch(name), ask) for name, ask in vars(torch.cpu).items())
+    return sorted(found[1] for found, ask in questions if found is not None and ask())
 
 
 def _dtype_name(number: int) -> str:

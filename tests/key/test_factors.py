@@ -117,6 +117,9 @@ def with_environment(process, **variables):
     return key()
 
 
+HAS_VNNI = torch.cpu._is_vnni_supported()
+
+
 def with_answer(process, where, name, answer):
     process.setattr(where, name, answer)
     environment._process_factors.cache_clear()
@@ -163,6 +166,10 @@ CHANGES = {
     "cpu": lambda p: (
         key(),
         with_answer(p, torch.backends.cpu, "get_cpu_capability", lambda: "none"),
+    ),
+    "cpu.features": lambda p: (
+        key(),
+        with_answer(p, torch.cpu, "_is_vnni_supported", lambda: not HAS_VNNI),
     ),
     "device.*": lambda _: (key(), key(devices=("cpu", "meta"))),
     "cuda": lambda p: (with_gpu(p), with_gpu(p, driver="2")),

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import torch
 
+_HAS_VNNI = torch.cpu._is_vnni_supported()
 _MINOR = torch.__version__.rpartition(".")[0]
 PRETENCES = {
     "another torch": (lambda: patch("torch.__version__", f"{_MINOR}.99"), "torch was"),
@@ -16,6 +17,10 @@ PRETENCES = {
     "another CPU": (
         lambda: patch("torch.backends.cpu.get_cpu_capability", lambda: "AVX9000"),
         "cpu was",
+    ),
+    "a CPU with other instructions": (
+        lambda: patch("torch.cpu._is_vnni_supported", lambda: not _HAS_VNNI),
+        "cpu.features was",
     ),
     "another npugx_cache": (
         lambda: patch("npugx_cache.key.environment.VERSION", "0.0.0"),

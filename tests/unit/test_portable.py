@@ -345,3 +345,11 @@ def test_a_class_is_covered_if_a_version_in_the_key_says_what_it_is(cls, covered
 @pytest.mark.parametrize("value", [(), (4,), (4, 5), [4], ((4,),)])
 def test_tuples_and_lists_are_described_as_python_writes_them(value):
     assert describe(encode(value)) == repr(value)
+
+
+def test_a_version_of_torch_is_its_text():
+    version = type(torch.__version__)
+    assert encode(torch.__version__) == ["torch_version", str(torch.__version__)]
+    assert encode(version("2.5")) != encode(version("2.5.0"))
+    assert type(decode(encode(torch.__version__))) is version
+    assert describe(encode(version("2.5.0"))) == "'2.5.0'"
