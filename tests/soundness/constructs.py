@@ -85,19 +85,25 @@ CONSTRUCTS = {
         init="self.modes = {'a', 'b'}",
         lines=(
             "if n > 90:\n    raise ValueError(f'{{mode}} not in {{self.modes}}')\n{t} = {t} * n",
-            "if not self.modes:\n    raise KeyError(str(self.modes))\n{t} = {t} * 2",
             (
                 "try:\n    if n == 3:\n        raise ValueError(str(self.modes))\n"
                 "    {t} = {t} + 2\nexcept ValueError:\n    {t} = {t} + 1"
             ),
         ),
-        changes=("given['n'] = 91", "given['n'] = 3", "model.modes.clear()"),
+        changes=("given['n'] = 91", "given['n'] = 3"),
         unrelated=("model.modes.add('z')",),
+    ),
+    # Torch guards all members of a set of which it asks anything.
+    "text of an empty set": Construct(
+        init="self.sorts = {'a', 'b'}",
+        lines=("if not self.sorts:\n    raise KeyError(str(self.sorts))\n{t} = {t} * 2",),
+        changes=("model.sorts.clear()",),
     ),
     "einops": Construct(
         top="import einops",
         init=(
-            "self.grid = torch.arange(9.0).reshape(3, 3)\nself.pattern = 'a b -> a b'\n"
+            # No view: torch guards the sizes of what a tensor is a view of.
+            "self.grid = torch.arange(9.0).reshape(3, 3).clone()\nself.pattern = 'a b -> a b'\n"
             "self.sums = 'a b, b -> a'\nself.how = 'max'\nself.times = 2"
         ),
         lines=(
