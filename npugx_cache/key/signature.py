@@ -76,7 +76,7 @@ def read_arguments(frame_locals: Mapping[str, Any], tree: Conditions) -> str:
     walked_nodes = equal.keys() | {parent for parent, step in steps_to if step in _WALKS}
     walked = {path for path, node in nodes.items() if node in walked_nodes}
     shown = []
-    for steps, value in _leaves(frame_locals):
+    for steps, value in _modules_last(frame_locals):
         path = "".join(steps)
         above = ["".join(steps[:count]) for count in range(1, len(steps))]
         if path in nodes or not walked.isdisjoint(above):
@@ -92,6 +92,11 @@ def read_arguments(frame_locals: Mapping[str, Any], tree: Conditions) -> str:
     return ", ".join(shown)[:_MAX_TEXT]
 
 
+def _modules_last(frame_locals: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """All leaves, so that sizes, which tell entries of one model apart, are not cut off."""
+    return sorted(_leaves(frame_locals), key=lambda leaf: isinstance(leaf[1], torch.nn.Module))
+
+
 def _rows(tree: Conditions, kind: Kind) -> dict[int, Any]:
     """The arguments of all checks of one kind, by their nodes."""
     return dict(zip(*tree.checks.get(kind, ((), ())), strict=True))
@@ -104,7 +109,7 @@ def _identical(tree: Conditions) -> tuple[int, ...]:
 def kinds_of_arguments(frame_locals: Mapping[str, Any]) -> str:
     """All arguments by type, tensors by shape, for calls of which no graph says what is read."""
     shown = []
-    for steps, value in _leaves(frame_locals):
+    for steps, value in _modules_last(frame_locals):
         path = "".join("[?]" if step.startswith(("['", '["')) else step for step in steps)
         number = isinstance(value, _NUMBERS)
         shown.append(f"{path}: {type(value).__qualname__ if number else _exact(value)}")

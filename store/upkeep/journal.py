@@ -187,8 +187,12 @@ def _make_room(at: int, size: int) -> None:
         syscalls.close(fd)
 
 
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _MAX_TEXT else f"{reason[: _MAX_TEXT - 3]}..."
+
+
 def _as_text(line: JournalLine) -> str:
-    reasons = [reason[:_MAX_TEXT] for reason in line.reasons[:_MAX_REASONS]]
+    reasons = [_cut(reason) for reason in line.reasons[:_MAX_REASONS]]
     phases = tuple((name[:_MAX_TEXT], seconds) for name, seconds in line.phases[:_MAX_PHASES])
     function = line.function[:_MAX_TEXT]
     shown = line._replace(function=function, reasons=tuple(reasons), phases=phases)

@@ -7,7 +7,7 @@ import torch
 
 from npugx_cache.conditions import Conditions, Kind, Step
 from npugx_cache.conditions.data import CALL, TensorFact
-from npugx_cache.key.signature import read_arguments
+from npugx_cache.key.signature import kinds_of_arguments, read_arguments
 
 
 def conditions(nodes, checks, *sizes):
@@ -64,3 +64,8 @@ def test_a_number_in_a_list_that_is_compared_as_a_whole_is_shown():
 def test_what_is_no_whole_number_is_never_a_star(value):
     tree = conditions(local("flag"), {Kind.TYPE: ((0,), (0,))})
     assert read_arguments({"flag": value}, tree) == f"flag: {value!r}"
+
+
+def test_modules_come_last_because_listings_are_cut_at_the_end():
+    text = kinds_of_arguments({"self": torch.nn.Linear(2, 2).eval(), "x": torch.ones(3)})
+    assert text == "x: float32[3], self: Linear (eval, float32)"

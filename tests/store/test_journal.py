@@ -79,6 +79,14 @@ def test_it_is_bounded_in_bytes_and_the_newest_lines_stay(journal, state_home):
     assert len(found) > 100
 
 
+def test_a_reason_that_was_cut_says_so(journal):
+    journal.add(line()._replace(reasons=("x" * 1000,)))
+    journal.flush()
+    ((reason,),) = (each.reasons for each in journal.load())
+    assert reason.endswith("x...")
+    assert len(reason) == 300
+
+
 def test_what_waits_in_memory_is_bounded(journal):
     for number in range(10_000):
         journal.add(line(f"f{number}"))
