@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
@@ -312,14 +313,15 @@ def environment_with(**changes: str) -> dict[str, str]:
 
 
 _STEERING = ("NPUGX_", "TORCH", "PYTORCH_", "ASCEND_", "CUDA_", "OMP_", "MKL_", "PYTHON")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|PWD|AUTH|CREDENTIAL")
+_USER_IN_URL = re.compile(r"://[^/\s]*@")
 
 
 def steering_environment() -> dict[str, str]:
     """The variables that steer us, torch or a device. Those that may be secret have no value."""
     return {
-        name: "(set)" if any(word in name for word in _SECRET) else os.environ[name]
-        for name in sorted(os.environ)
+        name: "(set)" if _SECRET.search(name) or _USER_IN_URL.search(value) else value
+        for name, value in sorted(os.environ.items())
         if name.startswith(_STEERING)
     }
 

@@ -36,15 +36,15 @@ def print_report(directory: str | None, out: str, form: str, choice: Choice) -> 
         raise WrongInput(f"there is no cache in {root} yet. Name another one with --dir")
     place = Path(out)
     folder.check_replaceable(place)  # before the work is done
+    whole = place.resolve()  # a report in the current folder takes this folder away
     found = contents.read(store, open_journal(directory), choice)
     with folder.replacing(place) as new:
         written = pages.Pages(new, found)
         faults = _write(written, store, found)
-    index = place / "index.html"
     if form == "json":
         output.print_json(
             {
-                "index": str(index.absolute()),
+                "index": str(whole / "index.html"),
                 "pages": written.count,
                 "entries": len(found.listed.rows),
                 "differences": len(found.pairs),
@@ -57,7 +57,7 @@ def print_report(directory: str | None, out: str, form: str, choice: Choice) -> 
         click.echo(f"{entry[:12]}  damaged: {output.in_line(fault)}")
     entries = output.count(len(found.listed.rows), "entry", "entries")
     click.echo(f"{output.count(written.count, 'page', 'pages')} about {entries}: ", nl=False)
-    click.echo(output.in_line(str(index)))
+    click.echo(output.in_line(str(place / "index.html")))
 
 
 def _write(written: Pages, store: FolderStore, found: Contents) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,42 +14,74 @@ import click
 
 from npugx_cache import config
 from npugx_cache.cli import output, versions
-from npugx_cache.cli.opening import WrongInput, open_existing
+from npugx_cache.cli.opening import Failure, WrongInput, open_existing
 from npugx_cache.cli.triage_stages import TITLES
 from npugx_cache.errors import NpugxCacheError
 from npugx_cache.triage.plan import is_script
 from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from npugx_cache.cli.triage_stages import Stage
     from npugx_cache.cli.triage_verdict import Verdict
     from npugx_cache.triage.plan import Plan
 
 _OWN = "triage.json"
-_FILES = (_OWN, "report.md", "program.py", "program_inputs.pt", "inputs.pt")
-_FOLDERS = ("logs", "graphs", "entries")
+_WHAT = {"what": "a triage of npugx-cache"}
+_WRITTEN = re.compile(
+    r"(triage\.json|report\.md|program\.py|(program_)?inputs\.pt"
+    r"|logs(/(entries|\d+-[a-z_-]+)\.log)?|entries(/[0-9a-f]{12}\.py)?"
+    r"|graphs(/(before|after)_\w+\.txt)?)"
+)
 
 
-def prepared(path: str) -> Path:
-    """The folder, empty of what an earlier triage wrote; WrongInput if it holds anything else."""
-    folder = Path(path).absolute()
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _OWN).is_file():
-        raise WrongInput(f"--out {path} holds other files. Name a folder that is new or empty")
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
-        shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / "logs").mkdir(parents=True)
-    (folder / _OWN).write_text("{}")
+def prepared(path: str, read: Iterable[str]) -> Path:
+    """The folder, empty of what an earlier triage wrote; WrongInput if it holds anything else.
+
+    `read`: the files that the program is made from.
+    """
+    folder = Path(path).resolve()
+    try:
+        if folder.exists():
+            _check_replaceable(path, folder, read)
+            for each in folder.iterdir():
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        (folder / "logs").mkdir(parents=True)
+        (folder / _OWN).write_text(json.dumps(_WHAT))
+    except OSError as error:
+        raise Failure(f"--out {output.in_line(path)}: {error.strerror}") from None
     return folder
+
+
+def _check_replaceable(path: str, folder: Path, read: Iterable[str]) -> None:
+    shown = output.in_line(path)
+    for file in read:
+        if Path(file).resolve().is_relative_to(folder):
+            named = output.in_line(file)
+            raise WrongInput(f"{named} lies in --out {shown}, which is replaced. Name another")
+    own = _is_own(folder / _OWN)
+    for each in folder.rglob("*") if own else folder.iterdir():
+        name = str(each.relative_to(folder))
+        if not own or each.is_symlink() or not _WRITTEN.fullmatch(name):
+            raise WrongInput(
+                f"--out {shown} holds other files: {output.in_line(name)}. "
+                "Name a folder that is new or empty"
+            )
+
+
+def _is_own(file: Path) -> bool:
+    try:
+        return bool(_WHAT.items() <= json.loads(file.read_text()).items())
+    except (FileNotFoundError, ValueError, AttributeError):
+        return False
 
 
 def as_json(
     stages: Sequence[Stage], verdict: Verdict, about: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
     return {
+        **_WHAT,
         "agree": not verdict.layer,
         "verdict": verdict._asdict(),
         "stages": [stage._asdict() for stage in stages],

@@ -106,6 +106,8 @@ def _ending(
         raising = [event for event in ends if event["detail"].startswith("raises ")]
         if not raising:
             return Call(number, function, "failed", ended.last_line)
+    if open_calls and not ends:
+        return Call(number, function, "failed", "the call ended the process, with exit code 0")
     return None
 
 

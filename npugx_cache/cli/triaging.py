@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 def print_triage(asked: Asked, form: str) -> bool:
     """Triage, tell, and write the folder; whether all stages agree and are cached."""
-    folder = triage_report.prepared(asked.out)
+    folder = triage_report.prepared(asked.out, [asked.target, asked.inputs or asked.target])
     scratch = Path(tempfile.mkdtemp(prefix="npugx-cache-triage-"))
     try:
         run = _Triage(asked, folder, scratch, told=form != "json")

@@ -147,7 +147,8 @@ def _kept(value: Any) -> Any:
         if reached.can_be_compared(value):
             return reached.copied(value)
         return f"a {type(value).__qualname__}, which is not compared"
-    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
+    # No isinstance: a number of NumPy's and a member of an enum are loaded by running code.
+    return value if type(value) in {bool, int, float, str, type(None)} else repr(value)
 
 
 def _words(error: Exception) -> str:

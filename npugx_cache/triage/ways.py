@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from npugx_cache.backend import options
+from npugx_cache.config import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.api import CachedFunction
-    from npugx_cache.config import Settings
     from npugx_cache.events import CacheInfo
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.triage.events import Events
@@ -89,17 +89,10 @@ class Cached:
             recipe = replace(recipe, backend="aot_eager", options=options.parse(None, "aot_eager"))
         elif self._way == "passes":
             recipe = replace(recipe, options=replace(recipe.options, force_eager=True))
-        return recipe, replace(
-            settings,
-            cache_dir=self._store,
-            local_dir=None,
-            baked_dirs=(),
-            mode="on",
-            trust="private",
-            key_file=None,
-            verify=False,
-            strict=False,
-        )
+        usual = Settings(cache_dir=self._store)
+        limit = max(settings.recompile_limit, usual.recompile_limit)
+        # A stage compiles, also where workers must not (NPUGX_CACHE_ON_MISS).
+        return recipe, replace(usual, recompile_limit=limit, untested_torch=settings.untested_torch)
 
     def run(
         self,

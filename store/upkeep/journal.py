@@ -226,7 +226,7 @@ def _parsed(text: str) -> JournalLine | None:
                 return JournalLine(
                     when, function, outcome, texts, pid, rank, *ids, seconds, readonly, phases
                 )
-    except (ValueError, RecursionError):
+    except (OverflowError, ValueError, RecursionError):
         pass
     return None
 

@@ -99,10 +99,12 @@ runpy.run_module("npugx_cache.cli", run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def run() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def running(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    def running(
+        *args: object, cwd: Path = REPOSITORY, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-W", "error", "-c", WITHOUT_TORCH, *map(str, args)],
-            cwd=REPOSITORY,
+            cwd=cwd,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -229,6 +229,17 @@ def test_what_is_no_report_is_never_replaced(filled, run, out, made):
     assert kept.read_text() == "kept"
 
 
+@pytest.mark.parametrize("place", [".", "../pages", "assets/.."])
+def test_a_report_is_replaced_from_inside_of_it(filled, publish, run, pages, out, place):
+    pages()
+    entry = publish("b", function="m.new")
+    done = run("report", "--out", place, "--format", "json", cwd=out)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["index"] == str(out / "index.html")
+    assert (out / f"entry-{entry}.html").exists()
+    assert [path.name for path in out.parent.iterdir() if "pages" in path.name] == ["pages"]
+
+
 def test_an_empty_folder_is_taken(filled, pages, out):
     out.mkdir()
     found, _ = pages()

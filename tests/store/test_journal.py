@@ -151,6 +151,16 @@ def test_nonsense_is_left_out(journal, state_home, planted):
     assert functions(journal) == ["before"]
 
 
+@pytest.mark.parametrize("huge", [{"time": 10**400}, {"phases": [["tracing", 10**400]]}])
+def test_a_number_that_is_too_large_loses_its_line_alone(journal, state_home, huge):
+    journal.add(line("before"))
+    journal.flush()
+    path = newest_file(state_home)
+    row = json.loads(path.read_text())
+    path.write_text(path.read_text() + json.dumps({**row, "function": "huge", **huge}) + "\n")
+    assert functions(journal) == ["before"]
+
+
 def test_a_full_disk_loses_lines_and_raises_nothing(root, python, state_home):
     code = """
 import resource, signal

@@ -27,6 +27,8 @@ ONE = torch.tensor([1.0, math.nan, -0.0])
         (torch.tensor(True), torch.tensor(False), "different"),
         (1, 1, "equal"),
         (1, True, "different"),
+        (math.nan, math.nan, "equal"),
+        (math.nan, 1.0, "different"),
     ],
 )
 def test_two_values_are_compared_by_bits_and_then_within_tolerances(expected, actual, kind):

@@ -33,6 +33,7 @@ WELL = Ended(0, "")
         ("cold", [end(0), begin(1)], Ended(-11, ""), EAGER, "crashed", 1),
         ("cold", [end(0), begin(1)], Ended(None, ""), EAGER, "timed out", 1),
         ("cold", [], Ended(1, "ImportError: x"), EAGER, "failed", None),
+        ("cold", [begin(0)], WELL, EAGER, "failed", 0),
         ("cold", [end(0)], WELL, EAGER, "inputs", None),
         ("cold", [end(0), end(1, lookup=["misses"])], WELL, EAGER, "equal", 0),
         ("restored", [end(0), end(1, lookup=["misses"])], WELL, EAGER, "missed", 1),

@@ -225,3 +225,24 @@ def test_environment_variables_of_the_compiler_count_unless_they_only_report(mon
     given = {"TORCHDYNAMO_VERBOSE": "1", "TORCHDYNAMO_X": "2", "AOT_Y": "3", "HOME": "/"}
     monkeypatch.setattr("os.environ", given)
     assert config.compiler_environment() == (("AOT_Y", "3"), ("TORCHDYNAMO_X", "2"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("NPUGX_CACHE_DIR", "/graphs", "/graphs"),
+        ("NPUGX_CACHE_KEY_FILE", "/k", "(set)"),
+        ("PYTHON_HUB_AUTH", "s", "(set)"),
+        ("TORCH_HUB_PASSWD", "s", "(set)"),
+        ("TORCH_MIRROR", "https://me:s@host/x", "(set)"),
+        ("TORCH_MIRROR", "https://host/x@y", "https://host/x@y"),
+    ],
+)
+def test_a_value_that_may_be_secret_is_not_shown(monkeypatch, name, value, shown):
+    monkeypatch.setenv(name, value)
+    assert config.steering_environment()[name] == shown
+
+
+def test_variables_that_steer_nothing_are_not_shown(monkeypatch):
+    monkeypatch.setenv("HOMEPAGE", "x")
+    assert "HOMEPAGE" not in config.steering_environment()

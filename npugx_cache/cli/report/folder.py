@@ -46,6 +46,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     If anything fails, what lay in this place still lies there.
     """
     check_replaceable(folder)
+    folder = folder.resolve()  # the folder may be the current one, or lead through itself
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
