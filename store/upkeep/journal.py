@@ -107,10 +107,10 @@ class Journal:
         at = open_own(folder)
         try:
             _make_room(at, len(data))
-            try:
-                fd = syscalls.open_new(_NEWER, 0o600, at)
-            except FileExistsError:
-                fd = syscalls.open_append(_NEWER, at)
+            with contextlib.suppress(FileExistsError):
+                syscalls.close(syscalls.open_new(_NEWER, 0o600, at))
+            # To append, also to a new file: another process may have written to it meanwhile.
+            fd = syscalls.open_append(_NEWER, at)
             try:
                 _check_file(folder / _NEWER, syscalls.fstat(fd))
                 # The first byte ends a line that was cut off by a full disk.
