@@ -115,7 +115,8 @@ def test_what_an_older_format_links_to_stays(store, publish, next_release, tmp_p
     outside = tmp_path / "precious"
     outside.mkdir()
     (outside / ("a" * 64)).write_text("keep")
-    (store.root / "v1/cas/aa").symlink_to(outside)
+    folders = (store.root / "v1/cas" / f"{number:02x}" for number in range(256))
+    next(each for each in folders if not each.exists()).symlink_to(outside)
     assert next_release(PrunePolicy(everything=True))[0] == "v1"
     assert (outside / ("a" * 64)).read_text() == "keep"
 
