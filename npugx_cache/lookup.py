@@ -424,10 +424,10 @@ class Lookup:
         if self.settings.on_miss == "raise":
             raise self._missed()
         if self.settings.on_miss == "eager":
-            reason = _ON_MISS
-        else:
-            reason = None if warming else self._counted().excess
-        if reason is not None:
+            return self._bypass(
+                _ON_MISS
+            )  # the next call looks again, and finds what is stored then
+        if not warming and (reason := self._counted().excess):
             self._beyond[call.signature.exact] = reason
             return self._bypass(reason)
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact

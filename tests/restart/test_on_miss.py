@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+
+from npugx_cache import cache_compile
 
 SCRIPT = Path(__file__).with_name("storming.py")
 CALLS = 20
@@ -62,3 +65,17 @@ def test_a_value_that_is_none_of_the_three_is_refused(surroundings):
     worker = surroundings.start(SCRIPT, "last", NPUGX_CACHE_ON_MISS="fail")
     _, err = worker.process.communicate()
     assert "NPUGX_CACHE_ON_MISS='fail': valid values are compile, eager, raise" in err
+
+
+def test_a_graph_that_is_stored_after_the_miss_is_found(tmp_path, monkeypatch):
+    def scale(x):
+        return x * 2
+
+    monkeypatch.setenv("NPUGX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("NPUGX_CACHE_ON_MISS", "eager")
+    waiting = cache_compile(scale)
+    waiting(torch.ones(3))
+    monkeypatch.delenv("NPUGX_CACHE_ON_MISS")
+    cache_compile(scale)(torch.ones(3))
+    waiting(torch.ones(3))
+    assert waiting.cache_info()[:3] == (1, 0, 1)
