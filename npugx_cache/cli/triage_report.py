@@ -114,10 +114,10 @@ def _lines(
     plan: Plan, report: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
     verdict = report["verdict"]
-    yield f"# Triage of {plan.target}"
+    yield f"# Triage of {output.in_line(plan.target)}"
     yield ""
-    yield f"**{verdict['layer'] or 'no finding'}**: {verdict['said']}"
-    yield f"Next step: {verdict['next_step']}"
+    yield f"**{verdict['layer'] or 'no finding'}**: {output.in_line(verdict['said'])}"
+    yield f"Next step: {output.in_line(verdict['next_step'])}"
     yield ""
     yield "| stage | outcome | seconds of each call | detail | log |"
     yield "|---|---|---|---|---|"

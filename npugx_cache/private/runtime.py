@@ -325,10 +325,12 @@ def _parsed(text: str) -> dict[str, object]:
         state["cuda_matmul_precision"] = _AS_WRITTEN
     state["default_dtype"] = _dtype_name(state["default_dtype"])
     autocast = state["autocast_state"]
-    switches = zip(autocast.pop("enabled"), autocast.pop("dtype"), strict=True)
+    switches = enumerate(zip(autocast.pop("enabled"), autocast.pop("dtype"), strict=True))
     autocast["devices"] = {
-        kind: f"{'on' if enabled else 'off'} with {_dtype_name(dtype)}"
-        for kind, (enabled, dtype) in zip(AUTOCAST_DEVICES, switches, strict=True)
+        AUTOCAST_DEVICES[at] if at < len(AUTOCAST_DEVICES) else f"device {at}": (
+            f"{'on' if enabled else 'off'} with {_dtype_name(dtype)}"
+        )
+        for at, (enabled, dtype) in switches
     }
     return state
 
