@@ -424,9 +424,7 @@ class Lookup:
         if self.settings.on_miss == "raise":
             raise self._missed()
         if self.settings.on_miss == "eager":
-            return self._bypass(
-                _ON_MISS
-            )  # the next call looks again, and finds what is stored then
+            return self._bypass(_ON_MISS)  # the next call looks again
         if not warming and (reason := self._counted().excess):
             self._beyond[call.signature.exact] = reason
             return self._bypass(reason)
