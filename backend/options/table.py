@@ -294,13 +294,21 @@ class Options:
         default value is never refused.
         """
         present, defaults = set(devices), Options()
-        for name, spec in SPECS.items():
-            asked = getattr(self, name) not in (spec.off, getattr(defaults, name))
-            if asked and present and not present & set(spec.devices):
-                raise BackendUnavailable(
-                    f"option {name!r} has an effect on {_words(spec.devices)} only; this graph is "
-                    f"on {_words(sorted(present))}"
-                )
+        refused = [
+            name
+            for name, spec in SPECS.items()
+            if getattr(self, name) not in (spec.off, getattr(defaults, name))
+            and present
+            and not present & set(spec.devices)
+        ]
+        if not refused:
+            return
+        # A pool that is given switches off another option, which the user may not know.
+        name = "use_graph_pool" if "use_graph_pool" in refused else refused[0]
+        raise BackendUnavailable(
+            f"option {name!r} has an effect on {_words(SPECS[name].devices)} only; this graph is "
+            f"on {_words(sorted(present))}"
+        )
 
 
 CAPTURE = frozenset(

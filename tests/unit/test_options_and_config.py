@@ -78,6 +78,11 @@ def test_an_option_is_refused_on_a_graph_of_another_kind_of_device():
     options.Options().require_devices(["meta"])
 
 
+def test_the_option_that_was_given_is_named_for_a_device_and_none_that_follows():
+    with pytest.raises(BackendUnavailable, match="'use_graph_pool' has an effect on"):
+        options.parse({"use_graph_pool": (0, 5)}).require_devices(["cpu"])
+
+
 @pytest.mark.parametrize(
     ("given_options", "said"),
     [
