@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.portable.devices import Accelerator, Rename
     from npugx_cache.progress import Progress
-    from npugx_cache.trace import Traced
+    from npugx_cache.trace.lowered import PortableGraph
     from npugx_cache.trace.process_local import LocalOnly, Untraceable
     from npugx_cache.trace.set_up import SetUpFirst
 
@@ -114,7 +114,7 @@ def _compiled(
         return _said(traced, scope)
     progress.begin("packing")
     try:
-        artifact = _artifact(recipe, traced, factors)
+        artifact = pack(recipe.title, traced, factors)
     except NotPortable as error:
         return _said(traced.local_only(str(error)), scope)
     seconds = worked.seconds()
@@ -143,7 +143,8 @@ def _optimise(
 _PASSES = {"inductor": "passes and the C++ compiler"}
 
 
-def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Artifact:
+def pack(title: str, traced: PortableGraph, factors: tuple[Factor, ...]) -> Artifact:
+    """What is stored of a graph; raises `NotPortable`."""
     made: engines.CompiledLibrary | None = None
     program, constants = None, None
     rename = _names_for(traced.conditions.device)
@@ -160,7 +161,7 @@ def _artifact(recipe: Recipe, traced: Traced, factors: tuple[Factor, ...]) -> Ar
     conditions = traced.conditions.plus(facts)
     text = render(
         Readable(
-            title=recipe.title,
+            title=title,
             factors=factors,
             conditions=conditions,
             inputs=traced.inputs,
@@ -206,7 +207,7 @@ def _names_for(device: Accelerator | None) -> Rename:
 
 
 def _bindings(
-    traced: Traced, program: Program | None, made: engines.CompiledLibrary | None
+    traced: PortableGraph, program: Program | None, made: engines.CompiledLibrary | None
 ) -> Bindings:
     if traced.graph is None or program is None:
         return Bindings(

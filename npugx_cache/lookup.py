@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache import config, events, location, store
+from npugx_cache import events, location, store
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore
 from npugx_cache.entry.artifact import (
@@ -34,14 +33,12 @@ from npugx_cache.errors import (
     CorruptEntry,
     OptionError,
     PassError,
-    StoreError,
-    Uncacheable,
     VerificationError,
 )
 from npugx_cache.failed_traces import Untraced
 from npugx_cache.forks import NamedLocks, survive_forks
 from npugx_cache.key import environment
-from npugx_cache.key.fingerprint import Fingerprint, differences
+from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.signature import (
     Signature,
     kinds_of_arguments,
@@ -50,9 +47,10 @@ from npugx_cache.key.signature import (
 )
 from npugx_cache.portable import NotPortable, digest
 from npugx_cache.private import compile_lock
+from npugx_cache.store_client import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from npugx_cache.backend.capture import Captures
     from npugx_cache.compile import Compiled
@@ -70,12 +68,9 @@ if TYPE_CHECKING:
     from npugx_cache.trace.process_local import LocalOnly, Untraceable
     from npugx_cache.trace.set_up import SetUpFirst
 
-_MAX_REFUSALS = 16
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
-_MAX_BYPASSES = 64
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
-_USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
 _NO_GRAD = (
     "called with grad on and with a model in training mode, but results of cached calls carry no "
@@ -117,7 +112,7 @@ class Bypass:
         return run
 
 
-class Lookup:
+class Lookup(StoreClient):
     """Answers the calls of one function from one store, and binds what it finds or compiles.
 
     Safe to use from several threads. A call whose entry is stored waits for no compile and for no
@@ -132,25 +127,16 @@ class Lookup:
         captures: Captures | None,
         bound: Specialisations,
     ) -> None:
+        super().__init__(recipe.title, recipe.backend, settings, counters)
         self.recipe = recipe
-        self.settings = settings
-        self.counters = counters
         self.captures = captures
         self.bound = bound
-        self.refusals: tuple[events.Refusal, ...] = ()
-        """Why no stored entry was used, by the last lookup that missed or was a bypass."""
-        self._last: tuple[str, str] | None = None
-        """The outcome of the last lookup, and the entry that was used or the reason."""
-        self._journaled: set[str] = set()
-        """The reasons of bypasses that the journal has from this function and process."""
         self._untraced = Untraced()
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
         self._recompiles: Recompiles | None = None
         self._beyond: dict[str, str] = {}
         """Why calls that no entry accepts are not compiled, by `Signature.exact`."""
-        self._warned: set[str] = set()
-        self._store: store.Store | store.Unusable | None = None
         self._restoring = threading.RLock()
         self._compiling = NamedLocks()
         survive_forks(self, "_restoring")
@@ -190,7 +176,7 @@ class Lookup:
 
             let_through(error)
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
-            events.logger.exception("%s: a fault of the cache; running eagerly", self.recipe.title)
+            events.logger.exception("%s: a fault of the cache; running eagerly", self.title)
             self.counters.add("bypasses")
             # Without the message, which may quote an argument: the journal keeps the reason.
             self._end_in_bypass(f"a fault of the cache: {type(error).__name__}, see the log")
@@ -283,10 +269,12 @@ class Lookup:
         if found is None:
             refused = self._refused(opened, candidates, call, started)
             if refused is None and first and not self.refusals:
-                self.refusals = tuple(self._from_siblings(opened, call))
+                place = location.of_code(self.recipe.function.__code__)
+                factors = call.fingerprint.factors
+                siblings = self._from_siblings(opened, self.recipe.identity, factors, place)
+                self.refusals = tuple(siblings)
             return refused
-        self._last = _USED, found.entry or ""
-        self._log(outcome, started, f"entry {(found.entry or '')[:12]}")
+        self._tell_of_hit(outcome, found.entry or "", started)
         if self.settings.verify:
             from npugx_cache import garbage
 
@@ -396,23 +384,6 @@ class Lookup:
         except NotPortable as error:
             return events.Refusal(entry=manifest.entry, reasons=(str(error),))
 
-    def _fault(self, opened: store.Store, entry: str, reason: str) -> events.Refusal:
-        """An entry that the store could not deliver: a miss, or an error under `strict`."""
-        if self.settings.strict:
-            raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
-        events.logger.warning("%s: entry %s not used: %s", self.recipe.title, entry[:12], reason)
-        return events.Refusal(entry=entry, reasons=(reason,))
-
-    def _from_siblings(self, opened: store.Store, call: Call) -> Iterator[events.Refusal]:
-        """Why entries of the same function are under other keys, the most similar first."""
-        place = location.of_code(self.recipe.function.__code__)
-        factors, rows = call.fingerprint.factors, []
-        for manifest in opened.siblings(self.recipe.identity):
-            reasons = tuple(differences(manifest.factors, factors, place=place))
-            if reasons and manifest.kind == "graph":
-                rows.append(events.Refusal(entry=manifest.entry, reasons=reasons))
-        yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
-
     # --- compile
 
     def _compiled_once(
@@ -480,8 +451,8 @@ class Lookup:
         if events.logger.isEnabledFor(logging.INFO):
             last = why_compiled.last_cost(self.recipe, self.settings, opened)
             why = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
-            why_compiled.tell(self.recipe.title, why, last)
-        with garbage.freed(), progress.Progress(self.recipe.title) as told:
+            why_compiled.tell(self.title, why, last)
+        with garbage.freed(), progress.Progress(self.title) as told:
             return self._compiled_and_stored(call, opened, started, told, warming=warming)
 
     def _compiled_and_stored(
@@ -522,13 +493,7 @@ class Lookup:
         draft = graph_draft(self.recipe, call, outcome, blobs)
         entry = self._publish(opened, draft) if opened else None
         progress.end()
-        none = self._no_entry()
-        self._last = _MISSED, none
-        reasons = str(nearest) if nearest else none
-        self._log("miss", started, f"{reasons}; compiled in {outcome.seconds:.2f} s")
-        told = () if nearest else (none,)
-        took = outcome.seconds, progress.phases
-        self._write_journal(_MISSED, told, nearest, entry or "", *took)
+        self._tell_of_miss(entry or "", nearest, started, outcome.seconds, progress.phases)
         return dataclasses.replace(bound, entry=entry)
 
     def _counted(self) -> Recompiles:
@@ -548,7 +513,7 @@ class Lookup:
         from npugx_cache.entry import recheck, size_history
         from npugx_cache.progress import Progress
 
-        title, opened = self.recipe.title, self.opened()
+        title, opened = self.title, self.opened()
         known = size_history.before(opened, call.fingerprint.key, found.entry)
         with Progress(title) as progress:
             outcome = self._compile(call, known, progress)
@@ -601,17 +566,6 @@ class Lookup:
             device=candidate.conditions.device,
         )
 
-    def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
-        answer = opened.publish(draft)
-        if isinstance(answer, store.Published):
-            self.counters.add("stored")
-            return answer.manifest.entry
-        if self.settings.strict:
-            raise StoreError(f"{opened.root}: {answer.reason}")
-        level = events.logger.debug if opened.readonly else events.logger.warning
-        level("%s: not stored in %s: %s", self.recipe.title, opened.root, answer.reason)
-        return None
-
     def _uncacheable(
         self, outcome: LocalOnly | Untraceable, call: Call, *, warming: bool
     ) -> Specialisation | Bypass:
@@ -634,7 +588,7 @@ class Lookup:
         # The reason is not in the function, so it is no error under `strict` either.
         self.counters.add("bypasses")
         self._end_in_bypass(outcome.reason)
-        events.logger.info("%s runs uncached once: %s", self.recipe.title, outcome.reason)
+        events.logger.info("%s runs uncached once: %s", self.title, outcome.reason)
         return Bypass(outcome.reason)
 
     def _unsure(self, outcome: Untraceable, call: Call) -> Bypass:
@@ -654,7 +608,7 @@ class Lookup:
                 raised = f"the function itself raised {type(error).__name__} for such a call"
                 self._untraced.raised(call.signature, raised)
                 self._end_in_bypass(raised)
-                events.logger.info("%s: %s", self.recipe.title, raised)
+                events.logger.info("%s: %s", self.title, raised)
                 return
             remember()
             try:
@@ -663,7 +617,7 @@ class Lookup:
                 from npugx_cache.interruptions import let_through
 
                 let_through(fault)
-                events.logger.exception("%s: a fault of the cache", self.recipe.title)
+                events.logger.exception("%s: a fault of the cache", self.title)
             self._warn(outcome.reason)
 
         return Bypass(outcome.reason, ended)
@@ -689,112 +643,12 @@ class Lookup:
         self.counters.add("bypasses")
         return Bypass(reason)
 
-    def _warn(self, reason: str) -> None:
-        self._end_in_bypass(reason)
-        if self.settings.strict:
-            raise Uncacheable(self.recipe.title, reason)
-        if reason not in self._warned:
-            self._warned.add(reason)
-            events.logger.warning("%s runs uncached: %s", self.recipe.title, reason)
-
     def tell_of_grad(self, frame_locals: Mapping[str, object]) -> None:
         """Say once that results carry no grad, where a model in training mode suggests it."""
         models = (each for each in frame_locals.values() if isinstance(each, torch.nn.Module))
         if _NO_GRAD not in self._warned and any(model.training for model in models):
             self._warned.add(_NO_GRAD)
-            events.logger.info("%s: %s", self.recipe.title, _NO_GRAD)
-
-    def _missed(self) -> CacheMiss:
-        nearest = self.refusals[0] if self.refusals else None
-        reasons = nearest.reasons if nearest else (self._no_entry(),)
-        self.counters.add("misses")
-        self._last = _MISSED, self._no_entry()
-        self._write_journal(_MISSED, () if nearest else reasons, nearest)
-        return CacheMiss(self.recipe.title, reasons)
-
-    # --- what is told afterwards
-
-    def explained(self) -> tuple[events.Refusal, ...]:
-        """What the last lookup came to (`CachedFunction.explain`)."""
-        if self._last is None:
-            return ()
-        outcome, what = self._last
-        if outcome == _USED:
-            return (events.Refusal(entry=what, reasons=("used, because its conditions hold",)),)
-        if outcome == _MISSED and self.refusals:
-            return self.refusals
-        about_none = events.Refusal(entry="", reasons=(what,))
-        return (about_none,) if outcome == _MISSED else (about_none, *self.refusals)
-
-    def _no_entry(self) -> str:
-        """Why there was no entry to compare a miss with."""
-        if isinstance(self._store, store.Unusable):
-            is_off = self.settings.mode == "off"
-            return self._store.reason if is_off else f"the store is not used: {self._store.reason}"
-        return "no entry for this function"
-
-    def _end_in_bypass(self, reason: str) -> None:
-        self._last = _BYPASSED, reason
-        # Each call would add a line, because a bypass ends nothing, and some reasons name sizes.
-        if reason not in self._journaled and len(self._journaled) < _MAX_BYPASSES:
-            self._journaled.add(reason)
-            nearest = self.refusals[0] if self.refusals else None
-            self._write_journal(_BYPASSED, (reason,), nearest)
-
-    def _write_journal(
-        self,
-        outcome: str,
-        reasons: tuple[str, ...],
-        nearest: events.Refusal | None,
-        stored: str = "",
-        seconds: float = 0.0,
-        phases: tuple[tuple[str, float], ...] = (),
-    ) -> None:
-        """Note in memory what a lookup came to; a timer writes it later. Never raises a fault.
-
-        The reasons of `nearest`, the entry that fits best, are noted after `reasons`.
-        """
-        if self.settings.mode == "off":
-            return
-        opened = self._store
-        try:
-            line = store.JournalLine(
-                time=time.time(),
-                function=self.recipe.title,
-                outcome=outcome,
-                reasons=(*reasons, *(nearest.reasons if nearest else ())),
-                pid=os.getpid(),
-                rank=config.rank(),
-                nearest=nearest.entry if nearest else "",
-                stored=stored,
-                seconds=seconds,
-                readonly=not isinstance(opened, store.Store) or opened.readonly is not None,
-                phases=phases,
-            )
-            store.journal_of(str(self.settings.cache_dir), config.state_folder()).add(line)
-        except Exception as error:  # noqa: BLE001 - a call must not fail for it
-            from npugx_cache.interruptions import let_through
-
-            let_through(error, memory=False)
-            events.logger.debug("%s: not noted in the journal: %r", self.recipe.title, error)
-
-    # --- the store
-
-    def opened(self) -> store.Store | None:
-        if self._store is None:
-            self._store = open_for(self.recipe, self.settings)
-            if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
-                events.logger.warning("cache not used: %s", self._store.reason)
-        if isinstance(self._store, store.Unusable):
-            if self.settings.strict and self.settings.mode != "off":
-                raise StoreError(self._store.reason)
-            return None
-        return self._store
-
-    def _log(self, outcome: str, started: float, detail: str) -> None:
-        """The one INFO line of a lookup."""
-        took = (time.perf_counter() - started) * 1e3
-        events.logger.info("%s: %s in %.1f ms: %s", self.recipe.title, outcome, took, detail)
+            events.logger.info("%s: %s", self.title, _NO_GRAD)
 
 
 # One call that needs an answer, and the manifests that are published about it.
@@ -908,13 +762,3 @@ def _due(blobs: Mapping[str, bytes], scope: Scope) -> SetUp | None:
 def is_about(manifest: store.Manifest, call: Call) -> bool:
     """Whether a note was made for arguments of these types, whatever its conditions are."""
     return manifest.about.get("calls") == call.signature.types
-
-
-def open_for(recipe: Recipe, settings: Settings) -> store.Store | store.Unusable:
-    """The store that a function's entries may come from."""
-    if recipe.backend == "inductor" and settings.trust == "group":
-        return store.Unusable(
-            "the backend 'inductor' stores machine code, which is loaded under the trust modes "
-            "private and signed only, not under group"
-        )
-    return store.open_store(settings)

@@ -51,10 +51,10 @@ class Bindings:
     Without tensor operations, `program_code` is empty and `layout` is None. `library` tells how to
     call the entry's library in the place of the program, if the entry has one. `parts` has the
     `inner_tensors.Parts` of each value that the frame hands to the graph; it is empty if the
-    program takes all of them as they are.
+    program takes all of them as they are. A piece has no frame: who traced it calls it.
     """
 
-    frame: Frame
+    frame: Frame | None
     program_code: bytes
     operators: tuple[tuple[str, Operator], ...]
     constants: tuple[Constant, ...]
@@ -67,13 +67,13 @@ class Bindings:
         """The bindings in which each device is renamed, except in the program's code."""
         layout = self.layout and replace(self.layout, device=rename(self.layout.device))
         constants = tuple(c._replace(device=rename(c.device)) for c in self.constants)
-        frame = self.frame.placed(rename)
+        frame = self.frame and self.frame.placed(rename)
         return replace(self, frame=frame, layout=layout, constants=constants)
 
     def pack(self) -> bytes:
         return pack(
             {
-                "frame": self.frame.to_plain(),
+                "frame": self.frame.to_plain() if self.frame else None,
                 "program_code": self.program_code,
                 "operators": [[name, *operator] for name, operator in self.operators],
                 "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
@@ -90,7 +90,7 @@ class Bindings:
         plain = _unpack(data)
         try:
             return cls(
-                frame=Frame.from_plain(plain["frame"]),
+                frame=Frame.from_plain(plain["frame"]) if plain["frame"] else None,
                 program_code=as_bytes(plain["program_code"]),
                 operators=tuple((str(n), Operator(*map(str, op))) for n, *op in plain["operators"]),
                 constants=tuple(

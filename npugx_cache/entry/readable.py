@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
+_NO_FRAME = "none: whoever traced the graph calls it"
 _NOTES = {"bypass": "runs uncached", "set-up": "does something to a model first"}
 _DEPTH = 4  # folders between a store's root and the file of an entry
 
@@ -63,7 +64,7 @@ class Readable:
     inputs: tuple[tuple[str, str], ...]
     passes: Iterable[tuple[str, int, int]]
     program: Program | None
-    frame: Frame
+    frame: Frame | None
     has_library: bool = False
 
 
@@ -87,7 +88,7 @@ def render(parts: Readable) -> str:
         *(_program(parts.program) if parts.program else ["# no tensor operations"]),
         *([_comment([_LIBRARY])] if parts.has_library else []),
         _heading(stored_text.FRAME),
-        _comment(_frame(parts.frame)),
+        _comment(_frame(parts.frame) if parts.frame else [_NO_FRAME]),
     ]
     return "\n".join(texts) + "\n"
 

@@ -56,6 +56,8 @@ def unrepeatable(artifact: Artifact) -> str | None:
         if effect := effect_of(operator):
             return effect
     bindings = artifact.bindings
+    if bindings.frame is None:
+        return "whoever traced the graph calls it"
     code = frame.load(bindings.frame.code)
     done = [each.opname for each in dis.get_instructions(code)]
     if not _SETS_GLOBALS.isdisjoint(done):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache.backend import capture, runtime
+from npugx_cache.backend.frame_shims import handed_over
 from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import placed_here
@@ -135,6 +136,50 @@ def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str,
         return found or ("the arguments changed while they were checked",)
 
 
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """The program of an entry, ready to run on the tensors and sizes that the graph takes."""
+
+    bindings: Bindings
+    run: Callable[..., Any]
+    constants: tuple[torch.Tensor, ...]
+
+    def captured(self, captures: capture.Captures | None, layout: Layout | None) -> Any:
+        """What runs the program, with captured graphs of its own if there are `captures`."""
+        return capture.runner_of(self.run, layout, self.constants, captures)
+
+
+@_blaming_the_entry("bindings", NotPortable)
+def bind_program(
+    blobs: Mapping[str, bytes],
+    device: Accelerator | None,
+    hand_over: Callable[[], Mapping[int, Any]] = handed_over,
+) -> BoundProgram:
+    """Make the program of an entry callable.
+
+    `device` is the device that the entry's "current device" means from now on. `hand_over` gives
+    the streams and events of each call. Raises `CorruptEntry` for bytes that do not decode, and
+    `NotPortable` if something that the entry refers to (an operator) does not exist in this
+    process.
+    """
+    rename = devices.at(device.index if device else None)
+    bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
+    if not bindings.program_code:
+        return BoundProgram(bindings, _no_graph, ())
+    constants = _constants(bindings, blobs)
+    program = runtime.bind(
+        frame.load(bindings.program_code),
+        bindings.operators,
+        constants,
+        disable_autocast=bindings.disable_autocast,
+        rename=rename,
+        hand_over=hand_over,
+    )
+    if bindings.library is not None:
+        program = _with_library(bindings, bindings.library, blobs, program, constants)
+    return BoundProgram(bindings, program, tuple(constants.values()))
+
+
 @_blaming_the_entry("bindings", NotPortable)
 def bind(
     blobs: Mapping[str, bytes],
@@ -148,26 +193,16 @@ def bind(
 ) -> Specialisation:
     """Make an entry callable in the place of `function`, for calls for which `conditions` hold.
 
-    `device` is the device that the entry's "current device" means from now on. `captures` are the
-    captured graphs of the function; if None, programs are called directly. Raises `CorruptEntry`
-    for bytes that do not decode, and `NotPortable` if something that the entry refers to (an
-    operator, a class) does not exist in this process.
+    `captures` are the captured graphs of the function; if None, programs are called directly.
+    The rest is as `bind_program` says.
     """
-    rename = devices.at(device.index if device else None)
-    bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
-    graph: Callable[..., Any] = _no_graph
+    program = bind_program(blobs, device)
+    bindings = program.bindings
+    if bindings.frame is None:
+        raise CorruptEntry("bindings: a piece in the place of a function")
+    graph: Callable[..., Any] = program.run
     if bindings.program_code:
-        constants = _constants(bindings, blobs)
-        program = runtime.bind(
-            frame.load(bindings.program_code),
-            bindings.operators,
-            constants,
-            disable_autocast=bindings.disable_autocast,
-            rename=rename,
-        )
-        if bindings.library is not None:
-            program = _with_library(bindings, bindings.library, blobs, program, constants)
-        graph = capture.runner_of(program, bindings.layout, tuple(constants.values()), captures)
+        graph = program.captured(captures, bindings.layout)
     called = graph
     if bindings.parts:
         from npugx_cache.backend import inner_tensors

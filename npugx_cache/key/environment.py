@@ -87,16 +87,22 @@ _PLAIN_STATE = {
 
 
 def factors(
-    device_types: frozenset[str], switches: tuple[object, ...] | None = None
+    device_types: frozenset[str],
+    switches: tuple[object, ...] | None = None,
+    *,
+    traced: bool = True,
 ) -> tuple[Named, ...]:
     """All factors of the process, for a call whose tensors are on these kinds of device.
 
-    `switches` is the `call_state` at the call; None reads it now.
+    `switches` is the `call_state` at the call; None reads it now. `traced`: whether Dynamo's
+    settings count. They don't for a graph that Dynamo has made already, and engines that hand us
+    such graphs set them otherwise when they compile and when they load.
     """
     live = zip(_SWITCHES, switches or call_state(), strict=True)
     rows = ((f"torch.{name}", str(value)) for name, value in live)
     devices = (factor for kind in sorted(device_types) for factor in _device(kind))
-    return (*_process_factors(), *rows, *devices, *_compiler_config())
+    compiler = _compiler_config() if traced else ()
+    return (*_process_factors(), *rows, *devices, *compiler)
 
 
 def library_factors() -> Iterator[Named]:

@@ -27,27 +27,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How a function is to be compiled and checked.
+class Shaping:
+    """What shapes a graph besides the code that is traced: a backend, with what it was given.
 
-    `decompositions` pairs operators with functions. `guards` says what later calls check
-    (`restore.GUARDS`); it is no factor, because entries are the same for both of its values.
+    `decompositions` pairs operators with functions.
     """
 
-    function: types.FunctionType
-    title: str
     backend: str
     options: Options
-    dynamic: bool | None
-    guards: str
     decompositions: tuple[tuple[Any, Any], ...]
 
-    def factors(self) -> Iterator[Named]:
-        """Names and values of the factors; `fingerprint.FACTORS` says what each stands for."""
-        yield "function", self.title
-        yield "function.code", code_hash(self.function.__code__)
+    def shaping_factors(self) -> Iterator[Named]:
         yield "backend", self.backend
-        yield "dynamic", repr(self.dynamic)
         for name, value in self.options.as_factors():
             yield f"option.{name}", value
         for name, function in self.options.functions():
@@ -78,6 +69,27 @@ class Recipe:
     @property
     def _fuses(self) -> bool:
         return self.backend == "npugraph_ex" and self.options.pattern_fusion_pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe(Shaping):
+    """How a function is to be compiled and checked.
+
+    `guards` says what later calls check (`restore.GUARDS`); it is no factor, because entries are
+    the same for both of its values.
+    """
+
+    function: types.FunctionType
+    title: str
+    dynamic: bool | None
+    guards: str
+
+    def factors(self) -> Iterator[Named]:
+        """Names and values of the factors; `fingerprint.FACTORS` says what each stands for."""
+        yield "function", self.title
+        yield "function.code", code_hash(self.function.__code__)
+        yield "dynamic", repr(self.dynamic)
+        yield from self.shaping_factors()
 
     @property
     def identity(self) -> str:

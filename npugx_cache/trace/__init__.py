@@ -22,7 +22,7 @@ from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
-from npugx_cache.trace import compare, dynamo, refuse, torch_logs, tracing
+from npugx_cache.trace import compare, dynamo, lowered, refuse, torch_logs, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.conditions import wrapper_subclasses
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
@@ -43,6 +43,7 @@ from npugx_cache.trace.conditions.surroundings import (
 )
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of, placed
+from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.observe import lstm
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.placeholders import described, origins_of, taken_apart
@@ -55,34 +56,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.engines import PassReport
-    from npugx_cache.backend.inner_tensors import Parts
-    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.entry.frame import Frame
     from npugx_cache.entry.size_history import Known
     from npugx_cache.trace.conditions.source_facts import Owners
     from npugx_cache.trace.dynamo import DynamoTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """One call as aten operators, with everything that makes it valid elsewhere.
+class Traced(PortableGraph):
+    """One call as aten operators, with everything that makes it valid elsewhere."""
 
-    `graph` is None for a function without tensor operations; `passes` say what was done to it;
-    `inputs` are a name and a description of each placeholder of `graph`, in order; `static` are the
-    positions of those that are parameters, or that Dynamo takes to stay in their place.
-    """
-
-    graph: torch.fx.GraphModule | None
-    passes: tuple[PassReport, ...]
-    inputs: tuple[tuple[str, str], ...]
-    static: tuple[int, ...]
-    conditions: Conditions
-    frame: Frame
-    parts: tuple[Parts, ...]
-    """As `Bindings.parts`."""
-    sizes: tuple[list[Any], list[Any]]
-    """What Dynamo knew of sizes before and after (`trace.observe.size_memory`)."""
     local_only: Callable[[str], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
 
@@ -248,21 +231,7 @@ def _lowered(
         where = location.of_text(error.stack)
         raise refuse.NotEager(location.reason(error.what, where, error.change)) from None
     graph.meta[wrapper_subclasses.RUN] = ran
-    called = tracing.custom_operators(trace.graph)
-    if inlined := called.keys() - tracing.operators_in(graph).keys():
-        what = f"the Python body of operator {min(inlined)} was traced through"
-        change = "register its kernel for CompositeExplicitAutograd or for a device"
-        place = location.of_text(called[min(inlined)])
-        raise NotPortable(location.reason(what, place, change))
-    if graph.meta[tracing.RESHAPED] is not None:
-        # Dynamo goes on with the shape from before: `x.t_(); return x.shape` would be wrong.
-        target, stack = graph.meta[tracing.RESHAPED]
-        what = f"{target} changes the shape of a tensor in place"
-        change = "use the operator that returns a new view"
-        raise refuse.NotEager(location.reason(what, location.of_text(stack), change))
-    if call := lstm.otherwise(trace.graph):
-        what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
-        raise refuse.NotHere(location.reason(what, location.of_text(call.stack_trace), change))
+    lowered.check(trace.graph, graph)
     return graph
 
 

@@ -1,0 +1,202 @@
+"""What asks one store for entries, for a function or for a graph, and tells what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from npugx_cache import config, events, store
+from npugx_cache.errors import CacheMiss, StoreError, Uncacheable
+from npugx_cache.key.fingerprint import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from npugx_cache.config import Settings
+    from npugx_cache.key.fingerprint import Factor
+
+_MAX_REFUSALS = 16
+_MAX_BYPASSES = 64
+_USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
+
+
+class StoreClient:
+    """Opens a store, publishes, and tells the log, the journal and `.explain()` of each lookup.
+
+    `title` names the function or the graph in logs. `backend` is the name of its backend.
+    """
+
+    def __init__(
+        self, title: str, backend: str, settings: Settings, counters: events.Counters
+    ) -> None:
+        self.title = title
+        self.backend = backend
+        self.settings = settings
+        self.counters = counters
+        self.refusals: tuple[events.Refusal, ...] = ()
+        """Why no stored entry was used, by the last lookup that missed or was a bypass."""
+        self._last: tuple[str, str] | None = None
+        """The outcome of the last lookup, and the entry that was used or the reason."""
+        self._journaled: set[str] = set()
+        """The reasons of bypasses that the journal has from this function and process."""
+        self._warned: set[str] = set()
+        self._store: store.Store | store.Unusable | None = None
+
+    def opened(self) -> store.Store | None:
+        if self._store is None:
+            self._store = open_for(self.backend, self.settings)
+            if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
+                events.logger.warning("cache not used: %s", self._store.reason)
+        if isinstance(self._store, store.Unusable):
+            if self.settings.strict and self.settings.mode != "off":
+                raise StoreError(self._store.reason)
+            return None
+        return self._store
+
+    def _fault(self, opened: store.Store, entry: str, reason: str) -> events.Refusal:
+        """An entry that the store could not deliver: a miss, or an error under `strict`."""
+        if self.settings.strict:
+            raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
+        events.logger.warning("%s: entry %s not used: %s", self.title, entry[:12], reason)
+        return events.Refusal(entry=entry, reasons=(reason,))
+
+    def _from_siblings(
+        self, opened: store.Store, identity: str, factors: Iterable[Factor], place: object
+    ) -> Iterator[events.Refusal]:
+        """Why entries of the same function or graph are under other keys, most similar first.
+
+        `place` says where the code of the function is.
+        """
+        rows, factors = [], tuple(factors)
+        for manifest in opened.siblings(identity):
+            reasons = tuple(differences(manifest.factors, factors, place=place))
+            if reasons and manifest.kind in ("graph", "piece"):
+                rows.append(events.Refusal(entry=manifest.entry, reasons=reasons))
+        yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
+
+    def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
+        answer = opened.publish(draft)
+        if isinstance(answer, store.Published):
+            self.counters.add("stored")
+            return answer.manifest.entry
+        if self.settings.strict:
+            raise StoreError(f"{opened.root}: {answer.reason}")
+        level = events.logger.debug if opened.readonly else events.logger.warning
+        level("%s: not stored in %s: %s", self.title, opened.root, answer.reason)
+        return None
+
+    def _warn(self, reason: str) -> None:
+        self._end_in_bypass(reason)
+        if self.settings.strict:
+            raise Uncacheable(self.title, reason)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            events.logger.warning("%s runs uncached: %s", self.title, reason)
+
+    def _missed(self) -> CacheMiss:
+        nearest = self.refusals[0] if self.refusals else None
+        reasons = nearest.reasons if nearest else (self._no_entry(),)
+        self.counters.add("misses")
+        self._last = _MISSED, self._no_entry()
+        self._write_journal(_MISSED, () if nearest else reasons, nearest)
+        return CacheMiss(self.title, reasons)
+
+    def explained(self) -> tuple[events.Refusal, ...]:
+        """What the last lookup came to (`CachedFunction.explain`)."""
+        if self._last is None:
+            return ()
+        outcome, what = self._last
+        if outcome == _USED:
+            return (events.Refusal(entry=what, reasons=("used, because its conditions hold",)),)
+        if outcome == _MISSED and self.refusals:
+            return self.refusals
+        about_none = events.Refusal(entry="", reasons=(what,))
+        return (about_none,) if outcome == _MISSED else (about_none, *self.refusals)
+
+    def _no_entry(self) -> str:
+        """Why there was no entry to compare a miss with."""
+        if isinstance(self._store, store.Unusable):
+            is_off = self.settings.mode == "off"
+            return self._store.reason if is_off else f"the store is not used: {self._store.reason}"
+        return "no entry for this function"
+
+    def _tell_of_hit(self, outcome: str, entry: str, started: float) -> None:
+        self._last = _USED, entry
+        self._log(outcome, started, f"entry {entry[:12]}")
+
+    def _tell_of_miss(
+        self,
+        stored: str,
+        nearest: events.Refusal | None,
+        started: float,
+        seconds: float,
+        phases: tuple[tuple[str, float], ...],
+    ) -> None:
+        """`stored` is the entry that was published, or empty; `seconds` is what a hit saves."""
+        none = self._no_entry()
+        self._last = _MISSED, none
+        reasons = str(nearest) if nearest else none
+        self._log("miss", started, f"{reasons}; compiled in {seconds:.2f} s")
+        told = () if nearest else (none,)
+        self._write_journal(_MISSED, told, nearest, stored, seconds, phases)
+
+    def _end_in_bypass(self, reason: str) -> None:
+        self._last = _BYPASSED, reason
+        # Each call would add a line, because a bypass ends nothing, and some reasons name sizes.
+        if reason not in self._journaled and len(self._journaled) < _MAX_BYPASSES:
+            self._journaled.add(reason)
+            nearest = self.refusals[0] if self.refusals else None
+            self._write_journal(_BYPASSED, (reason,), nearest)
+
+    def _write_journal(
+        self,
+        outcome: str,
+        reasons: tuple[str, ...],
+        nearest: events.Refusal | None,
+        stored: str = "",
+        seconds: float = 0.0,
+        phases: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        """Note in memory what a lookup came to; a timer writes it later. Never raises a fault.
+
+        The reasons of `nearest`, the entry that fits best, are noted after `reasons`.
+        """
+        if self.settings.mode == "off":
+            return
+        opened = self._store
+        try:
+            line = store.JournalLine(
+                time=time.time(),
+                function=self.title,
+                outcome=outcome,
+                reasons=(*reasons, *(nearest.reasons if nearest else ())),
+                pid=os.getpid(),
+                rank=config.rank(),
+                nearest=nearest.entry if nearest else "",
+                stored=stored,
+                seconds=seconds,
+                readonly=not isinstance(opened, store.Store) or opened.readonly is not None,
+                phases=phases,
+            )
+            store.journal_of(str(self.settings.cache_dir), config.state_folder()).add(line)
+        except Exception as error:  # noqa: BLE001 - a call must not fail for it
+            from npugx_cache.interruptions import let_through
+
+            let_through(error, memory=False)
+            events.logger.debug("%s: not noted in the journal: %r", self.title, error)
+
+    def _log(self, outcome: str, started: float, detail: str) -> None:
+        """The one INFO line of a lookup."""
+        took = (time.perf_counter() - started) * 1e3
+        events.logger.info("%s: %s in %.1f ms: %s", self.title, outcome, took, detail)
+
+
+def open_for(backend: str, settings: Settings) -> store.Store | store.Unusable:
+    """The store that entries of a backend may come from."""
+    if backend == "inductor" and settings.trust == "group":
+        return store.Unusable(
+            "the backend 'inductor' stores machine code, which is loaded under the trust modes "
+            "private and signed only, not under group"
+        )
+    return store.open_store(settings)
