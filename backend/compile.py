@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def compile_graph(
     graph_module: fx.GraphModule,
     example_inputs: Sequence[Any] | None,
-    user_options: Mapping[str, Any] | None,
+    user_options: Mapping[str, Any] | options.Options | None,
     *,
     engine: str = "npugraph_ex",
     from_dynamo: bool = False,
@@ -45,7 +45,10 @@ def compile_graph(
     from_dynamo: the graph comes from Dynamo, so it is not functionalised, and Dynamo's guards check
     the sizes of the inputs at each call.
     """
-    checked = options.parse(user_options)
+    if isinstance(user_options, options.Options):
+        checked = user_options
+    else:
+        checked = options.parse(user_options)
     distinct = not from_dynamo and _is_functionalised(graph_module.graph)
     if from_dynamo:
         streams.make_waits_operators(graph_module)

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import importlib
 import sys
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import _prims_common, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, rebind_unbacked
 from torch.fx.node import map_aggregate, map_arg
@@ -27,7 +28,7 @@ from npugx_cache.backend import graph_calls, inner_tensors, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
 from npugx_cache.portable import NotPortable, is_covered_class
 from npugx_cache.private import determinism, meshes, streams
-from npugx_cache.private.runtime import depends_on_data, is_wrapper, operator_name
+from npugx_cache.private.runtime import depends_on_data, is_plain, is_wrapper, operator_name
 
 if TYPE_CHECKING:
     import types
@@ -54,12 +55,9 @@ def lower(
     """
     if isinstance(function, fx.GraphModule):
         _refuse_what_is_lost(function)
-    context = TracingContext.try_get()
-    mode = detect_fake_mode(inputs) or (context and context.fake_mode)
-    mode = mode or FakeTensorMode(shape_env=ShapeEnv())
-    known = context.tensor_to_context if context else {}
+    mode = _mode_for(inputs)
     with torch.no_grad(), mode, enable_python_dispatcher():
-        fakes = [_fake(mode, value, known) for value in inputs]
+        fakes = _fakes(mode, inputs)
         held = [_held(value) for value in fakes]
         parts = [each.parts if each else () for each in held]
         is_told = ran is not None and (any(parts) or any(map(_is_mesh, inputs)))
@@ -448,6 +446,56 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*inputs)
 
     return flat
+
+
+def fake_inputs(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """The values that `lower` would trace a graph with; `lower` takes them as they are.
+
+    In Dynamo's call of a backend, Dynamo has made them already, and noted them on the placeholders.
+    """
+    mode = _mode_for(inputs)
+    context = TracingContext.try_get()
+    if context is not None and context.fake_mode is mode:
+        placeholders = (node for node in graph_module.graph.nodes if node.op == "placeholder")
+        noted = [node.meta.get("example_value") for node in placeholders]
+        if len(noted) == len(inputs) and all(map(partial(_is_of, mode), noted, inputs)):
+            return noted
+    with torch.no_grad():
+        return _fakes(mode, inputs)
+
+
+def _is_of(mode: FakeTensorMode, noted: Any, given: Any) -> bool:
+    """Whether a noted value is the fake of a given input, as far as a lowering sees the input."""
+    if isinstance(given, torch.SymInt) and isinstance(noted, torch.SymInt):
+        return bool(noted.node.expr == given.node.expr)
+    if not isinstance(given, torch.Tensor) or is_fake(given):
+        return noted is given
+    return (
+        isinstance(noted, FakeTensor)
+        and noted.fake_mode is mode
+        and is_plain(given)
+        and noted.layout is given.layout is torch.strided
+        and (noted.dtype, noted.device) == (given.dtype, given.device)
+        and (noted.requires_grad, len(noted.shape)) == (given.requires_grad, len(given.shape))
+        and _hints(noted) == _hints(given)
+    )
+
+
+def _hints(tensor: torch.Tensor) -> list[int]:
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return [n.node.hint if isinstance(n, torch.SymInt) else n for n in numbers]
+
+
+def _mode_for(inputs: Sequence[Any]) -> FakeTensorMode:
+    context = TracingContext.try_get()
+    mode = detect_fake_mode(inputs) or (context and context.fake_mode)
+    return mode or FakeTensorMode(shape_env=ShapeEnv())
+
+
+def _fakes(mode: FakeTensorMode, inputs: Sequence[Any]) -> list[Any]:
+    context = TracingContext.try_get()
+    known = context.tensor_to_context if context else {}
+    return [_fake(mode, value, known) for value in inputs]
 
 
 def _fake(mode: FakeTensorMode, value: Any, known: Any) -> Any:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.fingerprint import Factor
-    from npugx_cache.key.recipe import Recipe
+    from npugx_cache.key.recipe import Recipe, Shaping
     from npugx_cache.portable.devices import Accelerator, Rename
     from npugx_cache.progress import Progress
     from npugx_cache.trace.lowered import PortableGraph
@@ -108,7 +108,7 @@ def _compiled(
         known=known,
         decompositions=dict(recipe.decompositions),
         shaping=tuple(recipe.shaping_code()),
-        optimise=partial(_optimise, recipe, progress),
+        optimise=partial(optimise, recipe, progress),
     )
     if not isinstance(traced, trace.Traced):
         return _said(traced, scope)
@@ -131,11 +131,12 @@ def _said(outcome: _Outcome, scope: Scope) -> _Outcome:
     return replace(outcome, reason=without_texts(outcome.reason, scope.frame_locals))
 
 
-def _optimise(
-    recipe: Recipe, progress: Progress, graph: fx.GraphModule
+def optimise(
+    shaping: Shaping, progress: Progress, graph: fx.GraphModule
 ) -> tuple[engines.PassReport, ...]:
-    progress.begin(_PASSES.get(recipe.backend, "passes"))
-    reports = engines.load(recipe.backend).optimise(graph, options=recipe.options)
+    """Run the passes of the backend on a lowered graph, in place."""
+    progress.begin(_PASSES.get(shaping.backend, "passes"))
+    reports = engines.load(shaping.backend).optimise(graph, options=shaping.options)
     progress.begin("guards and source facts")
     return reports
 

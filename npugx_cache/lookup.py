@@ -639,8 +639,7 @@ class Lookup(StoreClient):
             opened.publish(draft)
 
     def _bypass(self, reason: str) -> Bypass:
-        self._warn(reason)
-        self.counters.add("bypasses")
+        self.bypassed(reason)
         return Bypass(reason)
 
     def tell_of_grad(self, frame_locals: Mapping[str, object]) -> None:

@@ -86,6 +86,11 @@ class StoreClient:
         level("%s: not stored in %s: %s", self.title, opened.root, answer.reason)
         return None
 
+    def bypassed(self, reason: str) -> None:
+        """Count and tell of a call or a graph that runs without the cache."""
+        self._warn(reason)
+        self.counters.add("bypasses")
+
     def _warn(self, reason: str) -> None:
         self._end_in_bypass(reason)
         if self.settings.strict:

@@ -136,7 +136,7 @@ def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str,
         return found or ("the arguments changed while they were checked",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class BoundProgram:
     """The program of an entry, ready to run on the tensors and sizes that the graph takes."""
 

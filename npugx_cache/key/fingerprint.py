@@ -53,6 +53,8 @@ FACTORS = (
     FactorKind("pattern.*", _LOOKUP, "a pattern of `register_replacement`, in order, as a digest"),
     FactorKind("npu_fusions", _PROCESS, "the version of our own fusions for the NPU"),
     FactorKind("decomposition.*", _LOOKUP, "a custom decomposition, as a digest of what it does"),
+    # --- a graph that somebody else traced, in the place of a function (pieces/piece.py)
+    FactorKind("graph.*", _LOOKUP, "the nodes of the graph, its symbols, and each of its inputs"),
     # --- what makes entries readable at all (environment.py)
     FactorKind("format", _PROCESS, "the version of what an entry holds"),
     FactorKind("npugx_cache", _PROCESS, "the version of this package"),

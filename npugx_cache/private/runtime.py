@@ -55,6 +55,14 @@ same build of torch."""
 is_wrapper: Callable[[object], bool] = _python_dispatch.is_traceable_wrapper_subclass
 """Whether a value is a tensor that holds other tensors, and says which (`__tensor_flatten__`)."""
 
+
+def is_plain(value: torch.Tensor) -> bool:
+    """Whether a tensor, or the one that a fake tensor stands for, is of no class of its own."""
+    cls = type(value)
+    is_fake = (cls.__module__, cls.__name__) == ("torch._subclasses.fake_tensor", "FakeTensor")
+    return is_fake or cls in (torch.Tensor, torch.nn.Parameter)
+
+
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context manager in which no `__torch_function__` of a subclass of Tensor is called, as it would
 be for each look at a size or a dtype."""

@@ -73,11 +73,31 @@ def accelerator_of(
         *_in_conditions(tree, kind),
         *_in_graph(trace.graph),
         *_in_streams(graph),
-        *(
-            f"{code.co_qualname} may name the index of a device"
-            for code in shaping
-            if not is_covered(code, owners.get(id(code), [])) and may_name_index(code, owners)
-        ),
+        *_in_user_code(shaping, owners),
+    ]
+    return Accelerator(kind, index, reasons[0] if reasons else "")
+
+
+def accelerator_of_piece(
+    called: fx.GraphModule,
+    graph: fx.GraphModule,
+    tree: Conditions,
+    shaping: Iterable[types.CodeType],
+    owners: Owners,
+) -> Accelerator | None:
+    """As `accelerator_of`, for a graph that somebody else traced: `called`, lowered to `graph`."""
+    kind = runtime.accelerator()
+    default = tree.state.get("default_device")
+    touched = {*_devices_of(called), *_devices_of(graph), *([str(default)] if default else [])}
+    touched = {name for name in touched if name.partition(":")[0] == kind}
+    index = runtime.current_index(kind) if kind is not None and touched else None
+    if kind is None or index is None:
+        return None
+    reasons = [
+        *(f"it uses {name}" for name in sorted(touched - {kind, devices.name_of(kind, index)})),
+        *_in_graph(called),
+        *_in_streams(graph),
+        *_in_user_code(shaping, owners),
     ]
     return Accelerator(kind, index, reasons[0] if reasons else "")
 
@@ -178,6 +198,13 @@ def _has_device(target: Any) -> bool:
     found = [schemas.schema_of(getattr(target, name)) for name in names]
     found = found or [schemas.schema_of(target)]
     return any(each is None or "Device" in str(each.arguments) for each in found)
+
+
+def _in_user_code(codes: Iterable[types.CodeType], owners: Owners) -> Iterator[str]:
+    """Reasons in code that shaped the graph and was not traced."""
+    for code in codes:
+        if not is_covered(code, owners.get(id(code), [])) and may_name_index(code, owners):
+            yield f"{code.co_qualname} may name the index of a device"
 
 
 def _in_streams(graph: fx.GraphModule | None) -> Iterator[str]:

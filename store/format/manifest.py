@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.store.format.plain import Plain
 
-Kind: TypeAlias = Literal["graph", "bypass", "set-up", "kernels"]
+Kind: TypeAlias = Literal["graph", "piece", "bypass", "set-up", "kernels"]
 Codec: TypeAlias = Literal["raw", "zlib"]
 Factors: TypeAlias = tuple[tuple[str, str, str], ...]
 

@@ -1,0 +1,119 @@
+"""`cached_graph`: from a graph that somebody else traced to what runs it, through the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache import config, events
+from npugx_cache.backend import engines
+from npugx_cache.backend import options as backend_options
+from npugx_cache.errors import (
+    BackendUnavailable,
+    CacheMiss,
+    OptionError,
+    PassError,
+    VerificationError,
+)
+from npugx_cache.key import environment
+from npugx_cache.key.recipe import Shaping, check_decompositions, check_options
+from npugx_cache.pieces.cached_graph import CachedGraph
+from npugx_cache.portable import NotPortable
+from npugx_cache.store_client import StoreClient
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+    from npugx_cache.config import Settings
+
+# Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
+_ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
+
+counters = events.Counters()
+"""The counts of all pieces of this process."""
+
+
+def cached_graph(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    backend: str = "npugraph_ex",
+    options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    custom_decompositions: Mapping[Any, Any] | None = None,
+    capture: bool = True,
+) -> CachedGraph:
+    """What runs a graph that you traced, for inference: restored, or compiled and stored.
+
+    `example_inputs` are the values of the placeholders, real or fake; their sizes are numbers or
+    symbols of torch's. A size that is a symbol may differ from call to call. What the compiled
+    graph relies on in such a size becomes a guard of the symbol's `ShapeEnv`, and you must check
+    the guards before you call the graph with other sizes. All else about the inputs (types,
+    devices, strides, which of them share memory) must be as in the examples at each call.
+
+    The graph itself may be changed: calls that mean something in this process alone become
+    operators. Tensors that it holds stay yours; they are not copied, and not stored.
+    `capture=False`: run the operators one by one, because you capture the calls by yourself. The
+    other arguments are those of `cache_compile`.
+    A graph that can't be cached is compiled for this process; the result then has no `entry`.
+    """
+    events.heed_environment()
+    engine = engines.check_name(backend)
+    shaping = Shaping(
+        backend=engine,
+        options=check_options(backend_options.parse(options, engine)),
+        decompositions=check_decompositions(custom_decompositions),
+    )
+    settings = config.load(cache_dir=cache_dir, strict=strict)
+    return of_graph(graph_module, example_inputs, shaping, settings, captures=capture)
+
+
+def of_graph(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    shaping: Shaping,
+    settings: Settings,
+    *,
+    captures: bool,
+) -> CachedGraph:
+    """See `cached_graph`."""
+    client = StoreClient(f"{len(example_inputs)} inputs", shaping.backend, settings, counters)
+    with torch.no_grad():
+        try:
+            reason = environment.unsupported(untested_torch=settings.untested_torch)
+            if reason is None and settings.mode != "off":
+                from npugx_cache.pieces.lookup import PieceLookup
+                from npugx_cache.pieces.piece import Piece
+
+                piece = Piece.of(graph_module, example_inputs, shaping)
+                client = PieceLookup(piece, shaping, settings, counters, captures=captures)
+                return client.answer()
+        except NotPortable as error:
+            reason = str(error)
+        except Exception as error:
+            if settings.strict or isinstance(error, _ASKED_FOR):
+                raise
+            from npugx_cache.interruptions import let_through
+
+            let_through(error)
+            # The one boundary of P2: a fault of ours must not become a fault of the worker.
+            events.logger.exception("%s: a fault of the cache", client.title)
+            reason = f"a fault of the cache: {type(error).__name__}, see the log"
+        if reason is not None:
+            client.bypassed(reason)
+        return CachedGraph(_uncached(graph_module, example_inputs, shaping), None, ())
+
+
+def _uncached(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], shaping: Shaping
+) -> Callable[..., Any]:
+    from npugx_cache.backend.compile import compile_graph
+
+    return compile_graph(
+        graph_module, example_inputs, shaping.options, engine=shaping.backend, from_dynamo=True
+    )

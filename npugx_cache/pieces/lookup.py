@@ -1,0 +1,258 @@
+"""Answers a graph that somebody else traced: restores its entry, or compiles and stores one."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache import events, store
+from npugx_cache.backend import engines
+from npugx_cache.backend.frame_shims import handed_over_by_dynamo
+from npugx_cache.conditions import Kind, shapes
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.entry import restore
+from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
+from npugx_cache.errors import CorruptEntry, VerificationError
+from npugx_cache.forks import NamedLocks
+from npugx_cache.key import environment
+from npugx_cache.pieces.cached_graph import CachedGraph
+from npugx_cache.portable import NotPortable
+from npugx_cache.store_client import StoreClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npugx_cache.conditions.check import Checker
+    from npugx_cache.config import Settings
+    from npugx_cache.entry.artifact import Artifact
+    from npugx_cache.entry.restore import BoundProgram
+    from npugx_cache.key.recipe import Shaping
+    from npugx_cache.pieces.piece import Piece
+    from npugx_cache.progress import Progress
+
+_compiling = NamedLocks()
+_programs: weakref.WeakValueDictionary[tuple[str, int | None], BoundProgram] = (
+    weakref.WeakValueDictionary()
+)
+"""The programs of this process by their entries, and by the current device that they are bound to.
+The layers of a model have equal graphs, and each of them is a piece."""
+
+
+class PieceLookup(StoreClient):
+    """Answers one piece from one store.
+
+    `captures`: whether graphs are captured on a device; a caller that captures by itself says no.
+    """
+
+    def __init__(
+        self,
+        piece: Piece,
+        shaping: Shaping,
+        settings: Settings,
+        counters: events.Counters,
+        *,
+        captures: bool = True,
+    ) -> None:
+        super().__init__(piece.text.title, shaping.backend, settings, counters)
+        self.piece = piece
+        self.shaping = shaping
+        self.captures = captures
+        self._scope = Scope(piece.text.symbols.values(), {})
+        self._tried: set[str] = set()
+
+    def answer(self) -> CachedGraph:
+        """What runs the graph. Raises `NotPortable` for a graph that can't be stored.
+
+        Raises also `refuse.NotEager`, and what the user asked for (`CacheMiss`, errors of passes).
+        """
+        started = time.perf_counter()
+        opened = self.opened()
+        found = self._found(opened, started, "hit") if opened is not None else None
+        if found is not None:
+            return found
+        if self.settings.on_miss == "raise":
+            raise self._missed()
+        if self.settings.on_miss == "eager":
+            return self._uncompiled("NPUGX_CACHE_ON_MISS=eager forbids a compile")
+        name = self.piece.fingerprint.key
+        with _compiling.hold(name):
+            if opened is None:
+                return self._compiled(None, started)
+            answers: list[CachedGraph] = []
+
+            def answered() -> bool:
+                answer = None if answers else self._found(opened, started, "hit after waiting")
+                answers.extend([answer] if answer is not None else [])
+                return bool(answers)
+
+            with opened.lock(name, wait=self.settings.lock_wait, done=answered):
+                return answers[0] if answered() else self._compiled(opened, started)
+
+    def _uncompiled(self, reason: str) -> CachedGraph:
+        self.bypassed(reason)
+        return CachedGraph(self.piece.graph_module.forward, None, self.explained())
+
+    # --- restore
+
+    def _found(self, opened: store.Store, started: float, outcome: str) -> CachedGraph | None:
+        candidates = opened.candidates(self.piece.fingerprint.key)
+        refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
+        for manifest in candidates.manifests:
+            if manifest.entry in self._tried:
+                continue
+            self._tried.add(manifest.entry)
+            program = self._restored(opened, manifest)
+            if isinstance(program, restore.BoundProgram):
+                opened.record_hit(manifest)
+                self.counters.add("hits")
+                self._tell_of_hit(outcome, manifest.entry, started)
+                if self.settings.verify:
+                    self._recheck(opened, manifest)
+                return self._ready(program, manifest.entry)
+            refusals.append(program)
+        if refusals:
+            self.refusals = tuple(sorted(refusals, key=lambda refusal: len(refusal.reasons)))
+        elif not self.refusals:
+            factors, identity = self.piece.fingerprint.factors, self.piece.identity
+            self.refusals = tuple(self._from_siblings(opened, identity, factors, ""))
+        return None
+
+    def _restored(
+        self, opened: store.Store, manifest: store.Manifest
+    ) -> BoundProgram | events.Refusal:
+        blobs = opened.read(manifest, [CONDITIONS])
+        if isinstance(blobs, store.Miss):
+            return self._fault(opened, manifest.entry, blobs.reason)
+        try:
+            candidate = restore.candidate(blobs)
+            if not candidate.holds(self._scope):
+                reasons = restore.failures(candidate, self._scope, _NO_CODE)
+                return events.Refusal(entry=manifest.entry, reasons=reasons)
+            device = candidate.conditions.device
+            known = manifest.entry, device.index if device else None
+            program = _programs.get(known)
+            if program is None:
+                present = {ref.name for ref in manifest.blobs}
+                code = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
+                if isinstance(code, store.Miss):
+                    return self._fault(opened, manifest.entry, code.reason)
+                program = restore.bind_program(code, device, handed_over_by_dynamo)
+                program = _programs.setdefault(known, program)
+            self._guard(candidate)
+        except CorruptEntry as error:
+            opened.quarantine(manifest, str(error))
+            return self._fault(opened, manifest.entry, str(error))
+        except NotPortable as error:
+            return events.Refusal(entry=manifest.entry, reasons=(str(error),))
+        return program
+
+    def _guard(self, candidate: Checker) -> None:
+        """Make what the entry demands of sizes a guard of the trace that goes on.
+
+        A later call with sizes of which a condition is not true then makes the tracer come back
+        with a new graph, as it would if the graph had been lowered here.
+        """
+        values = self.piece.text.symbols.symbolic()
+        for condition in candidate.conditions.arguments(Kind.SHAPE):
+            if not shapes.holds(condition, values):
+                raise NotPortable("a condition on sizes does not hold of the symbols of this trace")
+
+    def _ready(self, program: BoundProgram, entry: str | None) -> CachedGraph:
+        """The program with captured graphs of its own, and with the tensors that the graph holds.
+
+        Layers that share a program don't share captured graphs, because a captured graph knows the
+        addresses of its parameters.
+        """
+        captures = None
+        if self.captures:
+            captures = engines.captures_for(self.backend, self.title, self.shaping.options)
+        run, held = program.captured(captures, program.bindings.layout), self.piece.held
+        called = (lambda *inputs: run(*inputs, *held)) if held else run
+        return CachedGraph(called, entry, self.explained())
+
+    # --- compile
+
+    def _compiled(self, opened: store.Store | None, started: float) -> CachedGraph:
+        from npugx_cache import garbage, progress
+
+        with garbage.freed(), progress.Progress(self.title) as told:
+            artifact, seconds = self._artifact(told)
+            blobs = artifact.to_blobs()
+            told.begin("binding")
+            candidate = restore.candidate(blobs)
+            if not candidate.holds(self._scope):
+                failures = restore.failures(candidate, self._scope, _NO_CODE)
+                raise NotPortable(f"the entry refuses its own graph: {failures}")
+            device = candidate.conditions.device
+            program = restore.bind_program(blobs, device, handed_over_by_dynamo)
+            self.counters.add("misses")
+            told.begin("publishing")
+            entry = self._publish(opened, self._draft(blobs, seconds)) if opened else None
+            told.end()
+            if entry is not None:
+                _programs[entry, device.index if device else None] = program
+            nearest = self.refusals[0] if self.refusals else None
+            self._tell_of_miss(entry or "", nearest, started, seconds, told.phases)
+        return self._ready(program, entry)
+
+    def _artifact(self, told: Progress) -> tuple[Artifact, float]:
+        from npugx_cache.compile import optimise, pack
+        from npugx_cache.trace import piece as traced
+        from npugx_cache.work_time import WorkTime
+
+        worked = WorkTime()
+        told.begin("lowering")
+        graph_module, inputs, static = self.piece.lifted()
+        held = (f"held by the graph: {name}" for name in self.piece.text.held)
+        graph = traced.portable(
+            graph_module,
+            inputs,
+            [*self.piece.text.inputs, *held],
+            static,
+            self.piece.text.symbols,
+            self.piece.text.methods,
+            decompositions=dict(self.shaping.decompositions),
+            shaping=tuple(self.shaping.shaping_code()),
+            optimise=partial(optimise, self.shaping, told),
+        )
+        told.begin("packing")
+        artifact = pack(self.title, graph, self.piece.fingerprint.factors)
+        return artifact, worked.seconds()
+
+    def _draft(self, blobs: Mapping[str, bytes], seconds: float) -> store.Draft:
+        """What is published. It follows from the graph alone: equal graphs make one entry."""
+        fingerprint = self.piece.fingerprint
+        return store.Draft(
+            key=fingerprint.key,
+            identity=self.piece.identity,
+            kind="piece",
+            cost_seconds=seconds,
+            factors=fingerprint.factors,
+            about={
+                "function": self.title,
+                "backend": self.backend,
+                "signature": "; ".join(self.piece.text.inputs[:_MOST_INPUTS]),
+                "signature_id": fingerprint.key,
+                "environment": environment.summary(),
+            },
+            blobs=blobs,
+        )
+
+    def _recheck(self, opened: store.Store, manifest: store.Manifest) -> None:
+        """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
+        from npugx_cache.entry import recheck
+        from npugx_cache.progress import Progress
+
+        stored = opened.read(manifest, [READABLE])
+        if isinstance(stored, store.Miss):
+            raise VerificationError(self.title, stored.reason, None, None)
+        with Progress(self.title) as told:
+            fresh, _ = self._artifact(told)
+        recheck.compare_artifacts(self.title, stored[READABLE].decode(), fresh.readable)
+
+
+_MOST_INPUTS = 8
+_NO_CODE: Any = (lambda: None).__code__
+"""The code of no function: a piece has none, so no text of a reason is known from it."""

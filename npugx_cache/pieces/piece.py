@@ -1,0 +1,106 @@
+"""A piece: one graph that somebody else traced, with its inputs and its key."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from npugx_cache.backend import lowering, operators
+from npugx_cache.key import environment
+from npugx_cache.key.fingerprint import Fingerprint
+from npugx_cache.key.graph_text import GraphText
+from npugx_cache.portable import devices, digest
+from npugx_cache.private import runtime, streams, vendor_scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+    from npugx_cache.key.fingerprint import Named
+    from npugx_cache.key.recipe import Shaping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One graph, what it will be lowered with, and its key.
+
+    `inputs` are fake tensors and numbers. `static` are the positions of those that stay in their
+    place. `held` are the tensors that the graph holds, which the graph takes as further inputs:
+    they stay the caller's, are in no key, and are never stored.
+    """
+
+    graph_module: fx.GraphModule
+    inputs: Sequence[Any]
+    static: tuple[int, ...]
+    held: tuple[torch.Tensor, ...]
+    text: GraphText
+    fingerprint: Fingerprint
+
+    @classmethod
+    def of(
+        cls, graph_module: fx.GraphModule, example_inputs: Sequence[Any], shaping: Shaping
+    ) -> Piece:
+        """The piece of a graph; raises `NotPortable` for a graph that no key can cover.
+
+        Calls of the graph that mean something in this process alone become operators, in the graph
+        itself. The example inputs may be real or fake, their sizes numbers or symbols.
+        """
+        streams.make_waits_operators(graph_module)
+        vendor_scopes.replace(graph_module, operators.scope_operator)
+        static = lowering.static_inputs(graph_module, example_inputs)
+        inputs = lowering.fake_inputs(graph_module, example_inputs)
+        kind = runtime.accelerator()
+        index = runtime.current_index(kind) if kind is not None else None
+        rename = str if index is None or kind is None else devices.to_current(kind, index)
+        text = GraphText(graph_module, inputs, static, rename)
+        return cls(
+            graph_module=graph_module,
+            inputs=inputs,
+            static=static,
+            held=tuple(operator.attrgetter(name)(graph_module) for name in text.held),
+            text=text,
+            fingerprint=Fingerprint.of(_factors(text, shaping)),
+        )
+
+    @property
+    def identity(self) -> str:
+        """The digest of what stays when sizes and types change: siblings are alike in it."""
+        return digest(["piece", self.text.title])
+
+    def lifted(self) -> tuple[fx.GraphModule, list[Any], tuple[int, ...]]:
+        """The graph with the tensors that it holds as inputs, with all inputs and static ones."""
+        if not self.held:
+            return self.graph_module, list(self.inputs), self.static
+        held = range(len(self.inputs), len(self.inputs) + len(self.held))
+        graph_module = _with_inputs_for(self.graph_module, self.text.held)
+        return graph_module, [*self.inputs, *self.held], (*self.static, *held)
+
+
+def _factors(text: GraphText, shaping: Shaping) -> Iterator[Named]:
+    yield "graph.nodes", digest([text.nodes])
+    yield "graph.symbols", "; ".join(text.symbols.described())
+    for position, described in enumerate(text.inputs):
+        yield f"graph.input.{position}", described
+    yield from shaping.shaping_factors()
+    yield from environment.factors(frozenset(text.device_types), traced=False)
+
+
+def _with_inputs_for(graph_module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
+    """A copy of a graph that takes the tensors with these names as its last inputs."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    nodes = list(graph_module.graph.nodes)
+    for node in nodes:
+        if node.op == "placeholder":
+            copies[node] = graph.node_copy(node)
+    held = {name: graph.placeholder(f"held_{index}") for index, name in enumerate(names)}
+    for node in nodes:
+        if node.op == "get_attr" and str(node.target) in held:
+            copies[node] = held[str(node.target)]
+        elif node.op != "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(graph_module, graph)
