@@ -28,8 +28,7 @@ def main(name, backend="npugx"):
     torch.manual_seed(0)
     function, calls = PROGRAMS[name]()
     eager, expected_calls = copy.deepcopy((function, calls))
-    from npugx_cache.pieces import dynamo
-    run = torch.compile(function, backend=dynamo.backend)
+    run = torch.compile(function, backend=backend)
     difference = None
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         for args, theirs in zip(calls, expected_calls, strict=True):
