@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from npugx_cache import location
 from npugx_cache.backend import (
     capture,
     engines,
     frame_shims,
+    inference_only,
     inner_tensors,
     lowering,
     operators,
@@ -109,15 +108,12 @@ def compile_for_dynamo(
 ) -> Callable[..., Any]:
     """See `npugx_cache.backend.dynamo_backend`.
 
-    Raises BackendUnavailable if gradients are on and an input needs one, and for arguments other
-    than `options`.
+    Raises BackendUnavailable for arguments other than `options`.
     """
-    wants_grad = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
-    if torch.is_grad_enabled() and wants_grad:
-        raise BackendUnavailable(
-            "the npugx backend is for inference; call the compiled function under torch.no_grad()"
-        )
     unknown = sorted(set(kwargs) - {"options", "mode"})
     if unknown or kwargs.get("mode") is not None:
         raise BackendUnavailable(f"the npugx backend takes options, not {unknown or ['mode']}")
-    return compile_graph(graph_module, example_inputs, kwargs.get("options"), from_dynamo=True)
+    gradients = inference_only.needing_grad(graph_module)
+    inference_only.call_without_grad(graph_module)
+    run = compile_graph(graph_module, example_inputs, kwargs.get("options"), from_dynamo=True)
+    return inference_only.for_inference(run, gradients)

@@ -22,7 +22,7 @@ from npugx_cache.backend import subgraphs
 from npugx_cache.private import streams, vendor_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _OPERATORS = (_ops.OpOverload, _ops.OpOverloadPacket, _ops.HigherOrderOperator)
 
@@ -175,6 +175,20 @@ def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
 def is_followed(target: Any) -> bool:
     """Whether the target sets a mode that the lowering follows."""
     return _is_any(target, _FOLLOWED)
+
+
+SET_GRAD_MODE: Callable[[bool], None] = _C._set_grad_enabled
+
+
+def sets_grad_mode(target: Any) -> bool:
+    """Whether the target switches gradients on or off."""
+    return target is SET_GRAD_MODE
+
+
+def differentiates(graph_module: fx.GraphModule) -> bool:
+    """Whether a graph, or a graph inside it, computes gradients by `torch.func`."""
+    begin = _C._functorch._grad_increment_nesting
+    return any(node.target is begin for node in subgraphs.nodes_of(graph_module))
 
 
 def is_entered(target: Any) -> bool:

@@ -85,13 +85,6 @@ def test_torch_compile_reaches_the_backend():
     torch._dynamo.reset()
 
 
-def test_training_is_refused():
-    compiled = torch.compile(lambda x: x * 2, backend=dynamo_backend)
-    with pytest.raises(Exception, match="for inference"):
-        compiled(torch.ones(3, requires_grad=True))
-    torch._dynamo.reset()
-
-
 def test_a_state_that_a_graph_of_dynamos_changes_is_changed_at_each_call(caplog):
     def function(x):
         y = x * 2

@@ -1,0 +1,32 @@
+"""Results that say they need a gradient, though nothing can compute one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_C: Any = torch._C
+
+
+def writes_to(tensor: torch.Tensor) -> int:
+    """How often a tensor, or another one on its memory, was written to. Not for inference mode."""
+    return tensor._version
+
+
+def without_backward(message: str, count: int) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+    """A function that gives `count` tensors anew, over the same memory, as results of a call.
+
+    In grad mode, what the function returns has `requires_grad`, and a backward through it raises
+    RuntimeError with the message.
+    """
+    delayed = _C._functions.DelayedError(message.encode(), count)
+
+    def give(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        given = delayed(*(tensor.detach().requires_grad_() for tensor in tensors))
+        return list(given) if isinstance(given, (tuple, list)) else [given]
+
+    return give
