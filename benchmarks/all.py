@@ -29,6 +29,7 @@ BENCHMARKS = (
     "vendor",
     "cold",
     "inductor",
+    "pieces",
     "scale",
     "store",
 )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STEADY_CALLS = 30
 OURS = {"npugx_cache": "npugraph_ex", "npugx_cache_inductor": "inductor"}
+DYNAMO_ALONE = "dynamo"
+SAVED = "npugx_saved"
 
 
 def logits_of(model: Any, inputs: dict[str, Any]) -> Any:
@@ -42,10 +44,35 @@ def prepared(model: Any, backend: str, folder: Path, *, wrapped: bool) -> Any:
         return cache_compile(model, cache_dir=folder, backend=OURS[backend])
     import torch
 
+    if backend == SAVED:
+        return saved(model, folder)
+    if backend == DYNAMO_ALONE:
+        backend = "eager"
     if wrapped:
         function = torch.compile(logits_of, backend=backend)
         return lambda **inputs: SimpleNamespace(logits=function(model, inputs))
     return torch.compile(model, backend=backend)
+
+
+def saved(model: Any, folder: Path) -> Any:
+    """The model from the file that an earlier process saved with torch's own `aot_compile`.
+
+    Guards are filtered out, as serving engines do: torch can't save those of this model.
+    """
+    import torch
+
+    file = folder / "model.bin"
+    if not file.exists():
+        options: dict[str, Any] = {"guard_filter_fn": lambda guards: [False for _ in guards]}
+        compiled = torch.compile(
+            logits_of, backend="npugx", fullgraph=True, dynamic=False, options=options
+        )
+        _, inputs = qwen3(len(model.model.layers))
+        made: Any = compiled
+        made.aot_compile(((model, inputs), {})).save_compiled_function(str(file))
+    with file.open("rb") as stored:
+        function = torch.compiler.load_compiled_function(stored)
+    return lambda **inputs: SimpleNamespace(logits=function(model, inputs))
 
 
 def measure_calls(backend: str, layers: int, folder: Path, *, wrapped: bool) -> dict[str, Any]:

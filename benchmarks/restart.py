@@ -133,6 +133,7 @@ def one_run(figure: Figure, layers: int, folder: Path) -> Numbers:
 
 def _settings(figure: Figure, folder: Path) -> dict[str, str]:
     return {
+        "NPUGX_CACHE_DIR": str(folder),  # of torch.compile(backend="npugx"), which takes no folder
         "TORCHINDUCTOR_CACHE_DIR": str(folder),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         # On by default; said all the same, because the comparison rests on them.

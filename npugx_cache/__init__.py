@@ -19,21 +19,27 @@ if TYPE_CHECKING:
         EntryNotFound,
         NpugxCacheError,
         OptionError,
+        OutdatedGraph,
         PassError,
         StoreError,
         Uncacheable,
         VerificationError,
     )
     from npugx_cache.events import CacheInfo, Refusal
+    from npugx_cache.pieces.cached_graph import CachedGraph
+    from npugx_cache.pieces.compiled import cached_graph
+    from npugx_cache.pieces.loaded import load_graph
 
 __all__ = [
     "BackendUnavailable",
     "CacheInfo",
     "CacheMiss",
     "CachedFunction",
+    "CachedGraph",
     "EntryNotFound",
     "NpugxCacheError",
     "OptionError",
+    "OutdatedGraph",
     "PassError",
     "Refusal",
     "StoreError",
@@ -42,6 +48,8 @@ __all__ = [
     "Warmed",
     "__version__",
     "cache_compile",
+    "cached_graph",
+    "load_graph",
     "readable_cache",
 ]
 __version__ = VERSION
@@ -49,9 +57,12 @@ __version__ = VERSION
 _HOME = {
     "CacheInfo": "npugx_cache.events",
     "CachedFunction": "npugx_cache.api",
+    "CachedGraph": "npugx_cache.pieces.cached_graph",
     "Refusal": "npugx_cache.events",
     "Warmed": "npugx_cache.capture_plan",
     "cache_compile": "npugx_cache.api",
+    "cached_graph": "npugx_cache.pieces.compiled",
+    "load_graph": "npugx_cache.pieces.loaded",
     "readable_cache": "npugx_cache.entry.readable",
 }
 _OTHERS = "npugx_cache.errors"

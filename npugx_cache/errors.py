@@ -47,6 +47,16 @@ class CacheMiss(NpugxCacheError, LookupError):
         self.reasons = reasons
 
 
+class OutdatedGraph(NpugxCacheError, RuntimeError):
+    """A graph that `aot_compile` saved does not fit this process: save it anew here."""
+
+    def __init__(self, graph: str, reason: str) -> None:
+        super().__init__(
+            f"the saved graph ({graph}) does not fit this process: {reason}. Call aot_compile again"
+        )
+        self.reason = reason
+
+
 class StoreError(NpugxCacheError, OSError):
     """A fault of the cache folder. Raised to the caller only under `strict=True`."""
 

@@ -27,6 +27,8 @@ class StoreClient:
     `title` names the function or the graph in logs. `backend` is the name of its backend.
     """
 
+    subject = "function"
+
     def __init__(
         self, title: str, backend: str, settings: Settings, counters: events.Counters
     ) -> None:
@@ -124,7 +126,7 @@ class StoreClient:
         if isinstance(self._store, store.Unusable):
             is_off = self.settings.mode == "off"
             return self._store.reason if is_off else f"the store is not used: {self._store.reason}"
-        return "no entry for this function"
+        return f"no entry for this {self.subject}"
 
     def _tell_of_hit(self, outcome: str, entry: str, started: float) -> None:
         self._last = _USED, entry

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PROCESS_LOCAL = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
 """Operators whose arguments are places in a table of this process."""
 _MOST_NAMED = 4
+_MOST_INPUTS = 8
 
 
 class GraphText:
@@ -69,6 +70,26 @@ class GraphText:
         words = [f"{name} x{count}" if count > 1 else name for name, count in often]
         words += ["..."] if len(self._called) > _MOST_NAMED else []
         return f"{self._inputs} inputs: {', '.join(words) or 'no calls'}"
+
+    def described(self) -> list[tuple[str, str]]:
+        """A name and a description of each input, those for held tensors last.
+
+        The names follow from the graph alone, because equal graphs of two functions share an entry.
+        """
+        named = self.symbols.names
+        rows = []
+        for position, text in enumerate(self.inputs):
+            symbol = text.removeprefix("int ")
+            rows.append((symbol if symbol in named else f"arg{position}", text))
+        held = (f"a tensor that the graph holds, number {place}" for place in range(len(self.held)))
+        return [*rows, *((f"held{place}", text) for place, text in enumerate(held))]
+
+    @property
+    def signature(self) -> str:
+        """The types and sizes of the first inputs, as `npugx-cache ls` shows them."""
+        short = [text.partition("] ")[0] + "]" if "] " in text else text for text in self.inputs]
+        more = [f"and {len(short) - _MOST_INPUTS} more"] if len(short) > _MOST_INPUTS else []
+        return ", ".join([*short[:_MOST_INPUTS], *more])
 
     # --- values
 

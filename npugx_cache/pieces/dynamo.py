@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.backend import inference_only
 from npugx_cache.errors import BackendUnavailable
+from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.pieces.compiled import cached_graph
+from npugx_cache.private import aot_compile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,4 +39,10 @@ def _cached(
     unknown = sorted(set(kwargs) - {"options", "mode"})
     if unknown or kwargs.get("mode") is not None:
         raise BackendUnavailable(f"the npugx backend takes options, not {unknown or ['mode']}")
-    return cached_graph(graph_module, example_inputs, backend=engine, options=kwargs.get("options"))
+    aot_compile.register(CachedGraph)
+    gradients = inference_only.needing_grad(graph_module)
+    inference_only.call_without_grad(graph_module)
+    cached = cached_graph(
+        graph_module, example_inputs, backend=engine, options=kwargs.get("options")
+    )
+    return cached.for_inference(gradients)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from npugx_cache import events, store
 from npugx_cache.backend import engines
@@ -13,17 +13,19 @@ from npugx_cache.backend.frame_shims import handed_over_by_dynamo
 from npugx_cache.conditions import Kind, shapes
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import restore
-from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, READABLE
+from npugx_cache.entry.artifact import CONDITIONS, READABLE
 from npugx_cache.errors import CorruptEntry, VerificationError
 from npugx_cache.forks import NamedLocks
 from npugx_cache.key import environment
 from npugx_cache.pieces.cached_graph import CachedGraph
+from npugx_cache.pieces.loaded import PARTS
 from npugx_cache.portable import NotPortable
 from npugx_cache.store_client import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from npugx_cache.backend.inference_only import Gradients
     from npugx_cache.conditions.check import Checker
     from npugx_cache.config import Settings
     from npugx_cache.entry.artifact import Artifact
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from npugx_cache.key.recipe import Shaping
     from npugx_cache.pieces.piece import Piece
     from npugx_cache.progress import Progress
+
+    Blobs: TypeAlias = Mapping[str, bytes] | store.Miss
 
 _compiling = NamedLocks()
 _programs: weakref.WeakValueDictionary[tuple[str, int | None], BoundProgram] = (
@@ -45,6 +49,8 @@ class PieceLookup(StoreClient):
 
     `captures`: whether graphs are captured on a device; a caller that captures by itself says no.
     """
+
+    subject = "graph"
 
     def __init__(
         self,
@@ -110,7 +116,8 @@ class PieceLookup(StoreClient):
                 self._tell_of_hit(outcome, manifest.entry, started)
                 if self.settings.verify:
                     self._recheck(opened, manifest)
-                return self._ready(program, manifest.entry)
+                read = partial(_parts, opened, manifest)
+                return self._ready(program, manifest.entry, read)
             refusals.append(program)
         if refusals:
             self.refusals = tuple(sorted(refusals, key=lambda refusal: len(refusal.reasons)))
@@ -134,8 +141,7 @@ class PieceLookup(StoreClient):
             known = manifest.entry, device.index if device else None
             program = _programs.get(known)
             if program is None:
-                present = {ref.name for ref in manifest.blobs}
-                code = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
+                code = _parts(opened, manifest)
                 if isinstance(code, store.Miss):
                     return self._fault(opened, manifest.entry, code.reason)
                 program = restore.bind_program(code, device, handed_over_by_dynamo)
@@ -159,7 +165,9 @@ class PieceLookup(StoreClient):
             if not shapes.holds(condition, values):
                 raise NotPortable("a condition on sizes does not hold of the symbols of this trace")
 
-    def _ready(self, program: BoundProgram, entry: str | None) -> CachedGraph:
+    def _ready(
+        self, program: BoundProgram, entry: str | None, blobs: Callable[[], Blobs]
+    ) -> CachedGraph:
         """The program with captured graphs of its own, and with the tensors that the graph holds.
 
         Layers that share a program don't share captured graphs, because a captured graph knows the
@@ -170,7 +178,20 @@ class PieceLookup(StoreClient):
             captures = engines.captures_for(self.backend, self.title, self.shaping.options)
         run, held = program.captured(captures, program.bindings.layout), self.piece.held
         called = (lambda *inputs: run(*inputs, *held)) if held else run
-        return CachedGraph(called, entry, self.explained())
+        return CachedGraph(called, entry, self.explained(), partial(self._saved, blobs))
+
+    def _saved(self, blobs: Callable[[], Blobs], gradients: Gradients | None) -> bytes:
+        """The graph as bytes for a file of torch's. Raises `NotPortable`."""
+        from npugx_cache.pieces.saved import Saved
+
+        if self.piece.held:
+            raise NotPortable(f"it holds {len(self.piece.held)} tensors of its own")
+        found = blobs()
+        if isinstance(found, store.Miss):
+            raise NotPortable(found.reason)
+        options = self.shaping.options if self.captures else None
+        factors = self.piece.fingerprint.factors
+        return Saved(self.title, self.backend, options, factors, found).to_bytes(gradients)
 
     # --- compile
 
@@ -195,7 +216,7 @@ class PieceLookup(StoreClient):
                 _programs[entry, device.index if device else None] = program
             nearest = self.refusals[0] if self.refusals else None
             self._tell_of_miss(entry or "", nearest, started, seconds, told.phases)
-        return self._ready(program, entry)
+        return self._ready(program, entry, lambda: blobs)
 
     def _artifact(self, told: Progress) -> tuple[Artifact, float]:
         from npugx_cache.compile import optimise, pack
@@ -205,11 +226,10 @@ class PieceLookup(StoreClient):
         worked = WorkTime()
         told.begin("lowering")
         graph_module, inputs, static = self.piece.lifted()
-        held = (f"held by the graph: {name}" for name in self.piece.text.held)
         graph = traced.portable(
             graph_module,
             inputs,
-            [*self.piece.text.inputs, *held],
+            self.piece.text.described(),
             static,
             self.piece.text.symbols,
             self.piece.text.methods,
@@ -232,8 +252,9 @@ class PieceLookup(StoreClient):
             factors=fingerprint.factors,
             about={
                 "function": self.title,
+                "held": len(self.piece.held),
                 "backend": self.backend,
-                "signature": "; ".join(self.piece.text.inputs[:_MOST_INPUTS]),
+                "signature": self.piece.text.signature,
                 "signature_id": fingerprint.key,
                 "environment": environment.summary(),
             },
@@ -253,6 +274,10 @@ class PieceLookup(StoreClient):
         recheck.compare_artifacts(self.title, stored[READABLE].decode(), fresh.readable)
 
 
-_MOST_INPUTS = 8
+def _parts(opened: store.Store, manifest: store.Manifest) -> Blobs:
+    present = {ref.name for ref in manifest.blobs}
+    return opened.read(manifest, present & set(PARTS))
+
+
 _NO_CODE: Any = (lambda: None).__code__
 """The code of no function: a piece has none, so no text of a reason is known from it."""

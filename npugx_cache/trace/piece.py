@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def portable(
     graph_module: fx.GraphModule,
     inputs: Sequence[Any],
-    described: Sequence[str],
+    described: Sequence[tuple[str, str]],
     static: Sequence[int],
     symbols: Symbols,
     methods: Iterable[str],
@@ -51,7 +51,7 @@ def portable(
 ) -> PortableGraph:
     """Lower a graph on fake inputs. Raises `NotPortable` and `refuse.NotEager`.
 
-    `described` says in words what each input is; `methods` are those of tensors that the graph
+    `described` has a name for each input, and words for what the input is; `methods` are those of tensors that the graph
     calls. `optimise` changes the lowered graph in place.
     """
     if reason := lost_order(graph_module):
@@ -93,11 +93,10 @@ def portable(
     conditions = placed(conditions, device)
     if failed := Checker(conditions).failures(Scope(symbols.values(), {}), limit=1):
         raise NotPortable(f"the conditions refuse the sizes that they were made from: {failed[0]}")
-    names = (node.name for node in graph_module.graph.nodes if node.op == "placeholder")
     return PortableGraph(
         graph=graph,
         passes=passes,
-        inputs=tuple(zip(names, described, strict=True)),
+        inputs=tuple(described),
         static=tuple(static),
         conditions=conditions,
         frame=None,

@@ -59,7 +59,7 @@ def entry_page(
     if isinstance(manifest, Miss):
         return replace(page, fault=manifest.reason)
     page = replace(page, manifest=manifest)
-    if manifest.kind != "graph":
+    if manifest.kind not in ("graph", "piece"):
         return page
     try:
         return replace(page, **_contents(store, manifest))

@@ -95,7 +95,7 @@ class _Page:
             key.get("platform", ""),
             key.get("cpu", ""),
             f"backend {key.get('backend', '?')}",
-            f"dynamic={key.get('dynamic', '?')}",
+            *([f"dynamic={key['dynamic']}"] if "dynamic" in key else []),
         ]
         created = summary.moment(stored.created)
         about = [
