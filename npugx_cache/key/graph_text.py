@@ -35,7 +35,7 @@ _MOST_INPUTS = 8
 class GraphText:
     """The text of one graph, for these inputs; raises `NotPortable` for what no text can cover.
 
-    `inputs` are what the graph will be lowered with: fake tensors and numbers. `static` are the
+    `inputs` are fake tensors and numbers, as the graph will be lowered with. `static` are the
     positions of those that stay in their place. `rename` names devices as they are stored.
     `held` are the names of the tensors that the graph holds, in order of use: they are lifted to
     inputs, so their values are in no key and in no entry.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from npugx_cache.backend import lowering, operators
+from npugx_cache.backend import lowering
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.graph_text import GraphText
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Piece:
     """One graph, what it will be lowered with, and its key.
 
-    `inputs` are fake tensors and numbers. `static` are the positions of those that stay in their
-    place. `held` are the tensors that the graph holds, which the graph takes as further inputs:
+    `inputs` are the example inputs, real or fake. `static` are the positions of those that stay in
+    their place. `held` are the tensors that the graph holds, which the graph takes as further inputs:
     they stay the caller's, are in no key, and are never stored.
     """
 
@@ -50,16 +50,16 @@ class Piece:
         itself. The example inputs may be real or fake, their sizes numbers or symbols.
         """
         streams.make_waits_operators(graph_module)
-        vendor_scopes.replace(graph_module, operators.scope_operator)
+        vendor_scopes.replace(graph_module, _scope_operator)
         static = lowering.static_inputs(graph_module, example_inputs)
-        inputs = lowering.fake_inputs(graph_module, example_inputs)
+        fakes = lowering.fake_inputs(graph_module, example_inputs)
         kind = runtime.accelerator()
         index = runtime.current_index(kind) if kind is not None else None
         rename = str if index is None or kind is None else devices.to_current(kind, index)
-        text = GraphText(graph_module, inputs, static, rename)
+        text = GraphText(graph_module, fakes, static, rename)
         return cls(
             graph_module=graph_module,
-            inputs=inputs,
+            inputs=example_inputs,
             static=static,
             held=tuple(operator.attrgetter(name)(graph_module) for name in text.held),
             text=text,
@@ -78,6 +78,12 @@ class Piece:
         held = range(len(self.inputs), len(self.inputs) + len(self.held))
         graph_module = _with_inputs_for(self.graph_module, self.text.held)
         return graph_module, [*self.inputs, *self.held], (*self.static, *held)
+
+
+def _scope_operator(name: str) -> Any:
+    from npugx_cache.backend import operators  # registers them, and few graphs have scopes
+
+    return operators.scope_operator(name)
 
 
 def _factors(text: GraphText, shaping: Shaping) -> Iterator[Named]:
