@@ -18,6 +18,7 @@ and give it what it does not say (weights, an input), `ON_CPU` takes the NPU out
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import NamedTuple
 
@@ -51,6 +52,12 @@ class Example(NamedTuple):
     half: dict[str, str] = {}  # noqa: RUF012
     float32: dict[str, str] = {}  # noqa: RUF012
     entries: int = 1
+
+    def for_torch_compile(self) -> Example:
+        """The example as it stands in the document, but for the name of the backend."""
+        text, places = re.subn(r"(backend=['\"])npugraph_ex(['\"])", r"\1npugx\2", self.text)
+        assert places == self.text.count("torch.compile(") == 1
+        return self._replace(text=text, edits={}, cached="")
 
     def script(self, *, device: str, half: bool) -> str:
         """The example after its edits; "npu" keeps what is for the NPU."""
@@ -555,3 +562,9 @@ EXAMPLES = {
 }
 ON_CPU_ALONE = ("inductor", "torchs_cache")
 """Inductor's kernels are compiled for a CPU; on an NPU the cache says so and stores nothing."""
+OF_TORCH_COMPILE = {
+    name: example.for_torch_compile()
+    for name, example in EXAMPLES.items()
+    if "torch.compile(" in example.text and "npugraph_ex" in example.text
+}
+"""The examples that call `torch.compile` with the vendor's backend: they need no other edit."""

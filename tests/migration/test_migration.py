@@ -1,7 +1,9 @@
 """The examples of the documents that users come with run here with the smallest edit.
 
-Each runs in a cold and in a restarted process, in single and in half precision, on a CPU, or with
-`bash tests/npu_sim/run tests/migration` on the simulated NPU. Both processes give eager's results.
+Each runs in single and in half precision, on a CPU, or with
+`bash tests/npu_sim/run tests/migration` on the simulated NPU. With `cache_compile`, a cold and a
+restarted process give eager's results; with `torch.compile`, whose only edit is the name of the
+backend, one process does.
 """
 
 import os
@@ -13,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from documents import EXAMPLES, ON_CPU_ALONE, TRAINING
+from documents import EXAMPLES, OF_TORCH_COMPILE, ON_CPU_ALONE, TRAINING
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "migration.md"
@@ -79,6 +81,18 @@ def test_an_example_runs_cold_and_restarted(surroundings, name):
         assert (again["hits"], again["traced"]) == (example.entries, 0)
         if DEVICE == "npu":
             assert (again["captured"] > 0) == (name not in UNCAPTURED)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OF_TORCH_COMPILE)
+def test_torch_compile_needs_no_edit_but_the_name_of_the_backend(surroundings, name):
+    worker = start(surroundings, OF_TORCH_COMPILE[name])
+    for precision, found in worker.result().items():
+        assert f"torch.{precision}" in found["dtypes"]
+        assert found["traced"] > 0
+        assert (found["captured"] > 0) == (DEVICE == "npu" and name not in UNCAPTURED)
+    assert "without optimisation" not in worker.stderr
+    assert "uncaptured" not in worker.stderr
 
 
 @pytest.mark.thorough
