@@ -7,6 +7,7 @@ as eager's do, and whoever asks for that gradient is told that there is none. A 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -115,7 +116,10 @@ def for_inference(run: Callable[..., Any], gradients: Gradients) -> Callable[...
             returned = list(returned)
             with torch.enable_grad():
                 for at in written:
-                    _join(inputs[at], torch.empty(0, requires_grad=True))
+                    # Eager refuses some writes where gradients are on, such as one to a view of a
+                    # parameter: then the function has written under no_grad.
+                    with contextlib.suppress(RuntimeError):
+                        _join(inputs[at], torch.empty(0, requires_grad=True))
                 if results:
                     given = give([returned[at] for at in results])
                     for at, result in zip(results, given, strict=True):
