@@ -1,4 +1,4 @@
-"""torch.compile(backend="npugx"): what a restart costs, beside Dynamo alone and torch's warm starts.
+"""torch.compile(backend="npugx"): a restart, beside Dynamo alone and torch's own warm starts.
 
 Dynamo traces again in each of these processes, but for the file that `aot_compile` saved. So the
 time over Dynamo's own ("over Dynamo") is what a backend costs. Every figure is of fresh processes.

@@ -29,8 +29,8 @@ class Piece:
     """One graph, what it will be lowered with, and its key.
 
     `inputs` are the example inputs, real or fake. `static` are the positions of those that stay in
-    their place. `held` are the tensors that the graph holds, which the graph takes as further inputs:
-    they stay the caller's, are in no key, and are never stored.
+    their place. `held` are the tensors that the graph holds. What is stored takes them as further
+    inputs: they stay the caller's, are in no key, and are never stored.
     """
 
     graph_module: fx.GraphModule

@@ -51,8 +51,8 @@ def portable(
 ) -> PortableGraph:
     """Lower a graph on fake inputs. Raises `NotPortable` and `refuse.NotEager`.
 
-    `described` has a name for each input, and words for what the input is; `methods` are those of tensors that the graph
-    calls. `optimise` changes the lowered graph in place.
+    `described` has a name for each input, and words for what the input is; `methods` are those of
+    tensors that the graph calls. `optimise` changes the lowered graph in place.
     """
     if reason := lost_order(graph_module):
         raise NotPortable(reason)
