@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 
@@ -112,7 +113,7 @@ def unpickle():
 
 
 def loaded():
-    with open("graph.bin", "rb") as file:
+    with Path("graph.bin").open("rb") as file:
         return torch.compiler.load_compiled_function(file)
 
 

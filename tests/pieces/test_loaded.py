@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,7 @@ def made(surroundings):
 
 def held_is_in(folder):
     """Whether a file of the store has the values of the tensor that a graph held."""
-    import numpy
-
-    values = numpy.full(8, 0.123456789, dtype=numpy.float32).tobytes()
+    values = struct.pack("8f", *[0.123456789] * 8)
     return any(values in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
@@ -76,7 +75,7 @@ def test_an_entry_that_does_not_fit_is_a_miss_with_its_reason(answers, name, sai
 
 def test_what_the_command_line_says_of_a_graph(answers):
     titles = {row["function"] for row in answers["rows"] if row["kind"] == "piece"}
-    assert "1 inputs: mul.Tensor, add_.Tensor" in titles or "1 inputs: add_.Tensor, mul.Tensor" in titles
+    assert "1 inputs: add_.Tensor, mul.Tensor" in titles
     assert "def forward(arg0, held0):" in answers["readable"]
     outcomes = {(row["function"], row["outcome"]) for row in answers["misses"]["misses"]}
     assert {(title, "miss") for title in titles} <= outcomes
