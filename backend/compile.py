@@ -38,6 +38,7 @@ def compile_graph(
     *,
     engine: str = "npugraph_ex",
     from_dynamo: bool = False,
+    decompositions: Mapping[Any, Any] | None = None,
 ) -> Callable[..., Any]:
     """See `npugx_cache.backend.compile_fx`.
 
@@ -57,7 +58,7 @@ def compile_graph(
         if example_inputs is None:
             graph_module = lowering.traced_alike(graph_module)
         else:
-            graph_module = lowering.lower(graph_module, example_inputs, None)
+            graph_module = lowering.lower(graph_module, example_inputs, decompositions)
     except (lowering.NotKept, NotPortable) as error:
         reason = str(error)
         if isinstance(error, lowering.NotKept):

@@ -115,5 +115,10 @@ def _uncached(
     from npugx_cache.backend.compile import compile_graph
 
     return compile_graph(
-        graph_module, example_inputs, shaping.options, engine=shaping.backend, from_dynamo=True
+        graph_module,
+        example_inputs,
+        shaping.options,
+        engine=shaping.backend,
+        from_dynamo=True,
+        decompositions=dict(shaping.decompositions),
     )
