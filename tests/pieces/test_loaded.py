@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("graphs.py")
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
