@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -365,6 +366,8 @@ class Lookup(StoreClient):
             if not candidate.holds(call.scope):
                 if manifest.kind == "bypass" and not candidate.code_holds():
                     call.outdated.add(manifest.entry)
+                if manifest.kind == "graph" and candidate.is_of_another_rank(call.scope):
+                    call.of_other_ranks.add(manifest.entry)
                 reasons = restore.failures(candidate, call.scope, self.recipe.function.__code__)
                 if manifest.kind == "graph" and not self.recipe.dynamic:
                     from npugx_cache.conditions import causes  # a first hit needs no reasons
@@ -435,11 +438,34 @@ class Lookup(StoreClient):
 
         if refused():
             return self._compiled(call, opened, started, warming=warming)
-        wait = self.settings.lock_wait
-        with opened.lock(name, wait=wait, done=lambda: answered() or refused()):
+        with self._locked(opened, name, call, lambda: answered() or refused()):
             if answered():
                 return answers[0]
             return self._compiled(call, opened, started, warming=warming)
+
+    @contextlib.contextmanager
+    def _locked(
+        self, opened: store.Store, name: str, call: Call, done: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Hold the lock for the graph of a call, waiting for others until `done()`.
+
+        Once it is known that the graph depends on the rank, only processes of this rank share the
+        lock. Otherwise ranks would wait for graphs that only other ranks can use.
+        """
+        from npugx_cache.conditions import process  # a restored call needs neither
+        from npugx_cache.private import process_groups
+
+        wait, timeout = self.settings.lock_wait, process_groups.shortest_timeout()
+        if not call.of_other_ranks:
+            known = lambda: done() or bool(call.of_other_ranks)  # noqa: E731
+            with opened.lock(name, wait=wait, needed_within=timeout, done=known) as shared:
+                if done() or not call.of_other_ranks:
+                    yield
+                    return
+            timeout = None if timeout is None else timeout - 2 * shared.waited
+        name = digest([name, str(process.answer("get_rank"))])
+        with opened.lock(name, wait=wait, needed_within=timeout, done=done):
+            yield
 
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
@@ -658,7 +684,8 @@ class Call:
     """One call that needs an answer. `args` include the object that a method is bound to.
 
     `tried` are the entries whose conditions don't hold for this call. `outdated` are those of them
-    that were made from other code than the code that is loaded now.
+    that were made from other code than the code that is loaded now, and `of_other_ranks` those that
+    don't hold for one reason alone: this process has another rank.
     """
 
     args: tuple[Any, ...]
@@ -668,6 +695,7 @@ class Call:
     fingerprint: Fingerprint
     tried: set[str] = field(default_factory=set)
     outdated: set[str] = field(default_factory=set)
+    of_other_ranks: set[str] = field(default_factory=set)
 
 
 def _about(recipe: Recipe, call: Call, arguments: str) -> dict[str, Any]:

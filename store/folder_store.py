@@ -168,15 +168,22 @@ class FolderStore:
         return fault
 
     def lock(
-        self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
+        self,
+        name: str,
+        *,
+        wait: float | None,
+        needed_within: float | None = None,
+        done: Callable[[], bool] | None = None,
     ) -> AbstractContextManager[Locked | NotLocked]:
         """Hold the lock of a name (hex), waiting at most `wait` seconds or until `done()`.
 
-        If `wait` is None, the limit follows from how long the last work under this lock took.
+        If `wait` is None, the limit follows from how long the last work under this lock took. Half
+        of `needed_within` is a limit as well: after so many seconds, others who depend on this
+        worker give up.
         """
         from npugx_cache.store.content.lock import hold
 
-        return hold(self._folder, name, wait=wait, done=done)
+        return hold(self._folder, name, wait=wait, needed_within=needed_within, done=done)
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
         """Move an entry to quarantine, because its verified bytes could not be decoded."""

@@ -99,11 +99,16 @@ class Layered:
         return answer if isinstance(answer, Published) else nearer
 
     def lock(
-        self, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
+        self,
+        name: str,
+        *,
+        wait: float | None,
+        needed_within: float | None = None,
+        done: Callable[[], bool] | None = None,
     ) -> AbstractContextManager[Locked | NotLocked]:
         use_local = self.local is not None and self.main.readonly is not None
         tier = self.local if use_local and self.local is not None else self.main
-        return tier.lock(name, wait=wait, done=done)
+        return tier.lock(name, wait=wait, needed_within=needed_within, done=done)
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
         for tier in self.tiers:

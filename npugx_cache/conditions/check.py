@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_check import NativeCheck
-from npugx_cache.conditions.data import CALL, Check, Conditions
+from npugx_cache.conditions.data import CALL, Check, Conditions, Step
 from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, plan
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order
@@ -95,6 +95,17 @@ class Checker:
             return _hold(self._code, [])
         except NotPortable:  # what a fact is about is gone
             return False
+
+    def is_of_another_rank(self, scope: Scope) -> bool:
+        """Whether the rank of this process is the one condition that fails. Never raises."""
+        asked = zip(self.conditions.steps, self.conditions.args, strict=True)
+        ranks = {node for node, each in enumerate(asked) if each == (Step.ANSWER, "get_rank")}
+        values = evaluate_all(self._plan, scope) if ranks else [MISSING]
+        return not any(value is MISSING for value in values) and all(
+            check.node in ranks
+            or self.holds_of(check, values if check.node == CALL else values[check.node])
+            for check in self.conditions.all_checks()
+        )
 
     def value(self, node: int, scope: Scope) -> Any:
         """The live object at a place of the tree. Call it after `holds`; raises anything."""

@@ -15,6 +15,7 @@ from npugx_cache import events, store
 from npugx_cache.backend.static_kernels.packages import NoKernels
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.portable import digest
+from npugx_cache.private import process_groups
 from npugx_cache.work_time import WorkTime
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class StoredPackages:
 
         if stored():
             return found[0]
-        with opened.lock(digest([fingerprint.key]), wait=self.settings.lock_wait, done=stored):
+        name, wait = digest([fingerprint.key]), self.settings.lock_wait
+        timeout = process_groups.shortest_timeout()
+        with opened.lock(name, wait=wait, needed_within=timeout, done=stored):
             if found or stored():
                 return found[0]
             worked = WorkTime()

@@ -33,3 +33,17 @@ def facts_of(group: Any) -> tuple[str, str, str, list[int]]:
     # These tables have no row for a group that was not made by `new_group`.
     ranks = [*known.pg_group_ranks.get(group, range(group.size()))]
     return group.group_name, group.group_desc, known.pg_backend_config.get(group, ""), ranks
+
+
+def shortest_timeout() -> float | None:
+    """The seconds after which a collective of this process fails first, or None without a group."""
+    distributed: Any = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    found = []
+    for group in distributed.distributed_c10d._world.pg_map:
+        for device in group._device_types:
+            options = getattr(group._get_backend(device), "options", None)
+            timeout = getattr(options, "_timeout", None)  # a group that is simulated has none
+            found += [] if timeout is None else [timeout.total_seconds()]
+    return min(found, default=None)

@@ -31,6 +31,7 @@ _NOTICE_EVERY = 10.0
 _MAX_HOLDER = 160
 _WAIT_AT_MOST = 600.0  # also if nobody knows how long the work takes
 _WAIT_AT_LEAST = 30.0
+_NO_END = float("inf")
 _WAIT_FACTOR = 2.0  # the work took the noted time; a busy host and a slow disk add to it
 # The locks that this thread holds: it would wait in vain for one of its own.
 _held_here = threading.local()
@@ -58,7 +59,12 @@ class NotLocked:
 
 @contextlib.contextmanager
 def hold(
-    folder: Folder, name: str, *, wait: float | None, done: Callable[[], bool] | None = None
+    folder: Folder,
+    name: str,
+    *,
+    wait: float | None,
+    needed_within: float | None = None,
+    done: Callable[[], bool] | None = None,
 ) -> Iterator[Locked | NotLocked]:
     """Hold the lock of a name while the body runs, after waiting for a bounded time.
 
@@ -66,6 +72,10 @@ def hold(
     None, a worker waits twice as long as the last compile under this lock took, at least 30 seconds
     and at most 10 minutes. The maximum holds whatever the lock file says, because others can write
     that file. An error of locking gives `NotLocked`; what the body raises goes through.
+
+    `needed_within`: others who depend on this worker give up after so many seconds, as the ranks of
+    a process group do in a collective. The wait takes half of that at most, also if `wait` is
+    longer, and the rest is for the work.
     """
     if folder.readonly is not None:
         yield NotLocked(reason=f"read-only: {folder.readonly}")
@@ -76,7 +86,8 @@ def hold(
         known = "already held by this thread" if path in held else "not a lock name"
         yield NotLocked(reason=f"{name}: {known}")
         return
-    lock, answer = _acquire(folder, path, wait, done)
+    allowed = _NO_END if needed_within is None else max(0.0, needed_within / 2)
+    lock, answer = _acquire(folder, path, wait, allowed, done)
     if lock is None:
         yield answer
         return
@@ -89,7 +100,11 @@ def hold(
 
 
 def _acquire(
-    folder: Folder, path: str, longest: float | None, done: Callable[[], bool] | None
+    folder: Folder,
+    path: str,
+    wait: float | None,
+    allowed: float,
+    done: Callable[[], bool] | None,
 ) -> tuple[LockFile | None, Locked | NotLocked]:
     started = time.monotonic()
     pause, next_notice = _FIRST_PAUSE, 0.0
@@ -99,15 +114,16 @@ def _acquire(
         make_parents(folder, lock.path)
         while not lock.acquire():
             waited = time.monotonic() - started
-            if longest is None:
-                longest = _bound(_cost(lock.text()))
+            wait = _bound(_cost(lock.text())) if wait is None else wait
+            longest = min(wait, allowed)
             if done is not None and done():
                 return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
             if waited >= longest:
                 reason = f"still held by {_holder(lock.text())} after {waited:.1f} s"
+                _LOG.warning("a lock is %s; going on without%s", reason, _why(wait, allowed))
                 return None, NotLocked(reason=reason, waited=waited, held=True)
             if waited >= next_notice:
-                _notice(lock, waited, longest)
+                _notice(lock, waited, longest, _why(wait, allowed))
                 next_notice = waited + _NOTICE_EVERY
             time.sleep(min(pause, max(0.0, longest - waited)))
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -123,12 +139,18 @@ def _acquire(
     return lock, answer
 
 
-def _notice(lock: LockFile, waited: float, longest: float) -> None:
+def _why(wait: float, allowed: float) -> str:
+    """What bounds the wait, where the ranks of this worker's process groups do."""
+    return ", half of the timeout of the process group" if allowed < wait else ""
+
+
+def _notice(lock: LockFile, waited: float, longest: float, why: str) -> None:
     _LOG.info(
-        "waiting for %s, which compiles the same graph (%.0f s so far, at most %.0f s)",
+        "waiting for %s, which compiles the same graph (%.0f s so far, at most %.0f s%s)",
         _holder(lock.text()),
         waited,
         longest,
+        why,
         extra=PASSING,
     )
 

@@ -1,0 +1,80 @@
+"""A rank of a group whose compile is watched: `ranks_compiling.py FOLDER MODE`, under torchrun.
+
+Each graph holds an operator that notes in FOLDER that its trace has begun. By MODE, it then:
+"apart": waits for the traces of all other ranks, but in the first trace of all;
+"killed": kills the process in the first trace of all, without notice;
+"stopped": stops the process.
+Each rank writes what it counted to FOLDER, because torchrun passes on no output in order.
+"""
+
+import datetime as dt
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+
+from npugx_cache import cache_compile
+
+FOLDER, MODE = Path(sys.argv[1]), sys.argv[2]
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+RESTARTED = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+TIMEOUT = float(os.environ.get("GROUP_TIMEOUT", "600"))
+
+
+def is_first():
+    """Whether the first trace of all is that of this rank."""
+    try:
+        with (FOLDER / "first").open("x") as file:
+            file.write(str(RANK))
+    except FileExistsError:
+        return (FOLDER / "first").read_text() == str(RANK)
+    return True
+
+
+@torch.library.custom_op("compiling::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@double.register_fake
+def _(x):
+    (FOLDER / f"tracing{RANK}").touch()
+    if MODE == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif MODE == "killed" and not RESTARTED and is_first():
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif MODE == "apart" and not is_first():
+        given_up = time.monotonic() + 60
+        while len(list(FOLDER.glob("tracing*"))) < WORLD and time.monotonic() < given_up:
+            time.sleep(0.02)
+        (FOLDER / f"together{RANK}").touch()
+    return torch.empty_like(x)
+
+
+def shared(x):
+    return fc.all_reduce(double(x), "sum", dist.group.WORLD)
+
+
+def of_rank(x):
+    return double(x) + dist.get_rank()
+
+
+dist.init_process_group("gloo", timeout=dt.timedelta(seconds=TIMEOUT))
+function = of_rank if MODE == "apart" else shared
+x = torch.arange(3.0) + RANK
+cached = cache_compile(function)
+got = cached(x)
+found = {
+    "right": torch.equal(got, function(x)),
+    "counts": list(cached.cache_info()[:4]),
+    "together": (FOLDER / f"together{RANK}").exists(),
+}
+(FOLDER / f"found{RANK}.json").write_text(json.dumps(found))
+dist.barrier()
+dist.destroy_process_group()
