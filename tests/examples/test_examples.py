@@ -24,11 +24,16 @@ TWICE = [
 ]
 IN_ITSELF = {"read_only_image"}
 """It starts both processes by itself."""
+ON_RANKS = {"torchrun_tp"}
+"""torchrun starts it."""
+# By default gloo asks the resolver for the name of the host, and takes whatever answers.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
-def run(surroundings, name, *arguments):
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
-    environment = surroundings.environment(HF_HUB_OFFLINE="1")
+def run(surroundings, name, *arguments, launcher=()):
+    script = str(EXAMPLES / f"{name}.py")
+    command = [sys.executable, *launcher, script, *map(str, arguments)]
+    environment = surroundings.environment(HF_HUB_OFFLINE="1", **LOOPBACK)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "runs uncached" not in done.stderr
@@ -47,7 +52,7 @@ def counts(printed):
 
 def test_each_example_is_run_and_stays_short():
     sizes = {path.stem: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {*sizes} == {*TWICE} | ON_THE_START_PAGE | IN_ITSELF | COMPARED
+    assert {*sizes} == {*TWICE} | ON_THE_START_PAGE | IN_ITSELF | ON_RANKS | COMPARED
     page = (EXAMPLES.parent / "docs/start.md").read_text()
     assert all(f"<!-- examples/{name}.py -->\n```python\n" in page for name in ON_THE_START_PAGE)
     assert {name: size for name, size in sizes.items() if size >= 60} == {}
@@ -75,6 +80,17 @@ def test_a_worker_serves_from_a_cache_that_it_can_only_read(surroundings):
     built, served = results(printed)
     assert served == built
     assert counts(printed) == [(0, 1, 0, 1), (1, 0, 0, 0)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("way", "ranks", "graphs"), [("tensors", 2, 2), ("data", 4, 1)])
+def test_ranks_compile_each_graph_once_and_none_after_a_restart(surroundings, way, ranks, graphs):
+    launcher = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)
+    cold, again = (run(surroundings, "torchrun_tp", way, launcher=launcher) for _ in range(2))
+    assert sorted(results(again)) == sorted(results(cold))
+    hit, compiled = (1, 0, 0, 0), (0, 1, 0, 1)
+    assert sorted(counts(cold)) == [compiled] * graphs + [hit] * (ranks - graphs)
+    assert counts(again) == [hit] * ranks
 
 
 @pytest.mark.thorough

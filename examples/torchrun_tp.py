@@ -1,0 +1,55 @@
+"""Serve one model on several ranks: tensor-parallel, or each rank its own requests. Run it twice.
+
+    torchrun --standalone --nproc-per-node 2 torchrun_tp.py
+    torchrun --standalone --nproc-per-node 2 torchrun_tp.py data
+
+Ranks whose graphs are equal share an entry: one rank compiles, the others wait for it and load.
+Here the vocabulary is split up, so the tensor-parallel graph depends on the rank: one each.
+"""
+
+import datetime as dt
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, parallel
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from npugx_cache import CachedFunction, cache_compile
+
+SIZES: Any = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128}
+PLAN = {
+    "model.embed_tokens": parallel.RowwiseParallel(input_layouts=Replicate()),
+    **{f"model.layers.*.self_attn.{name}_proj": parallel.ColwiseParallel() for name in "qkv"},
+    "model.layers.*.self_attn.o_proj": parallel.RowwiseParallel(),
+    **{f"model.layers.*.mlp.{name}_proj": parallel.ColwiseParallel() for name in ("gate", "up")},
+    "model.layers.*.mlp.down_proj": parallel.RowwiseParallel(),
+    "lm_head": parallel.ColwiseParallel(output_layouts=Replicate()),
+}
+
+# A rank waits for another's compile at most half of this timeout; then it compiles by itself.
+dist.init_process_group("gloo", timeout=dt.timedelta(minutes=10))
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)  # the same weights on every rank
+config = LlamaConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4)
+model: Any = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+ids = torch.arange(6)[None]
+if sys.argv[1:] == ["data"]:
+    ids = ids + rank
+else:
+    parallel.parallelize_module(model, init_device_mesh("cpu", (world,)), PLAN)
+with torch.no_grad():
+    expected = model(ids, use_cache=False).logits
+
+cache_compile(model)
+assert isinstance(model.forward, CachedFunction)  # for type checkers
+start = time.perf_counter()
+logits = model(ids, use_cache=False).logits
+took = time.perf_counter() - start
+assert torch.equal(logits, expected)
+info = model.forward.cache_info()
+print(f"result: rank {rank}: {logits.sum():.4f}\n{info}\nfirst call: {took:.3f} s", flush=True)
+dist.destroy_process_group()
