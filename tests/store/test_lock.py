@@ -288,6 +288,24 @@ def test_a_waiter_says_again_whom_it_waits_for(store, python, caplog, monkeypatc
     assert len(lines) == said
 
 
+def test_a_wait_takes_half_of_the_time_within_which_others_need_the_worker(store, python, caplog):
+    """As ranks do that wait in a collective, whose group gives up then."""
+    holder = python(HOLDER, store.root, NAME)
+    assert holder.stdout.readline().strip() == "Locked"
+    with (
+        caplog.at_level(logging.INFO, logger="npugx_cache"),
+        store.lock(NAME, wait=3600, needed_within=1.0) as answer,
+    ):
+        assert isinstance(answer, NotLocked)
+        assert answer.held
+        assert 0.5 <= answer.waited
+    bound = "half of the timeout of the process group"
+    waiting, going_on = caplog.messages
+    assert f"waiting for process {holder.pid}" in waiting
+    assert waiting.endswith(f"{bound})")
+    assert going_on.endswith(f"going on without, {bound}")
+
+
 FORKED = """if True:
     import os, signal, sys
     from pathlib import Path
