@@ -32,6 +32,8 @@ BENCHMARKS = (
     "pieces",
     "scale",
     "store",
+    "ranks",
+    "serving",
 )
 
 
