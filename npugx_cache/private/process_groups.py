@@ -43,7 +43,11 @@ def shortest_timeout() -> float | None:
     found = []
     for group in distributed.distributed_c10d._world.pg_map:
         for device in group._device_types:
-            options = getattr(group._get_backend(device), "options", None)
-            timeout = getattr(options, "_timeout", None)  # a group that is simulated has none
+            try:
+                backend = group._get_backend(device)
+            except RuntimeError:  # none was made for this device
+                continue
+            # A group that is simulated has no timeout.
+            timeout = getattr(getattr(backend, "options", None), "_timeout", None)
             found += [] if timeout is None else [timeout.total_seconds()]
     return min(found, default=None)

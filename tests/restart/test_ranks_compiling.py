@@ -62,6 +62,10 @@ def test_ranks_whose_graphs_depend_on_the_rank_compile_at_the_same_time(surround
     assert [each["counts"] for each in again] == [[1, 0, 0, 0]] * 4
 
 
+def test_a_constant_separates_exactly_the_ranks_that_differ(surroundings):
+    assert counts(torchrun(surroundings, "cold", "halves", 4)) == [2, 2, 0, 2]
+
+
 def test_a_rank_that_waits_for_a_stopped_process_reaches_the_collective_in_time(surroundings):
     """The other rank has compiled, and waits in the collective until its group gives up."""
     folder, timeout = surroundings.folder / "ranks", 40
