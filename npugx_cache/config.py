@@ -23,6 +23,7 @@ VARIABLES = (
     "NPUGX_CACHE_DIR",
     "NPUGX_CACHE_LOCAL_DIR",
     "NPUGX_CACHE_BAKED_DIR",
+    "NPUGX_CACHE_REMOTE",
     "NPUGX_CACHE",
     "NPUGX_CACHE_ON_MISS",
     "NPUGX_CACHE_TRUST",
@@ -53,9 +54,10 @@ class Settings:
     """The settings of a cached function or of a command.
 
     `local_dir` is a folder of this node that is asked before a slow shared `cache_dir`;
-    `baked_dirs` are read-only folders that are asked after it. `max_size` (bytes), `max_entries`
-    and `max_age` (seconds since the last use) hold for each folder that is written; `policy` says
-    which entries go first.
+    `baked_dirs` are read-only folders that are asked after it. `remote` is the address of a tier
+    that hosts without a common folder share. `max_size` (bytes), `max_entries` and `max_age`
+    (seconds since the last use) hold for each folder that is written; `policy` says which entries
+    go first.
 
     `lock_wait`, in seconds, is the longest a worker waits for another worker's compile of the
     same graph before it compiles by itself. None: twice as long as the work took the last time, but
@@ -77,6 +79,7 @@ class Settings:
     cache_dir: Path
     local_dir: Path | None = None
     baked_dirs: tuple[Path, ...] = ()
+    remote: str | None = None
     mode: CacheMode = "on"
     on_miss: OnMiss = "compile"
     trust: TrustMode = "private"
@@ -115,6 +118,7 @@ def load(
         cache_dir=_cache_dir(cache_dir, env),
         local_dir=next(iter(_folders(env, "NPUGX_CACHE_LOCAL_DIR")), None),
         baked_dirs=_folders(env, "NPUGX_CACHE_BAKED_DIR", os.pathsep),
+        remote=_remote(env),
         mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
         on_miss=cast("OnMiss", _choice(env, "NPUGX_CACHE_ON_MISS", "compile", get_args(OnMiss))),
         trust=cast("TrustMode", trust),
@@ -184,6 +188,34 @@ def _folders(env: Mapping[str, str], name: str, separator: str | None = None) ->
     text = env.get(name, "")
     names = text.split(separator) if separator else [text]
     return tuple(Path(each).expanduser().absolute() for each in names if each)
+
+
+def _remote(env: Mapping[str, str]) -> str | None:
+    """The address of the remote tier; OptionError, which does not quote it, for a wrong one."""
+    text = env.get("NPUGX_CACHE_REMOTE")
+    if not text:
+        return None
+    from npugx_cache import remote_address
+
+    try:
+        remote_address.parse(text)
+    except ValueError as error:
+        raise OptionError(f"NPUGX_CACHE_REMOTE: {error}") from None
+    return text
+
+
+def remote_credentials(engine: str) -> dict[str, str]:
+    """The options of a remote engine that its own variables give. S3 and OBS read theirs alone."""
+    names = {
+        "redis": {"REDISCLI_AUTH": "password"},
+        "webdav": {
+            "WEBDAV_USERNAME": "username",
+            "WEBDAV_PASSWORD": "password",
+            "WEBDAV_TOKEN": "token",
+        },
+    }
+    found = {option: os.environ.get(name, "") for name, option in names.get(engine, {}).items()}
+    return {option: value for option, value in found.items() if value}
 
 
 def _choice(env: Mapping[str, str], name: str, default: str, valid: tuple[str, ...]) -> str:
@@ -314,7 +346,7 @@ def environment_with(**changes: str) -> dict[str, str]:
 
 _STEERING = ("NPUGX_", "TORCH", "PYTORCH_", "ASCEND_", "CUDA_", "OMP_", "MKL_", "PYTHON")
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|PWD|AUTH|CREDENTIAL")
-_USER_IN_URL = re.compile(r"://[^/\s]*@")
+_USER_IN_URL = re.compile(r"://[^/\s]*@|[?&][^=&]*(?i:key|token|secret|pass|auth)[^=&]*=")
 
 
 def steering_environment() -> dict[str, str]:

@@ -51,7 +51,7 @@ from npugx_cache.private import compile_lock
 from npugx_cache.store_client import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.capture import Captures
     from npugx_cache.compile import Compiled
@@ -208,6 +208,8 @@ class Lookup(StoreClient):
             pure_helpers.start_libraries()
         call = self._call(args, kwargs, scope, shape)
         found = self._found(call, started, "hit")
+        if found is None:
+            found = self._fetched(call, started)
         return self._compiled_once(call, started, warming=warming) if found is None else found
 
     def call_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Call:
@@ -283,6 +285,16 @@ class Lookup(StoreClient):
                 found = self._rechecked(found, call)
             self.bound.add([found])
         return found
+
+    def _fetched(self, call: Call, started: float) -> Specialisation | Bypass | SetUp | None:
+        """The answer of the remote tier to a call, if the store has one and it brings new entries.
+
+        Asked without a lock, because other calls must not wait for the tier.
+        """
+        key, signature = call.fingerprint.key, call.signature.exact
+        if not self._remote_brings(self.opened(), key, signature):
+            return None
+        return self._found(call, started, "hit, fetched from the remote tier")
 
     def _restored(
         self, opened: store.Store, candidates: store.Candidates, call: Call, *, first: bool

@@ -38,6 +38,8 @@ class StoreClient:
         self.counters = counters
         self.refusals: tuple[events.Refusal, ...] = ()
         """Why no stored entry was used, by the last lookup that missed or was a bypass."""
+        self._remote: tuple[str, ...] = ()
+        """What kept the remote tier from answering the last lookup that asked it."""
         self._last: tuple[str, str] | None = None
         """The outcome of the last lookup, and the entry that was used or the reason."""
         self._journaled: set[str] = set()
@@ -62,6 +64,15 @@ class StoreClient:
             raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
         events.logger.warning("%s: entry %s not used: %s", self.title, entry[:12], reason)
         return events.Refusal(entry=entry, reasons=(reason,))
+
+    def _remote_brings(self, opened: store.Store | None, key: str, first: str) -> bool:
+        """Whether the remote tier, if the store has one, has brought new entries of a key.
+
+        `first` is the `signature_id` of the entry that is wanted most.
+        """
+        fetched = None if opened is None else opened.fetch(key, first)
+        self._remote = (fetched.reason,) if fetched is not None and fetched.reason else ()
+        return fetched is not None and bool(fetched.new)
 
     def _from_siblings(
         self, opened: store.Store, identity: str, factors: Iterable[Factor], place: object
@@ -106,8 +117,9 @@ class StoreClient:
         reasons = nearest.reasons if nearest else (self._no_entry(),)
         self.counters.add("misses")
         self._last = _MISSED, self._no_entry()
-        self._write_journal(_MISSED, () if nearest else reasons, nearest)
-        return CacheMiss(self.title, reasons)
+        told = () if nearest else reasons
+        self._write_journal(_MISSED, (*told, *self._remote), nearest)
+        return CacheMiss(self.title, (*reasons, *self._remote))
 
     def explained(self) -> tuple[events.Refusal, ...]:
         """What the last lookup came to (`CachedFunction.explain`)."""
@@ -116,10 +128,11 @@ class StoreClient:
         outcome, what = self._last
         if outcome == _USED:
             return (events.Refusal(entry=what, reasons=("used, because its conditions hold",)),)
-        if outcome == _MISSED and self.refusals:
-            return self.refusals
         about_none = events.Refusal(entry="", reasons=(what,))
-        return (about_none,) if outcome == _MISSED else (about_none, *self.refusals)
+        if outcome == _MISSED:
+            remote = (events.Refusal(entry="", reasons=self._remote),) if self._remote else ()
+            return (*(self.refusals or (about_none,)), *remote)
+        return (about_none, *self.refusals)
 
     def _no_entry(self) -> str:
         """Why there was no entry to compare a miss with."""
@@ -145,7 +158,7 @@ class StoreClient:
         self._last = _MISSED, none
         reasons = str(nearest) if nearest else none
         self._log("miss", started, f"{reasons}; compiled in {seconds:.2f} s")
-        told = () if nearest else (none,)
+        told = (*(() if nearest else (none,)), *self._remote)
         self._write_journal(_MISSED, told, nearest, stored, seconds, phases)
 
     def _end_in_bypass(self, reason: str) -> None:

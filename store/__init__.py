@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.results import (
         Candidates,
+        Fetched,
         Listed,
         Miss,
         NotStored,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Candidates",
     "Draft",
+    "Fetched",
     "FolderStore",
     "Journal",
     "JournalLine",
@@ -56,6 +58,7 @@ _HOMES = {
     "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",
+        "Fetched",
         "Listed",
         "Miss",
         "NotStored",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.layout import Folder
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.format.plain import Plain
+    from npugx_cache.store.results import Fetched
     from npugx_cache.store.upkeep.index import Overview
     from npugx_cache.store.upkeep.prune import PruneReport
 
@@ -150,6 +151,13 @@ class FolderStore:
                 tell_who_can_mend(folder, fault)
         return fault
 
+    def fetch(self, key: str, first: str) -> Fetched | None:  # noqa: ARG002 - as a layered store
+        """Copy the entries of a key from the remote tier; None, because there is none here.
+
+        `first` is the signature of the call; entries that may fit the call come first.
+        """
+        return None
+
     def holds(self, manifest: Manifest) -> bool:
         return self._folder.has(self._folder.manifest(manifest.key, manifest.entry))
 
@@ -157,11 +165,13 @@ class FolderStore:
         """Copy an entry from another store; return why that failed, or None."""
         from npugx_cache.store.content.publish import take
 
+        entry = take(other.folder, manifest.key, manifest.entry)
+        return entry.reason if isinstance(entry, Miss) else self.add(entry)
+
+    def add(self, entry: Prepared) -> str | None:
+        """Write an entry that another store has made; return why that failed, or None."""
         if self._folder.readonly is not None:
             return self._folder.readonly
-        entry = take(other.folder, manifest.key, manifest.entry)
-        if isinstance(entry, Miss):
-            return entry.reason
         fault = self._put(entry)
         if fault is None:
             self._upkeep.keep_to_limits(entry)

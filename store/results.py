@@ -49,6 +49,13 @@ class Candidates(NamedTuple):
     set_ups: tuple[Manifest, ...] = ()
 
 
+class Fetched(NamedTuple):
+    """What came from the remote tier: how many new entries, and what kept others from coming."""
+
+    new: int = 0
+    reason: str | None = None
+
+
 class Published(NamedTuple):
     manifest: Manifest
 

@@ -1,11 +1,11 @@
-"""Layered stores: a node-local folder, then a shared folder, then read-only baked folders."""
+"""Layered stores: a node-local folder, a shared folder, read-only baked folders, a remote tier."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
 from npugx_cache.store.folder_store import FolderStore, open_folder
-from npugx_cache.store.results import Candidates, Listed, Miss, Published, Unusable
+from npugx_cache.store.results import Candidates, Fetched, Listed, Miss, Published, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.format.plain import Plain
+    from npugx_cache.store.remote.tier import RemoteTier
     from npugx_cache.store.results import NotStored, PrunePolicy, Refused
     from npugx_cache.store.upkeep.prune import PruneReport
 
@@ -23,13 +24,44 @@ if TYPE_CHECKING:
 class Layered:
     """A store of several folders. Reads ask `tiers` in turn; `main` is the tier that workers share.
 
-    Hits and publishes also fill `local`. A tier that fails counts as a miss of that tier.
+    Hits and publishes also fill `local`. A tier that fails counts as a miss of that tier. `remote`
+    is the address of the remote tier. It is asked by `fetch` alone, which copies what it has to a
+    folder. `no_remote` says why it is not asked at all.
     """
 
     def __init__(
-        self, tiers: tuple[FolderStore, ...], *, main: FolderStore, local: FolderStore | None
+        self,
+        tiers: tuple[FolderStore, ...],
+        *,
+        main: FolderStore,
+        local: FolderStore | None,
+        remote: str | None = None,
     ) -> None:
         self.tiers, self.main, self.local = tiers, main, local
+        self.no_remote: str | None = None
+        self._remote_address = remote
+        self._opened_remote: RemoteTier | None = None
+
+    @property
+    def nearest(self) -> FolderStore:
+        """The folder that entries of the remote tier are copied to."""
+        return self.main if self.local is None or self.local.readonly else self.local
+
+    def _remote(self) -> RemoteTier | None:
+        # Opened when it is needed, because a hit of a folder must not load it.
+        if self._remote_address is None or self.no_remote is not None:
+            return None
+        if self._opened_remote is None:
+            from npugx_cache.store.remote.tier import RemoteTier
+
+            self._opened_remote = RemoteTier(self._remote_address, self.nearest)
+        return self._opened_remote
+
+    def fetch(self, key: str, first: str) -> Fetched | None:
+        remote = self._remote()
+        if remote is None:
+            return None if self.no_remote is None else Fetched(reason=self.no_remote)
+        return remote.fetch(key, first)
 
     @property
     def root(self) -> Path:
@@ -93,9 +125,10 @@ class Layered:
 
     def publish(self, draft: Draft) -> Published | NotStored:
         answer = self.main.publish(draft)
-        if self.local is None:
-            return answer
-        nearer = self.local.publish(draft)
+        nearer = answer if self.local is None else self.local.publish(draft)
+        remote = self._remote() if isinstance(nearer, Published) else None
+        if remote is not None and isinstance(nearer, Published):
+            remote.publish(nearer.manifest)
         return answer if isinstance(answer, Published) else nearer
 
     def lock(
@@ -108,11 +141,17 @@ class Layered:
     ) -> AbstractContextManager[Locked | NotLocked]:
         use_local = self.local is not None and self.main.readonly is not None
         tier = self.local if use_local and self.local is not None else self.main
+        remote = self._remote()
+        if remote is not None:
+            return remote.lock(tier, name, wait=wait, needed_within=needed_within, done=done)
         return tier.lock(name, wait=wait, needed_within=needed_within, done=done)
 
     def quarantine(self, manifest: Manifest, reason: str) -> None:
         for tier in self.tiers:
             tier.quarantine(manifest, reason)
+        remote = self._remote()
+        if remote is not None:
+            remote.withdraw(manifest)
 
     def record_hit(self, manifest: Manifest) -> None:
         self.main.record_hit(manifest)
@@ -176,7 +215,8 @@ def open_store(settings: Settings) -> Store | Unusable:
     Creates missing folders, except baked ones, and none in mode "readonly".
     """
     main = open_folder(settings)
-    if settings.mode == "off" or (settings.local_dir is None and not settings.baked_dirs):
+    layers = (settings.local_dir, *settings.baked_dirs, settings.remote)
+    if settings.mode == "off" or not any(layers):
         return main
     local = None
     from dataclasses import replace
@@ -194,7 +234,29 @@ def open_store(settings: Settings) -> Store | Unusable:
     if isinstance(main, Unusable):
         _usable(main)
         main = tiers[0]
-    return Layered(tiers, main=main, local=None if local is main else local)
+    if local is main:
+        local = None
+    store = Layered(tiers, main=main, local=local, remote=settings.remote)
+    if settings.remote is not None:
+        store.no_remote = _why_no_remote(settings, store.nearest)
+    return store
+
+
+def _why_no_remote(settings: Settings, nearest: FolderStore) -> str | None:
+    """Return why the remote tier can't be used with these settings, after a warning, or None."""
+    if settings.trust != "signed":
+        reason = (
+            "the remote tier is not used: it needs a key (NPUGX_CACHE_KEY_FILE), because whoever "
+            "can write there could give this process code to run"
+        )
+    elif nearest.readonly is not None:
+        reason = f"the remote tier is not used: its entries can't be kept ({nearest.readonly})"
+    else:
+        return None
+    import logging
+
+    logging.getLogger("npugx_cache").warning("%s", reason)
+    return reason
 
 
 def _usable(opened: FolderStore | Unusable) -> FolderStore | None:

@@ -25,6 +25,7 @@ _FIELDS = {
     "NPUGX_CACHE_DIR": ("cache_dir", ""),
     "NPUGX_CACHE_LOCAL_DIR": ("local_dir", "none"),
     "NPUGX_CACHE_BAKED_DIR": ("baked_dirs", "none"),
+    "NPUGX_CACHE_REMOTE": ("remote", "none"),
     "NPUGX_CACHE": ("mode", ""),
     "NPUGX_CACHE_ON_MISS": ("on_miss", ""),
     "NPUGX_CACHE_TRUST": ("trust", ""),

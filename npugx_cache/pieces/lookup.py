@@ -20,6 +20,7 @@ from npugx_cache.key import environment
 from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.pieces.loaded import PARTS
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import process_groups
 from npugx_cache.store_client import StoreClient
 
 if TYPE_CHECKING:
@@ -76,14 +77,16 @@ class PieceLookup(StoreClient):
         started = time.perf_counter()
         opened = self.opened()
         found = self._found(opened, started, "hit") if opened is not None else None
+        key = self.piece.fingerprint.key
+        if found is None and opened is not None and self._remote_brings(opened, key, key):
+            found = self._found(opened, started, "hit, fetched from the remote tier")
         if found is not None:
             return found
         if self.settings.on_miss == "raise":
             raise self._missed()
         if self.settings.on_miss == "eager":
             return self._uncompiled("NPUGX_CACHE_ON_MISS=eager forbids a compile")
-        name = self.piece.fingerprint.key
-        with _compiling.hold(name):
+        with _compiling.hold(key):
             if opened is None:
                 return self._compiled(None, started)
             answers: list[CachedGraph] = []
@@ -93,7 +96,8 @@ class PieceLookup(StoreClient):
                 answers.extend([answer] if answer is not None else [])
                 return bool(answers)
 
-            with opened.lock(name, wait=self.settings.lock_wait, done=answered):
+            wait, timeout = self.settings.lock_wait, process_groups.shortest_timeout()
+            with opened.lock(key, wait=wait, needed_within=timeout, done=answered):
                 return answers[0] if answered() else self._compiled(opened, started)
 
     def _uncompiled(self, reason: str) -> CachedGraph:

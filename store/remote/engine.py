@@ -1,0 +1,216 @@
+"""Talks to an engine (S3, Redis, ...) through OpenDAL, from one thread of its own.
+
+Every request has a time limit and can be given up: a thread that is stuck in a request would keep a
+call waiting, or the process from ending. OpenDAL is imported at the first request.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from npugx_cache.config import remote_credentials
+from npugx_cache.forks import survive_forks
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine
+
+    from npugx_cache.remote_address import RemoteAddress
+
+T = TypeVar("T")
+_REQUEST = 10.0  # seconds for one request of a fetch or of a write-back, without its retries
+_MAX_NAMES = 1024
+_MAX_WORDS = 200
+# An answer of these kinds comes again, however often one asks.
+_LASTING = ("ConfigInvalid", "PermissionDenied", "Unsupported")
+_TAKEN = ("AlreadyExists", "ConditionNotMatch")
+_FORKED = (
+    "this process was forked from one that had asked the remote tier; OpenDAL's threads do not "
+    "exist here"
+)
+_started_by: list[int] = []
+"""The process that first made a request. OpenDAL's threads are in no child of it."""
+
+
+class Fault(Exception):  # caught inside this package; users never see it
+    """A request failed. `lasting`: the same request will fail again."""
+
+    def __init__(self, reason: str, *, kind: str = "") -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.lasting = kind in _LASTING
+
+    @property
+    def is_absent(self) -> bool:
+        return self.kind == "NotFound"
+
+    @property
+    def is_taken(self) -> bool:
+        return self.kind in _TAKEN
+
+
+class Engine:
+    """One engine, as a few operations on named objects; each raises `Fault`."""
+
+    def __init__(self, address: RemoteAddress) -> None:
+        self._address = address
+        self._starting = threading.RLock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._operator: Any = None
+        survive_forks(self, "_starting")
+
+    def obstacle(self) -> str | None:
+        """Why this process can't ask the engine at all, or None. Starts what asks it."""
+        if _started_by and _started_by[0] != os.getpid():
+            return _FORKED
+        with self._starting:
+            return None if self._loop is not None else self._start()
+
+    @property
+    def lists(self) -> bool:
+        return bool(self._operator.capability().list)
+
+    @property
+    def creates(self) -> bool:
+        """Whether of several hosts that create an object at the same time one is told so."""
+        return bool(self._operator.capability().write_with_if_not_exists)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, at most 1024."""
+        return self._ask(self._names(folder))
+
+    def read(self, path: str, limit: int) -> bytes:
+        """The first bytes of an object: a wrong object must not fill the memory."""
+        return self._ask(self._read(path, limit))
+
+    def read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Fault]:
+        """Several objects at the same time, each with its limit."""
+        found = self._ask(self._read_all(wanted))
+        return [_fault(each) if isinstance(each, Exception) else each for each in found]
+
+    def size(self, path: str) -> int | None:
+        """How many bytes an object has; None if there is none."""
+        try:
+            return int(self._ask(self._stat(path)))
+        except Fault as fault:
+            if fault.is_absent:
+                return None
+            raise
+
+    def write(self, path: str, data: bytes) -> None:
+        self._ask(self._write(path, data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one; tell whether it was written."""
+        try:
+            self._ask(self._write(path, data, if_not_exists=True))
+        except Fault as fault:
+            if fault.is_taken:
+                return False
+            raise
+        return True
+
+    def delete(self, path: str) -> None:
+        self._ask(self._delete(path))
+
+    def stop(self) -> None:
+        """Give up all requests: none may answer to an interpreter that ends."""
+        loop, self._loop = self._loop, None
+        if loop is not None and _started_by == [os.getpid()]:
+            loop.call_soon_threadsafe(_stop, loop)
+
+    def _start(self) -> str | None:
+        try:
+            import asyncio
+
+            import opendal
+            from opendal.layers import RetryLayer, TimeoutLayer
+        except ImportError as error:
+            return f"OpenDAL can't be imported ({error}): pip install 'npugx_cache[remote]'"
+        options = {**dict(self._address.options), **remote_credentials(self._address.engine)}
+        try:
+            operator = opendal.AsyncOperator(self._address.engine, **options)
+        except Exception as error:  # noqa: BLE001 - OpenDAL's errors have no common class
+            return str(_fault(error))
+        limited = operator.layer(TimeoutLayer(timeout=_REQUEST, io_timeout=_REQUEST))
+        again = RetryLayer(max_times=3, factor=3.0, jitter=True, min_delay=0.01, max_delay=1.0)
+        self._operator = limited.layer(again)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="npugx-cache-remote", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the interpreter ends, or there are too many threads
+            return f"no thread can be started: {error}"
+        self._loop = loop
+        _started_by[:] = [os.getpid()]
+        return None
+
+    def _ask(self, request: Coroutine[Any, Any, T]) -> T:
+        import asyncio
+
+        loop = self._loop
+        if loop is None:
+            request.close()
+            raise Fault("the process ends")
+        asked = asyncio.run_coroutine_threadsafe(request, loop)
+        try:
+            return asked.result(2 * _REQUEST)
+        except TimeoutError:
+            asked.cancel()
+            raise Fault(f"no answer in {2 * _REQUEST:.0f} s") from None
+        except Exception as error:  # noqa: BLE001 - as above
+            raise _fault(error) from None
+
+    async def _names(self, folder: str) -> list[str]:
+        found: list[str] = []
+        async for entry in await self._operator.list(folder):
+            found.append(str(entry.path).removeprefix(folder))
+            if len(found) == _MAX_NAMES:
+                break
+        return found
+
+    async def _read(self, path: str, limit: int) -> bytes:
+        parts: list[bytes] = []
+        async with await self._operator.open(path, "rb") as stream:
+            while limit > 0 and (part := await stream.read(limit)):
+                parts.append(part)
+                limit -= len(part)
+        return b"".join(parts)
+
+    async def _read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Exception]:
+        import asyncio
+
+        asked = (asyncio.wait_for(self._read(*each), _REQUEST) for each in wanted)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return [each if isinstance(each, (bytes, Exception)) else OSError("lost") for each in found]
+
+    async def _stat(self, path: str) -> int:
+        found = await self._operator.stat(path)
+        return int(found.content_length)
+
+    async def _write(self, path: str, data: bytes, **how: bool) -> None:
+        await self._operator.write(path, data, **how)
+
+    async def _delete(self, path: str) -> None:
+        await self._operator.delete(path)
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.call_soon(loop.stop)
+
+
+def _fault(error: Exception) -> Fault:
+    """OpenDAL's error in one line. The rest of its text has addresses, headers and backtraces."""
+    text = str(error) or type(error).__name__
+    kind = text.partition(" ")[0]
+    first = text.partition("\n")[0]
+    what = first.partition(" => ")[2] or first
+    source = text.partition("ource:")[2].strip().partition("\n")[0]
+    words = f"{what}: {source}" if source and source not in what else what
+    return Fault(f"{kind}: {words}"[:_MAX_WORDS], kind=kind)

@@ -1,0 +1,249 @@
+"""The remote tier on a folder that OpenDAL keeps: what is sent, fetched, verified and refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from npugx_cache import config, remote_address
+from npugx_cache.config import Settings
+from npugx_cache.errors import OptionError
+from npugx_cache.store import Store, open_store
+from npugx_cache.store.format.signing import new_secret
+from npugx_cache.store.remote.connection import connection_to
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "key"
+    path.write_text(new_secret())
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def address(tmp_path):
+    return f"fs://{tmp_path}/remote"
+
+
+@pytest.fixture
+def host(tmp_path, address, key_file):
+    """The store of a host that has a folder of its own, and the remote tier."""
+
+    def opening(name, **settings):
+        given = {"trust": "signed", "key_file": key_file, "remote": address, **settings}
+        store = open_store(Settings(cache_dir=tmp_path / name, **given))
+        assert isinstance(store, Store), store
+        return store
+
+    return opening
+
+
+def sent(address):
+    """Wait until what was published is at the remote tier."""
+    from npugx_cache.store.remote import tier
+
+    writer = tier._writers[address]
+    with writer._changed:
+        assert writer._changed.wait_for(lambda: not writer._running, 30)
+
+
+def objects(tmp_path, part):
+    return [path for path in (tmp_path / "remote/v1" / part).rglob("*") if path.is_file()]
+
+
+def test_another_host_fetches_what_one_has_published(host, publish, address):
+    one, two = host("one"), host("two")
+    entry = publish(one, about={"signature_id": "s"})
+    sent(address)
+    assert two.candidates(entry.key).manifests == ()
+    assert two.fetch(entry.key, "s").new == 1
+    assert two.candidates(entry.key).manifests == (entry,)
+    assert two.read(entry, ["program"]) == one.read(entry, ["program"])
+    assert two.fetch(entry.key, "s").reason is None
+
+
+@pytest.mark.parametrize("part", ["ac", "cas"])
+def test_wrong_bytes_are_a_miss_and_the_next_publish_mends_them(
+    host, publish, address, tmp_path, part
+):
+    entry = publish(host("one"))
+    sent(address)
+    for path in objects(tmp_path, part):
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    two = host("two")
+    fetched = two.fetch(entry.key, "")
+    assert fetched.new == 0
+    assert "digest" in fetched.reason
+    assert two.candidates(entry.key).manifests == ()
+    publish(two, blobs=host("one").read(entry, ["program", "text"]))
+    sent(address)
+    assert host("three").fetch(entry.key, "").new == 1
+
+
+def test_an_entry_with_another_key_is_not_used(host, publish, address, tmp_path):
+    entry = publish(host("one"))
+    sent(address)
+    other = tmp_path / "other"
+    other.write_text(new_secret())
+    other.chmod(0o600)
+    fetched = host("two", key_file=other).fetch(entry.key, "")
+    assert fetched.new == 0
+    assert "signed with another key" in fetched.reason
+
+
+def test_the_tier_needs_signatures_and_a_folder_that_can_be_written(host, caplog):
+    reason = host("one", trust="private", key_file=None).fetch("00" * 32, "").reason
+    assert "needs a key" in reason
+    assert reason in caplog.text
+    host("two")
+    reason = host("two", mode="readonly").fetch("00" * 32, "").reason
+    assert "can't be kept (NPUGX_CACHE=readonly)" in reason
+
+
+def test_a_tier_that_fails_is_left_alone_for_a_while(host, publish, address, tmp_path):
+    entry = publish(host("one"))
+    sent(address)
+    for path in objects(tmp_path, "cas"):
+        path.unlink()
+        path.mkdir()  # there, and can't be read
+    two = host("two")
+    for _ in range(3):
+        assert "the remote tier failed" in two.fetch(entry.key, "").reason
+        two._opened_remote._fetches.clear()
+    assert "is not asked for another" in two.fetch(entry.key, "").reason
+    assert "is not asked for another" in connection_to(address).obstacle()
+
+
+def test_a_bad_entry_is_taken_out_of_the_tier(host, publish, address, tmp_path):
+    one = host("one")
+    entry = publish(one)
+    sent(address)
+    one.quarantine(entry, "its graph failed")
+    sent(address)
+    assert objects(tmp_path, "ac") == []
+    assert host("two").fetch(entry.key, "").new == 0
+
+
+def test_of_two_hosts_one_holds_the_lease_until_its_entry_is_there(host, publish, address):
+    one, two = host("one"), host("two")
+    key = f"{0:064x}"
+    one.fetch(key, "")
+    two.fetch(key, "")
+    with one.lock("ab" * 32, wait=None) as held:
+        assert type(held).__name__ == "Locked"
+        with two.lock("ab" * 32, wait=0.0) as answer:
+            assert answer.held, answer
+        entry = publish(one)
+    two.fetch("77" * 32, "")  # a lookup of its own
+    two.fetch(key, "")
+    with two.lock("ab" * 32, wait=30.0, done=lambda: bool(two.candidates(key).manifests)) as answer:
+        assert two.candidates(key).manifests == (entry,)
+
+
+def test_a_local_hit_does_not_load_the_tier(host, publish, address, tmp_path, key_file):
+    publish(host("one"))
+    code = f"""
+import sys
+from pathlib import Path
+from npugx_cache.config import Settings
+from npugx_cache.store import open_store
+store = open_store(Settings(
+    cache_dir=Path({str(tmp_path / "one")!r}), trust="signed", key_file=Path({str(key_file)!r}),
+    remote={address!r},
+))
+(entry,) = store.candidates({f"{0:064x}"!r}).manifests
+store.read(entry, ["program"])
+store.record_hit(entry)
+loaded = [name for name in sys.modules if "remote" in name or name in ("opendal", "asyncio")]
+assert loaded == [], loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_process_that_ends_sends_what_it_has_published(host, address, tmp_path, key_file):
+    code = f"""
+from pathlib import Path
+from npugx_cache.config import Settings
+from npugx_cache.store import Draft, open_store
+store = open_store(Settings(
+    cache_dir=Path({str(tmp_path / "one")!r}), trust="signed", key_file=Path({str(key_file)!r}),
+    remote={address!r},
+))
+store.publish(Draft(key="0" * 64, identity="1d" * 16, kind="graph", cost_seconds=0.1, factors=(),
+                    about={{}}, blobs={{"program": b"p"}}))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert host("two").fetch("0" * 64, "").new == 1
+
+
+def test_a_child_of_a_process_that_asked_the_tier_goes_on_without(host, publish, address, python):
+    program = """
+import os, sys, time
+from pathlib import Path
+from npugx_cache.config import Settings
+from npugx_cache.store import open_store
+store = open_store(Settings(cache_dir=Path(sys.argv[1]), trust="signed",
+                            key_file=Path(sys.argv[2]), remote=sys.argv[3]))
+if sys.argv[4] == "asked":
+    store.fetch("0" * 64, "")
+child = os.fork()
+if child == 0:
+    began = time.monotonic()
+    answer = store.fetch("0" * 64, "")
+    print(answer.new, answer.reason, time.monotonic() - began < 5, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    one = host("one")
+    publish(one)
+    sent(address)
+    root = one.root.parent
+    for asked, expected in (("asked", "0 the remote tier can't be used: "), ("not", "1 None True")):
+        process = python(program, root / f"two-{asked}", root / "key", address, asked)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert out.startswith(expected), out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("s3://user:SECRET@bucket/x", "a password"),
+        ("redis://:SECRET@host:1/0", "a password"),
+        ("s3://bucket?secret_access_key=SECRET", "options of s3:// are"),
+        ("s3://bucket?endpoint=http://u:SECRET@host", "a password"),
+        ("s3:///x", "no bucket"),
+        ("fs://host/x", "fs:///FOLDER"),
+        ("redis://host/SECRET", "as a number"),
+        ("http://SECRET", "expected one of"),
+        ("s3://bucket:SECRET", "not a URL"),
+    ],
+)
+def test_a_wrong_address_is_refused_and_not_quoted(text, why):
+    with pytest.raises(OptionError, match=why) as refused:
+        config.load(environ={"NPUGX_CACHE_REMOTE": text})
+    assert "SECRET" not in str(refused.value)
+
+
+def test_addresses_name_engines_and_their_options():
+    def of(text):
+        parsed = remote_address.parse(text)
+        return parsed.engine, dict(parsed.options)
+
+    assert of("s3://bucket/a/b?region=x") == (
+        "s3",
+        {"bucket": "bucket", "root": "/a/b", "region": "x"},
+    )
+    assert of("redis://me@host/3/a") == (
+        "redis",
+        {"endpoint": "tcp://host:6379", "db": "3", "root": "/a", "username": "me"},
+    )
+    assert of("webdav://host:8/a")[1] == {"endpoint": "https://host:8", "root": "/a"}
+    assert of("obs://b?endpoint=https://o")[1] == {
+        "endpoint": "https://o",
+        "bucket": "b",
+        "root": "/",
+    }
