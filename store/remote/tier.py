@@ -145,7 +145,9 @@ class RemoteTier:
         if lookup.left <= 0 or connection.obstacle() is not None or not connection.engine.creates:
             return None
         started = time.monotonic()
-        if not _within(lookup.left, lease.take):
+        taken = _within(lookup.left, lease.take)
+        lookup.left -= time.monotonic() - started
+        if not taken:
             _LOG.info("waiting for another host, which compiles the same", extra=PASSING)
             while True:
                 while not _within(BUDGET, lease.is_free):
@@ -159,8 +161,8 @@ class RemoteTier:
                 if _within(BUDGET, lease.take):
                     break
             lookup.left = BUDGET
-        # What the last holder has published since this host has looked.
-        self._fetch(lookup.key, lookup.first, again=True)
+        if lookup.left > 0:  # what the last holder has published since this host has looked
+            self._fetch(lookup.key, lookup.first, again=True)
         return None
 
 

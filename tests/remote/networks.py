@@ -1,0 +1,69 @@
+"""Networks of this host that reach the host and not each other, each in a namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Network:
+    """A namespace with one link to this host, which has the address `server` there."""
+
+    def __init__(self, number: int) -> None:
+        # Names of interfaces are at most 15 characters long, and other runs may be on this host.
+        unique = f"{os.getpid() % 100_000}x{number}"
+        self.name = f"npugx{unique}"
+        self._here, self._there = f"nx{unique}", f"ny{unique}"
+        self._subnet = f"10.213.{os.getpid() % 250}.{4 * number}"
+        self.server, self.client = (self._address(1), self._address(2))
+        self.inside = ["ip", "netns", "exec", self.name]
+
+    def _address(self, last: int) -> str:
+        start, _, end = self._subnet.rpartition(".")
+        return f"{start}.{int(end) + last}"
+
+    def make(self) -> None:
+        _ip("netns", "add", self.name)
+        _ip("link", "add", self._here, "type", "veth", "peer", "name", self._there)
+        _ip("link", "set", self._there, "netns", self.name)
+        _ip("addr", "add", f"{self.server}/30", "dev", self._here)
+        _ip("link", "set", self._here, "up")
+        for command in (
+            ("addr", "add", f"{self.client}/30", "dev", self._there),
+            ("link", "set", self._there, "up"),
+            ("link", "set", "lo", "up"),
+        ):
+            _ip("-n", self.name, *command)
+
+    def cut(self) -> None:
+        """Let nothing come through any more, as when a cable is pulled."""
+        _ip("-n", self.name, "link", "set", self._there, "down")
+
+    def mend(self) -> None:
+        _ip("-n", self.name, "link", "set", self._there, "up")
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            _ip("netns", "del", self.name)  # and the link with it
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+@contextlib.contextmanager
+def two_networks() -> Iterator[list[Network]]:
+    """Raises OSError or CalledProcessError if this host does not allow namespaces."""
+    made = [Network(1), Network(2)]
+    try:
+        for network in made:
+            network.make()
+        yield made
+    finally:
+        for network in made:
+            network.remove()
