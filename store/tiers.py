@@ -126,9 +126,11 @@ class Layered:
     def publish(self, draft: Draft) -> Published | NotStored:
         answer = self.main.publish(draft)
         nearer = answer if self.local is None else self.local.publish(draft)
-        remote = self._remote() if isinstance(nearer, Published) else None
-        if remote is not None and isinstance(nearer, Published):
-            remote.publish(nearer.manifest)
+        # Static kernels stay on their host, because nobody fetches them.
+        if isinstance(nearer, Published) and draft.kind != "kernels":
+            remote = self._remote()
+            if remote is not None:
+                remote.publish(nearer.manifest)
         return answer if isinstance(answer, Published) else nearer
 
     def lock(

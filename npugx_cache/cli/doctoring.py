@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from itertools import chain
 
 import click
 
@@ -18,6 +19,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
 
     What is printed first is what the answer to a bug report needs: folder, versions and settings.
     """
+    from npugx_cache.store.remote.probe import examine_remote
     from npugx_cache.store.tools.doctor import examine
 
     chosen = load_settings(directory)
@@ -35,7 +37,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
                 _line("setting", f"{row.variable}={row.text} (set by {row.origin})")
         settings.warn_of_unknown(unknown)
     findings = []
-    for finding in examine(chosen):
+    for finding in chain(examine(chosen), examine_remote(chosen)):
         findings.append(finding)
         if form != "json":
             click.echo(f"{finding.verdict:<11} {finding.name}: {output.in_line(finding.detail)}")

@@ -213,4 +213,6 @@ def _fault(error: Exception) -> Fault:
     what = first.partition(" => ")[2] or first
     source = text.partition("ource:")[2].strip().partition("\n")[0]
     words = f"{what}: {source}" if source and source not in what else what
-    return Fault(f"{kind}: {words}"[:_MAX_WORDS], kind=kind)
+    # A server has chosen some of the words, and a terminal may show them.
+    shown = "".join(each if each.isprintable() else "?" for each in words)
+    return Fault(f"{kind}: {shown}"[:_MAX_WORDS], kind=kind)

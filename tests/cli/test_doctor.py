@@ -101,3 +101,16 @@ def test_doctor_knows_the_version_of_torch_without_importing_it(filled, run):
 
     versions = json.loads(run("doctor", "--format", "json").stdout)["versions"]
     assert versions["torch"] == torch.__version__
+
+
+def test_doctor_tries_the_remote_tier(filled, run, tmp_path):
+    key = tmp_path / "key"
+    assert run("key", "new", key).returncode == 0
+    given = {"NPUGX_CACHE_REMOTE": f"fs://{tmp_path}/remote", "NPUGX_CACHE_KEY_FILE": str(key)}
+    shown = run("doctor", "--dir", tmp_path, **given).stdout
+    assert f"remote tier: fs://{tmp_path}/remote: read in" in shown
+    assert not [path for path in (tmp_path / "remote").rglob("*") if path.is_file()]
+    (tmp_path / "no folder").touch()
+    given["NPUGX_CACHE_REMOTE"] = f"fs://{tmp_path}/no folder/remote"
+    shown = run("doctor", "--dir", tmp_path, **given).stdout
+    assert "workers go on without the tier" in shown

@@ -127,6 +127,28 @@ print(json.dumps({{}}))
     assert '"hits": 1' in out.splitlines()[0], out
 
 
+def test_a_miss_says_everywhere_what_kept_the_tier_from_helping(engines: Engines) -> None:
+    port = engines.port("s3")
+    remote = engines.address("s3", port).replace(servers.BUCKET, "no-such-bucket")
+    host = engines.host("told")
+    program = host.folder / "program.py"
+    program.write_text("""
+import json, torch, npugx_cache
+@npugx_cache.cache_compile
+def f(x):
+    return x + 1
+try:
+    f(torch.ones(2))
+except npugx_cache.CacheMiss as error:
+    print(json.dumps([str(error), [str(each) for each in f.explain()]]))
+""")
+    variables = {**engines.common, **faults.PATIENT, "NPUGX_CACHE_REMOTE": remote}
+    raised, explained = host.run(program, **variables, NPUGX_CACHE_ON_MISS="raise")
+    assert "the remote tier" in raised
+    assert any("the remote tier" in each for each in explained), explained
+    assert "the remote tier" in host.command("misses", "--format", "json").stdout
+
+
 @pytest.mark.parametrize("engine", ["s3", "redis"])
 def test_hosts_with_networks_of_their_own(
     engines: Engines, networks: list[Network], engine: str, tmp_path: Path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -12,7 +14,14 @@ from npugx_cache.config import Settings
 from npugx_cache.errors import OptionError
 from npugx_cache.store import Store, open_store
 from npugx_cache.store.format.signing import new_secret
+from npugx_cache.store.remote import tier
 from npugx_cache.store.remote.connection import connection_to
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Let no answer be late, because a test must not depend on how busy the machine is."""
+    monkeypatch.setattr(tier, "BUDGET", 30.0)
 
 
 @pytest.fixture
@@ -43,8 +52,6 @@ def host(tmp_path, address, key_file):
 
 def sent(address):
     """Wait until what was published is at the remote tier."""
-    from npugx_cache.store.remote import tier
-
     writer = tier._writers[address]
     with writer._changed:
         assert writer._changed.wait_for(lambda: not writer._running, 30)
@@ -117,6 +124,18 @@ def test_a_tier_that_fails_is_left_alone_for_a_while(host, publish, address, tmp
     assert "is not asked for another" in connection_to(address).obstacle()
 
 
+def test_a_tier_that_is_silent_is_given_up_soon(host, monkeypatch):
+    monkeypatch.setattr(tier, "BUDGET", 0.25)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and says nothing
+        silent = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        one = host("one", remote=silent)
+        began = time.monotonic()
+        reasons = [one.fetch(f"{number:064x}", "").reason for number in range(4)]
+        assert time.monotonic() - began < 8  # a request itself ends after 10 s or more
+    assert reasons[:3] == ["the remote tier did not answer in 250 ms"] * 3
+    assert "is not asked for another" in reasons[3]
+
+
 def test_a_bad_entry_is_taken_out_of_the_tier(host, publish, address, tmp_path):
     one = host("one")
     entry = publish(one)
@@ -181,19 +200,20 @@ store.publish(Draft(key="0" * 64, identity="1d" * 16, kind="graph", cost_seconds
 
 def test_a_child_of_a_process_that_asked_the_tier_goes_on_without(host, publish, address, python):
     program = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from npugx_cache.config import Settings
 from npugx_cache.store import open_store
+from npugx_cache.store.remote import tier
+tier.BUDGET = 30.0
 store = open_store(Settings(cache_dir=Path(sys.argv[1]), trust="signed",
                             key_file=Path(sys.argv[2]), remote=sys.argv[3]))
 if sys.argv[4] == "asked":
     store.fetch("0" * 64, "")
 child = os.fork()
 if child == 0:
-    began = time.monotonic()
     answer = store.fetch("0" * 64, "")
-    print(answer.new, answer.reason, time.monotonic() - began < 5, flush=True)
+    print(answer.new, answer.reason, flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
@@ -201,7 +221,7 @@ assert os.waitpid(child, 0)[1] == 0
     publish(one)
     sent(address)
     root = one.root.parent
-    for asked, expected in (("asked", "0 the remote tier can't be used: "), ("not", "1 None True")):
+    for asked, expected in (("asked", "0 the remote tier can't be used: "), ("not", "1 None")):
         process = python(program, root / f"two-{asked}", root / "key", address, asked)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
