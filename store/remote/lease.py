@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from npugx_cache.store.io import syscalls
 from npugx_cache.store.remote.engine import Fault
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Lease:
 
     def __init__(self, engine: Engine, path: str) -> None:
         self._engine, self._path = engine, path
-        self._token = os.urandom(16).hex()
+        self._token = syscalls.random_name()
         self._mutex = threading.Lock()
         self._ended = threading.Event()
         self._held = False

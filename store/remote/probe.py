@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 from npugx_cache import remote_address
+from npugx_cache.store.io import syscalls
 from npugx_cache.store.remote.engine import Engine, Fault
 from npugx_cache.store.remote.tier import BUDGET
 from npugx_cache.store.tools.doctor import Finding
@@ -26,7 +26,8 @@ def examine_remote(settings: Settings) -> Iterator[Finding]:
         yield Finding(name="remote tier", verdict="warning", detail=detail)
         return
     engine = Engine(remote_address.parse(settings.remote))
-    path, data = f"v1/doctor/{os.urandom(16).hex()}", os.urandom(1024)
+    name = syscalls.random_name()
+    path, data = f"v1/doctor/{name}", name.encode() * 32
     reason = engine.obstacle()
     took = 0.0
     if reason is None:
