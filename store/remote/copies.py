@@ -42,14 +42,18 @@ class Found(NamedTuple):
 
 def manifests(engine: Engine, folder: Folder, key: str, skip: Collection[str]) -> Found:
     """Read and verify the manifests of a key, except those in `skip`. Raises `Fault`."""
-    names = [name for name in _names(engine, folder, key) if name not in skip]
+    listed = _names(engine, folder, key)
+    names = [name for name in listed if is_digest(name) and name not in skip]
     wanted = [(folder.manifest(key, name), MAX_BYTES + 1) for name in names[:_MAX_ENTRIES]]
     entries: list[tuple[Manifest, bytes]] = []
     faults: list[str] = []
+    if not engine.lists and not all(map(is_digest, listed)):
+        faults.append("an index of the remote tier is damaged")
     for name, data in zip(names, engine.read_all(wanted) if wanted else (), strict=False):
         if isinstance(data, Fault):
-            if not data.is_absent:  # an entry can go at any time
+            if not data.is_absent:
                 raise data
+            faults.append(f"entry {name[:12]} of the remote tier is not there any more")
             continue
         try:
             manifest = decode(data, key, folder.secret)
@@ -64,7 +68,7 @@ def manifests(engine: Engine, folder: Folder, key: str, skip: Collection[str]) -
 
 def _names(engine: Engine, folder: Folder, key: str) -> list[str]:
     if engine.lists:
-        return sorted(filter(is_digest, engine.names(f"{folder.key(key)}/")))
+        return sorted(engine.names(f"{folder.key(key)}/"))
     return _indexed(engine, f"{folder.key(key)}/index")
 
 
@@ -75,7 +79,7 @@ def _indexed(engine: Engine, path: str) -> list[str]:
         if fault.is_absent:
             return []
         raise
-    return sorted({*filter(is_digest, text.decode("ascii", "replace").split("\n"))})
+    return sorted({*text.decode("ascii", "replace").split("\n")})
 
 
 def bring(
@@ -130,6 +134,6 @@ def _add_to_index(engine: Engine, path: str, entry: str) -> None:
         names = _indexed(engine, path)
         if entry in names:
             return
-        kept = [entry, *names][:_MAX_ENTRIES]
+        kept = [entry, *filter(is_digest, names)][:_MAX_ENTRIES]
         engine.write(path, "\n".join(kept).encode("ascii"))
         time.sleep(random.uniform(0.0, 0.05))  # noqa: S311

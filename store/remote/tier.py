@@ -80,6 +80,7 @@ class RemoteTier:
         started = time.monotonic()
         in_time = fetch.enough.wait(lookup.left)
         lookup.left -= time.monotonic() - started
+        fetch.late = not in_time
         if in_time:
             return Fetched(new=fetch.new, reason=fetch.reason())
         if fetch.answered:
@@ -189,6 +190,7 @@ class _Fetch:
         self.pid = os.getpid()
         self.new = 0
         self.answered = False
+        self.late = False
         self.ended: float | None = None
         self.enough = threading.Event()
 
@@ -205,7 +207,8 @@ class _Fetch:
     def run(self) -> None:
         try:
             self._bring()
-            self._connection.answered()
+            if not self.late:  # a tier that answers too late each time must be left alone as well
+                self._connection.answered()
         except Fault as fault:
             self._faults.append(self._connection.failed_with(fault))
         except Exception as error:  # noqa: BLE001 - nobody else would learn of it

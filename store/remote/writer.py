@@ -117,7 +117,6 @@ class Writer:
             reason = repr(error)
         else:
             if reason is None:
-                self._connection.answered()
                 took = (time.monotonic() - started) * 1e3
                 _LOG.debug("%s: done at the remote tier in %.0f ms", what, took)
                 return False
