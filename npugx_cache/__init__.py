@@ -12,6 +12,7 @@ from npugx_cache.version import VERSION
 if TYPE_CHECKING:
     from npugx_cache.api import CachedFunction, cache_compile
     from npugx_cache.capture_plan import Warmed
+    from npugx_cache.counters import CacheInfo, Metrics, metrics
     from npugx_cache.entry.readable import readable_cache
     from npugx_cache.errors import (
         BackendUnavailable,
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
         Uncacheable,
         VerificationError,
     )
-    from npugx_cache.events import CacheInfo, Refusal
+    from npugx_cache.events import Refusal
     from npugx_cache.pieces.cached_graph import CachedGraph
     from npugx_cache.pieces.compiled import cached_graph
     from npugx_cache.pieces.loaded import load_graph
+    from npugx_cache.prometheus import PrometheusCollector, prometheus_text
 
 __all__ = [
     "BackendUnavailable",
@@ -37,10 +39,12 @@ __all__ = [
     "CachedFunction",
     "CachedGraph",
     "EntryNotFound",
+    "Metrics",
     "NpugxCacheError",
     "OptionError",
     "OutdatedGraph",
     "PassError",
+    "PrometheusCollector",
     "Refusal",
     "StoreError",
     "Uncacheable",
@@ -50,19 +54,25 @@ __all__ = [
     "cache_compile",
     "cached_graph",
     "load_graph",
+    "metrics",
+    "prometheus_text",
     "readable_cache",
 ]
 __version__ = VERSION
 
 _HOME = {
-    "CacheInfo": "npugx_cache.events",
+    "CacheInfo": "npugx_cache.counters",
     "CachedFunction": "npugx_cache.api",
     "CachedGraph": "npugx_cache.pieces.cached_graph",
+    "Metrics": "npugx_cache.counters",
+    "PrometheusCollector": "npugx_cache.prometheus",
     "Refusal": "npugx_cache.events",
     "Warmed": "npugx_cache.capture_plan",
     "cache_compile": "npugx_cache.api",
     "cached_graph": "npugx_cache.pieces.compiled",
     "load_graph": "npugx_cache.pieces.loaded",
+    "metrics": "npugx_cache.counters",
+    "prometheus_text": "npugx_cache.prometheus",
     "readable_cache": "npugx_cache.entry.readable",
 }
 _OTHERS = "npugx_cache.errors"

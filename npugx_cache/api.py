@@ -31,7 +31,7 @@ from typing import (
 
 import torch
 
-from npugx_cache import arguments, config, store
+from npugx_cache import arguments, config, events, store
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.binding import State
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
     from npugx_cache.capture_plan import Warmed
     from npugx_cache.config import Settings
+    from npugx_cache.counters import CacheInfo
     from npugx_cache.entry.failed_run import Failure
-    from npugx_cache.events import CacheInfo, Refusal
+    from npugx_cache.events import Refusal
 
 M = TypeVar("M", bound=torch.nn.Module)
 P = ParamSpec("P")
@@ -134,7 +135,8 @@ class CachedFunction(Generic[P, R]):
             state.lookup.tell_of_grad(frame_locals)
         if state.plan_wanted:
             state.warm()
-        answer = state.lookup.answer(args, kwargs, scope, warming=warming)
+        with events.lookup_span(self._recipe.title):
+            answer = state.lookup.answer(args, kwargs, scope, warming=warming)
         return answer.run if isinstance(answer, Specialisation) else answer.runs(function)
 
     def _run_itself(self, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:

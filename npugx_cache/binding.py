@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import arguments
 from npugx_cache.backend import engines
-from npugx_cache.events import Counters
+from npugx_cache.counters import PROCESS, Counters
 from npugx_cache.forks import survive_forks
 from npugx_cache.lookup import Lookup
 from npugx_cache.specialisations import Specialisations
@@ -16,8 +16,8 @@ from npugx_cache.specialisations import Specialisations
 if TYPE_CHECKING:
     from npugx_cache.capture_plan import Recorder, Warmed
     from npugx_cache.config import Settings
+    from npugx_cache.counters import CacheInfo
     from npugx_cache.entry.failed_run import Failure
-    from npugx_cache.events import CacheInfo
     from npugx_cache.key.recipe import Recipe
 
 
@@ -28,7 +28,7 @@ class State:
     """
 
     def __init__(self, recipe: Recipe, settings: Settings, owner: object, warm: str | None) -> None:
-        self.counters = Counters()
+        self.counters = Counters(PROCESS)
         self.specialisations = Specialisations()
         self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
         self.lookup = Lookup(recipe, settings, self.counters, self.captures, self.specialisations)

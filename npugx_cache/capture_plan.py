@@ -258,7 +258,7 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
     except (CorruptEntry, NotPortable) as error:
         return str(error)
     opened.record_hit(manifest)
-    lookup.counters.add("hits")
+    lookup.counters.ended("hits", seconds=manifest.cost_seconds)
     return known
 
 

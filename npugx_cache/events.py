@@ -1,15 +1,20 @@
-"""Tells what happened: counters, reasons, and one log line for each lookup."""
+"""Tells what happened: reasons, one log line for each lookup, and spans."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from npugx_cache import config
 from npugx_cache.errors import OptionError
-from npugx_cache.forks import survive_forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 logger = logging.getLogger("npugx_cache")
 _heeded = threading.Lock()
@@ -40,53 +45,55 @@ def heed_environment() -> None:
             logger.warning("%s", sentence)
 
 
-class CacheInfo(NamedTuple):
-    """Counts since the function was decorated, in this process.
-
-    A lookup happens when no specialisation that is already bound accepts a call. hits: lookups
-    answered by the store; misses: lookups that compiled; bypasses: calls that ran without the
-    cache; stored: entries published; entries: specialisations bound now; graphs: the graphs that
-    are captured on a device now (`capture_plan.GraphInfo`), the most used first.
-    """
-
-    hits: int
-    misses: int
-    bypasses: int
-    stored: int
-    entries: int
-    graphs: tuple[Any, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """What a lookup found about one stored entry: in most cases, why it was not used.
 
-    `entry` is the id of the entry, or empty where the reasons are about no entry.
+    `entry` is the id of the entry, or empty where the reasons are about no entry. `kind` says what
+    the first reason is about, as one of `counters.MISS_REASONS`; it is empty for other reasons.
     """
 
     entry: str
     reasons: tuple[str, ...]
+    kind: str = ""
 
     def __str__(self) -> str:
         reasons = "; ".join(self.reasons)
         return f"{self.entry[:12]}: {reasons}" if self.entry else reasons
 
 
-class Counters:
-    """Thread-safe counts behind `CacheInfo`."""
+# Spans of OpenTelemetry. A program that collects spans has loaded the API; otherwise nothing of it
+# is imported.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        survive_forks(self, "_lock")
-        self._counts = dict.fromkeys(("hits", "misses", "bypasses", "stored"), 0)
 
-    def add(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
+def _spans_wanted() -> bool:
+    return sys.modules.get("opentelemetry.trace") is not None
 
-    def info(self, entries: int) -> CacheInfo:
-        with self._lock:
-            found = self._counts
-            return CacheInfo(
-                found["hits"], found["misses"], found["bypasses"], found["stored"], entries
-            )
+
+_NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def lookup_span(function: str) -> AbstractContextManager[None]:
+    """The span of one lookup, if the program traces with OpenTelemetry."""
+    if not _spans_wanted():
+        return _NO_SPAN
+    from npugx_cache import spans
+
+    return spans.lookup(function)
+
+
+def tell_span(outcome: str, kind: str) -> None:
+    """Write into the span of the lookup that goes on in this thread how the lookup ended."""
+    if _spans_wanted():
+        from npugx_cache import spans
+
+        spans.tell(outcome, kind)
+
+
+def phase_span(phase: str, function: str) -> Callable[[], None] | None:
+    """Begin the span of one phase of a compile; the result ends it. None if nobody traces."""
+    if not _spans_wanted():
+        return None
+    from npugx_cache import spans
+
+    return spans.phase(phase, function)

@@ -48,7 +48,7 @@ from npugx_cache.key.signature import (
 )
 from npugx_cache.portable import NotPortable, digest
 from npugx_cache.private import compile_lock
-from npugx_cache.store_client import StoreClient
+from npugx_cache.store_client import USUAL, StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
+    from npugx_cache.counters import Counters
     from npugx_cache.entry.failed_run import Failure
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
@@ -124,7 +125,7 @@ class Lookup(StoreClient):
         self,
         recipe: Recipe,
         settings: Settings,
-        counters: events.Counters,
+        counters: Counters,
         captures: Captures | None,
         bound: Specialisations,
     ) -> None:
@@ -178,7 +179,7 @@ class Lookup(StoreClient):
             let_through(error)
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
             events.logger.exception("%s: a fault of the cache; running eagerly", self.title)
-            self.counters.add("bypasses")
+            self._count("bypasses", "fault")
             # Without the message, which may quote an argument: the journal keeps the reason.
             self._end_in_bypass(f"a fault of the cache: {type(error).__name__}, see the log")
             return Bypass(f"a fault of the cache: {error!r}")
@@ -194,14 +195,15 @@ class Lookup(StoreClient):
     ) -> Specialisation | Bypass | SetUp:
         shape = Signature(scope.frame_locals)
         reason = self._untraced.reason(shape, scope.frame_locals)
-        reason = reason or environment.unsupported(untested_torch=self.settings.untested_torch)
+        unsupported = environment.unsupported(untested_torch=self.settings.untested_torch)
+        reason = reason or unsupported
         if self._beyond and not warming:
             reason = reason or self._beyond.get(shape.exact)
         if self._failed:
             reason = reason or self._failed.get(shape.exact)
         if reason is not None:
             self.refusals = ()  # those of an earlier lookup are about another call
-            return self._bypass(reason)
+            return self._bypass(reason, "unsupported" if reason is unsupported else "")
         if "einops" in sys.modules:
             from npugx_cache.conditions import pure_helpers
 
@@ -229,14 +231,15 @@ class Lookup(StoreClient):
         not fit stays, because it is right for others.
         """
         if failure.by_data:
-            self._bypass(without_texts(_OTHER_SIZES + failure.text, call.scope.frame_locals))
+            text = without_texts(_OTHER_SIZES + failure.text, call.scope.frame_locals)
+            self._bypass(text, "failed_run")
             return
         graph = failure.graph
         reason = f"its compiled graph failed where the function itself does not: {failure.text}"
         reason = without_texts(reason, call.scope.frame_locals)
         self.bound.remove(graph)
         self._failed[call.signature.exact] = reason
-        self._bypass(reason)
+        self._bypass(reason, "failed_run")
         opened = self.opened()
         if opened is None or graph.entry is None:
             return
@@ -309,7 +312,7 @@ class Lookup(StoreClient):
             answer = self._try(opened, manifest, call)
             if isinstance(answer, Specialisation):
                 opened.record_hit(manifest)
-                self.counters.add("hits")
+                self._count("hits", seconds=manifest.cost_seconds)
                 return answer
             if answer is not None:
                 refusals.append(answer)
@@ -361,8 +364,8 @@ class Lookup(StoreClient):
             self._log("refused", started, f"entry {manifest.entry[:12]}")
             if manifest.about.get("failed_run"):
                 self._failed[call.signature.exact] = reason
-            else:
-                self._untraced.remember(call.signature.kind, reason, call.scope.frame_locals)
+                return self._bypass(reason, "failed_run")
+            self._untraced.remember(call.signature.kind, reason, call.scope.frame_locals)
             return self._bypass(reason)
         return None
 
@@ -380,24 +383,25 @@ class Lookup(StoreClient):
                     call.outdated.add(manifest.entry)
                 if manifest.kind == "graph" and candidate.is_of_another_rank(call.scope):
                     call.of_other_ranks.add(manifest.entry)
-                reasons = restore.failures(candidate, call.scope, self.recipe.function.__code__)
+                code = self.recipe.function.__code__
+                kind, reasons = restore.refusal(candidate, call.scope, code)
                 if manifest.kind == "graph" and not self.recipe.dynamic:
                     from npugx_cache.conditions import causes  # a first hit needs no reasons
 
                     reasons = causes.with_advice(reasons)
-                return events.Refusal(entry=manifest.entry, reasons=reasons)
+                return events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind)
             if manifest.kind == "bypass":
                 return None
             present = {ref.name for ref in manifest.blobs}
-            code = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
-            if isinstance(code, store.Miss):
-                return self._fault(opened, manifest.entry, code.reason)
-            return self._bind(candidate, code, call, manifest.entry)
+            parts = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
+            if isinstance(parts, store.Miss):
+                return self._fault(opened, manifest.entry, parts.reason)
+            return self._bind(candidate, parts, call, manifest.entry)
         except CorruptEntry as error:
             opened.quarantine(manifest, str(error))
             return self._fault(opened, manifest.entry, str(error))
         except NotPortable as error:
-            return events.Refusal(entry=manifest.entry, reasons=(str(error),))
+            return events.Refusal(entry=manifest.entry, reasons=(str(error),), kind="code")
 
     # --- compile
 
@@ -406,14 +410,14 @@ class Lookup(StoreClient):
     ) -> Specialisation | Bypass | SetUp:
         """Compile, or use the graph that another thread or worker compiles at the same time."""
         if reason := compile_lock.obstacle():
-            return self._bypass(reason)
+            return self._bypass(reason, "busy")
         if self.settings.on_miss == "raise":
             raise self._missed()
         if self.settings.on_miss == "eager":
-            return self._bypass(_ON_MISS)  # the next call looks again
+            return self._bypass(_ON_MISS, "on_miss")  # the next call looks again
         if not warming and (reason := self._counted().excess):
             self._beyond[call.signature.exact] = reason
-            return self._bypass(reason)
+            return self._bypass(reason, "recompile_limit")
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
         name = digest([call.fingerprint.key, shape])
         with self._compiling.hold(name):
@@ -526,7 +530,7 @@ class Lookup(StoreClient):
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(str(error)), call, warming=warming)
-        self.counters.add("misses")
+        self._count("misses", self._kind_of_miss(), outcome.seconds)
         progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)
         entry = self._publish(opened, draft) if opened else None
@@ -612,7 +616,7 @@ class Lookup(StoreClient):
         if isinstance(outcome, LocalOnly):
             self._note_bypass(self._bypass_draft(outcome, call))
             self._warn(outcome.reason)
-            self.counters.add("bypasses")
+            self._count("bypasses", USUAL)
             code = self.recipe.function.__code__
             return Specialisation(None, outcome, outcome.run, call.scope.switches, code)
         if outcome.lasting and outcome.raised:
@@ -624,7 +628,7 @@ class Lookup(StoreClient):
             self._note_bypass(self._bypass_draft(outcome, call))
             return self._bypass(outcome.reason)
         # The reason is not in the function, so it is no error under `strict` either.
-        self.counters.add("bypasses")
+        self._count("bypasses", "busy")
         self._end_in_bypass(outcome.reason)
         events.logger.info("%s runs uncached once: %s", self.title, outcome.reason)
         return Bypass(outcome.reason)
@@ -639,7 +643,7 @@ class Lookup(StoreClient):
         frame_locals = call.scope.frame_locals
         remember = self._untraced.later(call.signature.kind, outcome.reason, frame_locals)
         draft = self._bypass_draft(outcome, call)
-        self.counters.add("bypasses")
+        self._count("bypasses", USUAL)
 
         def ended(error: Exception | None) -> None:
             if error is not None:
@@ -676,8 +680,8 @@ class Lookup(StoreClient):
         if sum(each.about.get("calls") == draft.about["calls"] for each in noted) < _MAX_NOTES:
             opened.publish(draft)
 
-    def _bypass(self, reason: str) -> Bypass:
-        self.bypassed(reason)
+    def _bypass(self, reason: str, kind: str = "") -> Bypass:
+        self.bypassed(reason, kind)
         return Bypass(reason)
 
     def tell_of_grad(self, frame_locals: Mapping[str, object]) -> None:

@@ -11,7 +11,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Self
 
-from npugx_cache.events import logger
+from npugx_cache.events import logger, phase_span
 
 if TYPE_CHECKING:
     import types
@@ -44,6 +44,7 @@ class Progress:
         self._clock = clock
         self._started = self._last = clock()
         self._phase = ""
+        self._end_span: Callable[[], None] | None = None
         self._untold: list[tuple[str, float]] = []
         self._ended: list[tuple[str, float]] = []
         self._beats = 0
@@ -61,6 +62,7 @@ class Progress:
         traceback: types.TracebackType | None,
     ) -> None:
         self._heart.stop()
+        self._finish_span()
         if kind is None:
             self.end()
         elif self._beats:
@@ -77,8 +79,10 @@ class Progress:
         """The phase before has ended, and this one begins."""
         self.end()
         self._phase = phase
+        self._end_span = phase_span(phase, self._function)
 
     def end(self) -> None:
+        self._finish_span()
         now = self._clock()
         if self._phase:
             self._untold.append((self._phase, now - self._last))
@@ -89,6 +93,11 @@ class Progress:
                 if seconds >= SLOW_SECONDS * _SHORT:
                     logger.info("%s: compiling: %s took %.1f s", self._function, name, seconds)
             self._untold.clear()
+
+    def _finish_span(self) -> None:
+        end, self._end_span = self._end_span, None
+        if end is not None:
+            end()
 
     def beat(self) -> None:
         self._beats += 1

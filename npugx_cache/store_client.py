@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import config, events, store
 from npugx_cache.errors import CacheMiss, StoreError, Uncacheable
-from npugx_cache.key.fingerprint import differences
+from npugx_cache.key.fingerprint import differences, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from npugx_cache.config import Settings
+    from npugx_cache.counters import Counters
     from npugx_cache.key.fingerprint import Factor
 
 _MAX_REFUSALS = 16
 _MAX_BYPASSES = 64
+USUAL = "refused"
+"""The kind of reason of most bypasses."""
 _USED, _MISSED, _BYPASSED = "hit", "miss", "bypass"
 
 
@@ -29,9 +32,7 @@ class StoreClient:
 
     subject = "function"
 
-    def __init__(
-        self, title: str, backend: str, settings: Settings, counters: events.Counters
-    ) -> None:
+    def __init__(self, title: str, backend: str, settings: Settings, counters: Counters) -> None:
         self.title = title
         self.backend = backend
         self.settings = settings
@@ -45,6 +46,8 @@ class StoreClient:
         self._journaled: set[str] = set()
         """The reasons of bypasses that the journal has from this function and process."""
         self._warned: set[str] = set()
+        self._kinds: dict[str, str] = {}
+        """The kinds of reasons of bypasses, if the kind is not the usual one."""
         self._store: store.Store | store.Unusable | None = None
 
     def opened(self) -> store.Store | None:
@@ -63,7 +66,7 @@ class StoreClient:
         if self.settings.strict:
             raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
         events.logger.warning("%s: entry %s not used: %s", self.title, entry[:12], reason)
-        return events.Refusal(entry=entry, reasons=(reason,))
+        return events.Refusal(entry=entry, reasons=(reason,), kind="damaged")
 
     def _remote_brings(self, opened: store.Store | None, key: str, first: str) -> bool:
         """Whether the remote tier, if the store has one, has brought new entries of a key.
@@ -85,7 +88,8 @@ class StoreClient:
         for manifest in opened.siblings(identity):
             reasons = tuple(differences(manifest.factors, factors, place=place))
             if reasons and manifest.kind in ("graph", "piece"):
-                rows.append(events.Refusal(entry=manifest.entry, reasons=reasons))
+                kind = kind_of(reasons[0].split()[0])
+                rows.append(events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind))
         yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
 
     def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
@@ -93,16 +97,33 @@ class StoreClient:
         if isinstance(answer, store.Published):
             self.counters.add("stored")
             return answer.manifest.entry
+        self.counters.add("not_stored")
         if self.settings.strict:
             raise StoreError(f"{opened.root}: {answer.reason}")
         level = events.logger.debug if opened.readonly else events.logger.warning
         level("%s: not stored in %s: %s", self.title, opened.root, answer.reason)
         return None
 
-    def bypassed(self, reason: str) -> None:
-        """Count and tell of a call or a graph that runs without the cache."""
+    def bypassed(self, reason: str, kind: str = "") -> None:
+        """Count and tell of a call or a graph that runs without the cache.
+
+        A reason that comes back keeps its `kind`, one of `counters.BYPASS_REASONS`.
+        """
         self._warn(reason)
-        self.counters.add("bypasses")
+        if kind:
+            self._kinds[reason] = kind
+        self._count("bypasses", self._kinds.get(reason, USUAL))
+
+    def _count(self, outcome: str, kind: str = "", seconds: float = 0.0) -> None:
+        """Count how a lookup ended; `seconds` of compiling were saved by a hit, lost by a miss."""
+        self.counters.ended(outcome, kind, seconds)
+        events.tell_span(outcome, kind)
+
+    def _kind_of_miss(self) -> str:
+        """Why the lookup missed, as one of `counters.MISS_REASONS`."""
+        if isinstance(self._store, store.Unusable):
+            return "no_store"
+        return self.refusals[0].kind if self.refusals else "first"
 
     def _warn(self, reason: str) -> None:
         self._end_in_bypass(reason)
@@ -115,7 +136,7 @@ class StoreClient:
     def _missed(self) -> CacheMiss:
         nearest = self.refusals[0] if self.refusals else None
         reasons = nearest.reasons if nearest else (self._no_entry(),)
-        self.counters.add("misses")
+        self._count("misses", self._kind_of_miss())
         self._last = _MISSED, self._no_entry()
         told = () if nearest else reasons
         self._write_journal(_MISSED, (*told, *self._remote), nearest)

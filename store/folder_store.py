@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from npugx_cache.config import state_folder
+from npugx_cache.counters import PROCESS
 from npugx_cache.store.content import blobs, entries
 from npugx_cache.store.content.files import quarantine
 from npugx_cache.store.content.opening import (
@@ -115,6 +116,7 @@ class FolderStore:
             if isinstance(data, Miss):
                 return data
             found[name] = data
+        PROCESS.add("bytes_read", sum([refs[name].stored_size for name in found]))
         return found
 
     def publish(self, draft: Draft) -> Published | NotStored:
@@ -149,6 +151,8 @@ class FolderStore:
             fault = folder.explain(error)
             if error.errno == errno.EACCES and folder.trust == "group":
                 tell_who_can_mend(folder, fault)
+        if fault is None:
+            PROCESS.add("bytes_written", entry.stored_bytes)
         return fault
 
     def fetch(self, key: str, first: str) -> Fetched | None:  # noqa: ARG002 - as a layered store

@@ -29,6 +29,21 @@ class Failed(NamedTuple):
     text: str
 
 
+def kind_of(failed: Sequence[Failed]) -> str:
+    """What the first of these conditions is about, as one of `counters.MISS_REASONS`."""
+    kind = failed[0].kind if failed else None
+    if kind in _OF_TENSORS:
+        return "tensors"
+    if kind in _OF_TORCH:
+        return "settings"
+    return "code" if kind is not None and kind >= Kind.FUNCTION and kind not in _ASKED else "values"
+
+
+_OF_TENSORS = (Kind.TENSOR, Kind.SHAPE)
+_OF_TORCH = (Kind.STATE, Kind.THREADS, Kind.DEVICE)
+_ASKED = (Kind.GROUP, Kind.ANSWER)  # source facts that are about no code
+
+
 def reasons(failed: Sequence[Failed]) -> Iterator[str]:
     """One text for each cause, in the order of the conditions."""
     alike: dict[object, list[Failed]] = defaultdict(list)

@@ -18,7 +18,7 @@ from npugx_cache.events import logger
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from npugx_cache.conditions.causes import Failed
     from npugx_cache.conditions.kinds import Row
@@ -129,13 +129,18 @@ class Checker:
 
         `known` gives the texts that may be shown as they are.
         """
+        return self.refusal(scope, limit, known)[1]
+
+    def refusal(
+        self, scope: Scope, limit: int = 8, known: Callable[[], Container[object]] = frozenset
+    ) -> tuple[str, list[str]]:
+        """As `failures`, with what the first of them is about (`causes.kind_of`)."""
         failed = self._failed(scope, known)
         from npugx_cache.conditions import causes, paths  # a first hit has no reasons to word
 
-        if limit == 1:
-            return [paths.as_written(each.text) for each in itertools.islice(failed, 1)]
-        worded = list(itertools.islice(failed, _MOST_WORDED))
-        return [paths.as_written(text) for text in _take(causes.reasons(worded), limit)]
+        worded = list(itertools.islice(failed, 1 if limit == 1 else _MOST_WORDED))
+        texts = [each.text for each in worded] if limit == 1 else causes.reasons(worded)
+        return causes.kind_of(worded), [paths.as_written(text) for text in _take(texts, limit)]
 
     def _failed(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[Failed]:
         from npugx_cache.conditions.causes import Failed
@@ -188,7 +193,7 @@ def _hold(groups: list[Group], values: list[Any]) -> bool:
     return True
 
 
-def _take(items: Iterator[str], limit: int) -> Iterator[str]:
+def _take(items: Iterable[str], limit: int) -> Iterator[str]:
     for position, item in enumerate(items):
         if position == limit:
             yield "and more"

@@ -123,17 +123,23 @@ def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
 
 
 def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
-    """The reasons why conditions refuse a call of a function with this code; at least one.
+    """The reasons of `refusal` alone."""
+    return refusal(checker, scope, code)[1]
 
+
+def refusal(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str, tuple[str, ...]]:
+    """Why conditions refuse a call of a function with this code: a kind, and reasons, at least one.
+
+    The kind says what the first reason is about, as one of `counters.MISS_REASONS`.
     A reason shows a live text only if the text stands in the code, because reasons go to logs.
     Raises `CorruptEntry` if no reason can be found.
     """
     known = partial(source_facts.texts, checker.conditions, code)
     with _blaming_the_entry("conditions"):
-        found = tuple(checker.failures(scope, known=known))
+        kind, found = checker.refusal(scope, known=known)
         if not found and not checker.holds(scope):
             raise CorruptEntry("conditions: they refuse a call, but no reason can be found")
-        return found or ("the arguments changed while they were checked",)
+        return kind, tuple(found) or ("the arguments changed while they were checked",)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

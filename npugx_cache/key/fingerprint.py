@@ -163,6 +163,27 @@ def differences(
             yield f"{name} was {was}, is {is_}"
 
 
+def kind_of(name: str) -> str:
+    """What a factor is about, as one of `counters.MISS_REASONS`."""
+    return _KINDS.get(name) or _KINDS_OF_FAMILIES.get(name.partition(".")[0], "settings")
+
+
+_KINDS = {
+    **dict.fromkeys(
+        ("format", "npugx_cache", "optimize", "platform", "python", "torch"), "versions"
+    ),
+    "graph.nodes": "code",
+}
+_KINDS_OF_FAMILIES = {
+    **dict.fromkeys(("function",), "code"),
+    **dict.fromkeys(
+        ("backend", "decomposition", "dynamic", "npu_fusions", "option", "pattern"), "options"
+    ),
+    **dict.fromkeys(("cpu", "cuda", "device", "npu"), "device"),
+    "graph": "tensors",
+}
+
+
 def _command(optimize: str | None) -> str:
     """How Python was started to have a value of `optimize`."""
     return f"{optimize} ({_COMMANDS.get(optimize or '', 'unknown')})"

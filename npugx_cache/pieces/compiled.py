@@ -9,6 +9,7 @@ import torch
 from npugx_cache import config, events
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
+from npugx_cache.counters import PROCESS, Counters
 from npugx_cache.errors import (
     BackendUnavailable,
     CacheMiss,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
 
-counters = events.Counters()
+counters = Counters(PROCESS)
 """The counts of all pieces of this process."""
 
 
@@ -85,6 +86,7 @@ def of_graph(
     client = StoreClient(f"{len(example_inputs)} inputs", shaping.backend, settings, counters)
     with torch.no_grad():
         try:
+            kind = "unsupported"
             reason = environment.unsupported(untested_torch=settings.untested_torch)
             if reason is None and settings.mode != "off":
                 from npugx_cache.pieces.lookup import PieceLookup
@@ -94,7 +96,7 @@ def of_graph(
                 client = PieceLookup(piece, shaping, settings, counters, captures=captures)
                 return client.answer()
         except NotPortable as error:
-            reason = str(error)
+            kind, reason = "", str(error)
         except Exception as error:
             if settings.strict or isinstance(error, _ASKED_FOR):
                 raise
@@ -103,9 +105,10 @@ def of_graph(
             let_through(error)
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
             events.logger.exception("%s: a fault of the cache", client.title)
+            kind = "fault"
             reason = f"a fault of the cache: {type(error).__name__}, see the log"
         if reason is not None:
-            client.bypassed(reason)
+            client.bypassed(reason, kind)
         return CachedGraph(_uncached(graph_module, example_inputs, shaping), None, ())
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.inference_only import Gradients
     from npugx_cache.conditions.check import Checker
     from npugx_cache.config import Settings
+    from npugx_cache.counters import Counters
     from npugx_cache.entry.artifact import Artifact
     from npugx_cache.entry.restore import BoundProgram
     from npugx_cache.key.recipe import Shaping
@@ -58,7 +59,7 @@ class PieceLookup(StoreClient):
         piece: Piece,
         shaping: Shaping,
         settings: Settings,
-        counters: events.Counters,
+        counters: Counters,
         *,
         captures: bool = True,
     ) -> None:
@@ -101,7 +102,7 @@ class PieceLookup(StoreClient):
                 return answers[0] if answered() else self._compiled(opened, started)
 
     def _uncompiled(self, reason: str) -> CachedGraph:
-        self.bypassed(reason)
+        self.bypassed(reason, "on_miss")
         return CachedGraph(self.piece.graph_module.forward, None, self.explained())
 
     # --- restore
@@ -116,7 +117,7 @@ class PieceLookup(StoreClient):
             program = self._restored(opened, manifest)
             if isinstance(program, restore.BoundProgram):
                 opened.record_hit(manifest)
-                self.counters.add("hits")
+                self._count("hits", seconds=manifest.cost_seconds)
                 self._tell_of_hit(outcome, manifest.entry, started)
                 if self.settings.verify:
                     self._recheck(opened, manifest)
@@ -139,8 +140,8 @@ class PieceLookup(StoreClient):
         try:
             candidate = restore.candidate(blobs)
             if not candidate.holds(self._scope):
-                reasons = restore.failures(candidate, self._scope, _NO_CODE)
-                return events.Refusal(entry=manifest.entry, reasons=reasons)
+                kind, reasons = restore.refusal(candidate, self._scope, _NO_CODE)
+                return events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind)
             device = candidate.conditions.device
             known = manifest.entry, device.index if device else None
             program = _programs.get(known)
@@ -155,7 +156,7 @@ class PieceLookup(StoreClient):
             opened.quarantine(manifest, str(error))
             return self._fault(opened, manifest.entry, str(error))
         except NotPortable as error:
-            return events.Refusal(entry=manifest.entry, reasons=(str(error),))
+            return events.Refusal(entry=manifest.entry, reasons=(str(error),), kind="code")
         return program
 
     def _guard(self, candidate: Checker) -> None:
@@ -212,7 +213,7 @@ class PieceLookup(StoreClient):
                 raise NotPortable(f"the entry refuses its own graph: {failures}")
             device = candidate.conditions.device
             program = restore.bind_program(blobs, device, handed_over_by_dynamo)
-            self.counters.add("misses")
+            self._count("misses", self._kind_of_miss(), seconds)
             told.begin("publishing")
             entry = self._publish(opened, self._draft(blobs, seconds)) if opened else None
             told.end()

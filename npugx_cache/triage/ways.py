@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.api import CachedFunction
-    from npugx_cache.events import CacheInfo
+    from npugx_cache.counters import CacheInfo
     from npugx_cache.key.recipe import Recipe
     from npugx_cache.triage.events import Events
     from npugx_cache.triage.plan import Plan

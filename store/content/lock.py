@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npugx_cache.counters import PROCESS
 from npugx_cache.progress import PASSING
 from npugx_cache.store.content.files import is_writable_in_place
 from npugx_cache.store.format.layout import is_lock, make_parents
@@ -134,6 +135,9 @@ def _acquire(
     except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         return None, NotLocked(reason=f"locks are not available: {error}")
     finally:
+        if pause > _FIRST_PAUSE:  # it has slept
+            PROCESS.add("lock_waits")
+            PROCESS.add("lock_wait_seconds", time.monotonic() - started)
         if answer is None:
             lock.release()  # the lock is not held: this closes the file
     return lock, answer

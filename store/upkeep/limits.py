@@ -8,6 +8,7 @@ import time
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
+from npugx_cache.counters import PROCESS
 from npugx_cache.store.content.files import Fault, is_writable_in_place, read_file, write_file
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.upkeep.derived import debug
@@ -57,6 +58,8 @@ class Upkeep:
             seen = index.overview(deadline=limits.deadline, trusting=local)
             report = prune(self._folder, seen, policy, self._usage.load(), limits)
         self._usage.forget(gone.entry for gone in report.removed)
+        PROCESS.add("evictions", report.entries)
+        PROCESS.add("bytes_evicted", report.freed_bytes)
         return report
 
     def make_room(self, wanted: int) -> bool:

@@ -171,7 +171,7 @@ def test_results_share_memory_with_the_input_as_in_eager(tmp_path):
 
 def test_outside_of_a_call_nothing_is_compiled(tmp_path):
     cached = cache_compile(doubled, cache_dir=tmp_path)
-    assert cached.cache_info() == (0, 0, 0, 0, 0, ())
+    assert cached.cache_info()[:6] == (0, 0, 0, 0, 0, ())
     cached.warm(torch.ones(1))
     assert cached.cache_info().misses == 1
 
