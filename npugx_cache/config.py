@@ -181,7 +181,12 @@ def state_folder() -> Path:
         base = os.path.expanduser("~/.local/state")  # noqa: PTH111 - Path.home() raises
     # A user without a home has no such folder, and a relative path would make one in the working
     # directory. Below /dev/null no folder can be made.
-    return Path(base if base.startswith("/") else "/dev/null") / "npugx_cache"
+    return state_folder_in(base if base.startswith("/") else "/dev/null")
+
+
+def state_folder_in(base: str) -> Path:
+    """The folder for derived data of a process whose `XDG_STATE_HOME` is `base`."""
+    return Path(base) / "npugx_cache"
 
 
 def _folders(env: Mapping[str, str], name: str, separator: str | None = None) -> tuple[Path, ...]:

@@ -533,9 +533,10 @@ class Lookup(StoreClient):
         self._count("misses", self._kind_of_miss(), outcome.seconds)
         progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)
-        entry = self._publish(opened, draft) if opened else None
+        published = self._publish(opened, draft) if opened else None
+        entry = published.manifest.entry if isinstance(published, store.Published) else None
         progress.end()
-        self._tell_of_miss(entry or "", nearest, started, outcome.seconds, progress.phases)
+        self._tell_of_miss(published, nearest, started, outcome.seconds, progress.phases)
         return dataclasses.replace(bound, entry=entry)
 
     def _counted(self) -> Recompiles:

@@ -92,17 +92,19 @@ class StoreClient:
                 rows.append(events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind))
         yield from sorted(rows, key=lambda refusal: len(refusal.reasons))[:_MAX_REFUSALS]
 
-    def _publish(self, opened: store.Store, draft: store.Draft) -> str | None:
+    def _publish(
+        self, opened: store.Store, draft: store.Draft
+    ) -> store.Published | store.NotStored:
         answer = opened.publish(draft)
         if isinstance(answer, store.Published):
             self.counters.add("stored")
-            return answer.manifest.entry
+            return answer
         self.counters.add("not_stored")
         if self.settings.strict:
             raise StoreError(f"{opened.root}: {answer.reason}")
         level = events.logger.debug if opened.readonly else events.logger.warning
         level("%s: not stored in %s: %s", self.title, opened.root, answer.reason)
-        return None
+        return answer
 
     def bypassed(self, reason: str, kind: str = "") -> None:
         """Count and tell of a call or a graph that runs without the cache.
@@ -137,7 +139,7 @@ class StoreClient:
         nearest = self.refusals[0] if self.refusals else None
         reasons = nearest.reasons if nearest else (self._no_entry(),)
         self._count("misses", self._kind_of_miss())
-        self._last = _MISSED, self._no_entry()
+        self._last = _MISSED, "" if nearest else reasons[0]
         told = () if nearest else reasons
         self._write_journal(_MISSED, (*told, *self._remote), nearest)
         return CacheMiss(self.title, (*reasons, *self._remote))
@@ -149,11 +151,10 @@ class StoreClient:
         outcome, what = self._last
         if outcome == _USED:
             return (events.Refusal(entry=what, reasons=("used, because its conditions hold",)),)
-        about_none = events.Refusal(entry="", reasons=(what,))
-        if outcome == _MISSED:
-            remote = (events.Refusal(entry="", reasons=self._remote),) if self._remote else ()
-            return (*(self.refusals or (about_none,)), *remote)
-        return (about_none, *self.refusals)
+        about_none = (events.Refusal(entry="", reasons=(what,)),) if what else ()
+        missed = outcome == _MISSED and self._remote
+        remote = (events.Refusal(entry="", reasons=self._remote),) if missed else ()
+        return (*about_none, *self.refusals, *remote)
 
     def _no_entry(self) -> str:
         """Why there was no entry to compare a miss with."""
@@ -168,18 +169,23 @@ class StoreClient:
 
     def _tell_of_miss(
         self,
-        stored: str,
+        published: store.Published | store.NotStored | None,
         nearest: events.Refusal | None,
         started: float,
         seconds: float,
         phases: tuple[tuple[str, float], ...],
     ) -> None:
-        """`stored` is the entry that was published, or empty; `seconds` is what a hit saves."""
-        none = self._no_entry()
-        self._last = _MISSED, none
+        """`published` is the answer of the store, if there is a store; a hit saves `seconds`."""
+        none, opened = self._no_entry(), self._store
         reasons = str(nearest) if nearest else none
         self._log("miss", started, f"{reasons}; compiled in {seconds:.2f} s")
-        told = (*(() if nearest else (none,)), *self._remote)
+        told = () if nearest else (none,)
+        writable = isinstance(opened, store.Store) and opened.readonly is None
+        if isinstance(published, store.NotStored) and writable:
+            told = (f"{store.NOT_STORED}: {published.reason}", *told)
+        self._last = _MISSED, told[0] if told else ""
+        stored = published.manifest.entry if isinstance(published, store.Published) else ""
+        told = (*told, *self._remote)
         self._write_journal(_MISSED, told, nearest, stored, seconds, phases)
 
     def _end_in_bypass(self, reason: str) -> None:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
         Unusable,
     )
     from npugx_cache.store.tiers import Store, open_store
-    from npugx_cache.store.upkeep.journal import Journal, JournalLine, journal_of
+    from npugx_cache.store.upkeep.journal import NOT_STORED, Journal, JournalLine, journal_of
     from npugx_cache.store.upkeep.prune import PruneReport
 
 __all__ = [
+    "NOT_STORED",
     "Candidates",
     "Draft",
     "Fetched",
@@ -54,7 +55,7 @@ _HOMES = {
     "folder_store": ("FolderStore", "open_folder"),
     "content.lock": ("Locked", "NotLocked"),
     "format.manifest": ("Draft", "Manifest"),
-    "upkeep.journal": ("Journal", "JournalLine", "journal_of"),
+    "upkeep.journal": ("NOT_STORED", "Journal", "JournalLine", "journal_of"),
     "upkeep.prune": ("PruneReport",),
     "results": (
         "Candidates",

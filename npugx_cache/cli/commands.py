@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -408,6 +409,54 @@ def triage(
     asked = Asked(target, arguments, inputs, calls, seed, timeout, out, save_inputs, all_stages)
     if not print_triage(asked, form):
         raise click.exceptions.Exit(1)
+
+
+@group.command(
+    epilog=_examples(
+        "--dir /opt/graphs warm model:decode --inputs 'int64[1, 16]' --inputs 'int64[1, 32]'",
+        "warm model:net --inputs model:examples",
+        "warm serve.py -- --warm-up-only",
+    )
+)
+@click.argument("target", metavar="TARGET")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
+@click.option(
+    "--inputs",
+    multiple=True,
+    metavar="INPUTS",
+    help="The arguments of a call, as `ls` shows them: 'x: float32[4, 8], 3'. Or module:name of a "
+    "value, or of a function that makes one or yields one for each call, or a .pt file. A value is "
+    "a tuple of arguments, such a tuple and a dict, or one argument. Give it once for each call.",
+)
+@_DIR
+@_FORMAT
+def warm(
+    target: str,
+    arguments: tuple[str, ...],
+    inputs: tuple[str, ...],
+    directory: str | None,
+    form: str,
+) -> None:
+    """Fill the cache before workers start.
+
+    Compiles what calls of TARGET need, in a process of its own, and stores it. TARGET is
+    module:callable, of which nothing is run, or a script (.py) that calls cached functions. Exits
+    with 1 if anything is refused, fails or is not stored.
+    """
+    from npugx_cache.cli.warming import Asked, print_warm
+
+    script = target.endswith(".py")
+    if inputs and script:
+        raise click.UsageError("a script makes its own inputs: leave --inputs out")
+    if not script and ":" not in target:
+        raise click.UsageError(f"{target!r} is neither module:callable nor a script (.py)")
+    if arguments and not script:
+        raise click.UsageError(f"{target!r} is no script, and takes no arguments: see --inputs")
+    if script and not Path(target).is_file():
+        raise click.UsageError(f"there is no script {target!r} here")
+    fault = print_warm(Asked(target, arguments, inputs, directory), form)
+    if fault is not None:
+        raise Failure(fault)
 
 
 @group.command("dir", epilog=_examples("dir", "dir --format json"))

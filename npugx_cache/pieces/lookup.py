@@ -215,12 +215,13 @@ class PieceLookup(StoreClient):
             program = restore.bind_program(blobs, device, handed_over_by_dynamo)
             self._count("misses", self._kind_of_miss(), seconds)
             told.begin("publishing")
-            entry = self._publish(opened, self._draft(blobs, seconds)) if opened else None
+            published = self._publish(opened, self._draft(blobs, seconds)) if opened else None
+            entry = published.manifest.entry if isinstance(published, store.Published) else None
             told.end()
             if entry is not None:
                 _programs[entry, device.index if device else None] = program
             nearest = self.refusals[0] if self.refusals else None
-            self._tell_of_miss(entry or "", nearest, started, seconds, told.phases)
+            self._tell_of_miss(published, nearest, started, seconds, told.phases)
         return self._ready(program, entry, lambda: blobs)
 
     def _artifact(self, told: Progress) -> tuple[Artifact, float]:

@@ -69,13 +69,19 @@ def cached(target: Any) -> Any:
 
 def inputs(text: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of one call, made anew for each."""
-    if text is None:
-        return (), {}
+    return ((), {}) if text is None else arguments_of(value(text))
+
+
+def value(text: str) -> Any:
+    """What a `.pt` file holds, or a name stands for; a function is called for it."""
     if text.endswith(".pt"):
-        value = torch.load(text, weights_only=True)
-    else:
-        found = named(text)
-        value = found() if callable(found) else copy.deepcopy(found)
+        return torch.load(text, weights_only=True)
+    found = named(text)
+    return found() if callable(found) else copy.deepcopy(found)
+
+
+def arguments_of(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a value means: a tuple of them, such a tuple and a dict, or one."""
     match value:
         case (tuple() | list() as args, dict() as kwargs) if all(_texts(kwargs)):
             return tuple(args), kwargs

@@ -31,6 +31,8 @@ _MAX_PENDING = 256
 _MAX_REASONS = 9
 _MAX_PHASES = 16
 _MAX_TEXT = 300
+NOT_STORED = "not stored"
+"""How the reason of a miss begins whose graph could not be published."""
 _NEWER, _OLDER = "misses.jsonl", "misses.older.jsonl"
 
 
@@ -62,6 +64,10 @@ class Journal:
         self._place = Derived("journal", root, state)
         # A deque, because its methods are atomic: a lock could be held by a thread at a fork.
         self._pending: deque[JournalLine] = deque(maxlen=_MAX_PENDING)
+
+    @property
+    def folder(self) -> Path:
+        return self._place.folder()
 
     def add(self, line: JournalLine) -> None:
         """Keep a line in memory; a timer, or the end of the process, calls `flush`."""
