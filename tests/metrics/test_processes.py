@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from npugx_cache.counters import BYPASS_REASONS, MISS_REASONS
 
 WORKER = Path(__file__).with_name("worker.py")
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,6 @@ def test_no_call_imports_prometheus_or_opentelemetry(counted):
     assert counted["cold"]["loaded"] == counted["restored"]["loaded"] == []
 
 
-@pytest.mark.thorough
 def test_spans_of_a_cold_process_name_the_phases_of_each_compile(traced):
     lookups = [s for s in traced["cold"]["spans"] if s["name"] == "npugx_cache.lookup"]
     ends = [(s["npugx_cache.outcome"], s["npugx_cache.reason"]) for s in lookups]
@@ -101,20 +101,17 @@ def test_spans_of_a_cold_process_name_the_phases_of_each_compile(traced):
         assert lookup["npugx_cache.function"] in ("__main__.double", "__main__.prints")
 
 
-@pytest.mark.thorough
 def test_spans_of_a_restored_process_are_those_of_lookups(traced):
     ends = [(s["name"], s["npugx_cache.outcome"]) for s in traced["restored"]["spans"]]
     assert ends == [("npugx_cache.lookup", end) for end in ("hit", "hit", "bypass")]
 
 
-@pytest.mark.thorough
 def test_the_span_of_a_lookup_that_raises_has_no_text_of_the_exception(traced):
     (raised,) = traced["restored"]["raised"]
     assert raised["status"] == ["ERROR", "Uncacheable"]
     assert raised["events"] == []
 
 
-@pytest.mark.thorough
 def test_a_fault_of_the_users_tracing_reaches_no_call(traced):
     for name in ("cold", "restored"):
         there, here = (traced[f"{before}{name}"]["metrics"] for before in ("", "faulty "))

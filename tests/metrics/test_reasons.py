@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npugx_cache import cache_compile
@@ -16,7 +17,7 @@ from npugx_cache.conditions.data import Kind
 from npugx_cache.counters import BYPASS_REASONS, MISS_REASONS, PROCESS, Counters, metrics
 from npugx_cache.errors import CacheMiss
 from npugx_cache.key import fingerprint
-from npugx_cache.prometheus import FAMILIES
+from npugx_cache.prometheus import FAMILIES, prometheus_text
 
 X = torch.ones(3)
 
@@ -153,6 +154,19 @@ def test_counts_of_several_threads_are_all_there():
         thread.join()
     assert [each.info(0).hits for each in own] == [4000] * 4
     assert (total.metrics().hits, total.metrics().seconds_saved) == (16000, 8000.0)
+
+
+def test_a_hit_is_told_to_prometheus_with_what_it_saves():
+    cache_compile(scale)(X)
+    restored = cache_compile(scale)
+    restored(X)
+    assert restored.cache_info().seconds_saved == pytest.approx(metrics().seconds_lost)
+    families = text_string_to_metric_families(prometheus_text())
+    told = {s.name: s.value for family in families for s in family.samples if not s.labels}
+    assert told["npugx_cache_hits_total"] == told["npugx_cache_stored_total"] == 1
+    saved = told["npugx_cache_saved_seconds_total"]
+    assert saved == pytest.approx(told["npugx_cache_lost_seconds_total"])
+    assert saved > 0
 
 
 def test_infos_can_be_written_as_json():
