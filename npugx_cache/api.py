@@ -213,10 +213,10 @@ class CachedFunction(Generic[P, R]):
     def explain(self) -> tuple[Refusal, ...]:
         """What the last lookup came to, and why; empty before the first lookup.
 
-        After a miss: why each stored entry was not used, most similar first. After a hit: the entry
-        that was used. After a bypass: its reason, and then why stored entries were not used. What
-        is about no stored entry has an empty `entry`. A call that a graph of this process accepts
-        is no lookup.
+        After a miss: why each stored entry was not used, most similar first; before them, if the
+        graph could not be stored, the reason for that. After a hit: the entry that was used. After
+        a bypass: its reason, and then why stored entries were not used. What is about no stored
+        entry has an empty `entry`. A call that a graph of this process accepts is no lookup.
         """
         return self._state.lookup.explained()
 

@@ -42,7 +42,7 @@ class StoreClient:
         self._remote: tuple[str, ...] = ()
         """What kept the remote tier from answering the last lookup that asked it."""
         self._last: tuple[str, str] | None = None
-        """The outcome of the last lookup, and the entry that was used or the reason."""
+        """The outcome of the last lookup, and the entry that was used, or a reason about none."""
         self._journaled: set[str] = set()
         """The reasons of bypasses that the journal has from this function and process."""
         self._warned: set[str] = set()

@@ -91,14 +91,17 @@ def test_what_is_not_stored_fails_the_build_with_the_reason(warm, tmp_path):
         "soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))\n"
         "serving.main('scale:2')\n"
+        "shift = serving.cache_compile(serving.model.shift)\n"
+        "print(shift.warm(serving.torch.ones(2)).refused)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))\n"
     )
     done = warm(script, "--format", "json")
     assert done.returncode == 1
-    (row,) = told(done)["not_stored"]
-    assert row["function"] == "model.scale"
-    assert "File too large" in row["reason"]
-    assert told(done)["faults"] == ["1 graph is not stored"]
+    rows = told(done)["not_stored"]
+    assert [row["function"] for row in rows] == ["model.scale", "model.shift"]
+    assert all("File too large" in row["reason"] for row in rows)
+    assert told(done)["faults"] == ["2 graphs are not stored"]
+    assert "\n('not stored: " in done.stderr  # what `.warm()` gives
 
 
 def test_a_folder_that_can_not_be_used_is_refused_before_anything_runs(warm, surroundings):
