@@ -313,7 +313,7 @@ class _Steps(fx.Interpreter):
             return _flat(_Steps(inner, self.notes).run)
         given = [self.env[node] for node in n.all_input_nodes]
         before, traced = [_layout(value) for value in given], len(_traced_so_far())
-        with _seen(self.notes.code) if _is_custom(n.target) else contextlib.nullcontext():
+        with _seen(self.notes.code) if self._runs_custom(n) else contextlib.nullcontext():
             result = super().run_node(n)
         _refuse_other_classes(result, self.notes.classes)
         if "unbacked_bindings" in n.meta:  # what Dynamo assumed holds for the symbols of this trace
@@ -331,6 +331,14 @@ class _Steps(fx.Interpreter):
         if self.notes.reshaped is None and before != [_layout(value) for value in given]:
             self.notes.reshaped = str(n.target), n.stack_trace
         return result
+
+    def _runs_custom(self, node: fx.Node) -> bool:
+        """Whether a node calls a custom operator, or one of torch's that runs a graph with such."""
+        if _is_custom(node.target):
+            return True
+        module: Any = self.module
+        inner = () if _calls_functions(node) else subgraphs.run_by(module, node)
+        return any(_is_custom(each.target) for graph in inner for each in subgraphs.nodes_of(graph))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().call_function(dense_form(target) or target, args, kwargs)
@@ -381,10 +389,15 @@ def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
     """Collect the code of all Python functions that this thread calls inside.
 
     Code that an import runs is left out, because only the first trace of a process would see it.
-    Functions of the imported module count when they are called.
+    Functions of the imported module count when they are called. So is code that FX made of a graph.
     """
     with _told(lambda frame, _: code.setdefault(frame.f_code)):
         yield
+    for each in [each for each in code if each.co_filename.startswith(_MADE_BY_FX)]:
+        del code[each]
+
+
+_MADE_BY_FX = "<eval_with_key>."
 
 
 def _layout(value: Any) -> list[Any]:
@@ -452,15 +465,26 @@ def fake_inputs(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> list[Any
     """Fake values that have all that `lower` would see of the inputs of a graph.
 
     Where Dynamo calls a backend, such values are on the placeholders, from Dynamo's own trace. To
-    make others takes 0.2 ms each, with all parameters of a model among them.
+    make others takes 0.2 ms each, with all parameters of a model among them. They are made where
+    the graph holds tensors, which become fake `beside` them.
     """
     mode = _mode_for(inputs)
-    placeholders = (node for node in graph_module.graph.nodes if node.op == "placeholder")
-    noted = [node.meta.get("example_value") for node in placeholders]
-    if len(noted) == len(inputs) and all(map(partial(_is_of, mode), noted, inputs)):
+    nodes = graph_module.graph.nodes
+    noted = [node.meta.get("example_value") for node in nodes if node.op == "placeholder"]
+    is_noted = len(noted) == len(inputs) and all(map(partial(_is_of, mode), noted, inputs))
+    if is_noted and all(node.op != "get_attr" for node in nodes):
         return noted
     with torch.no_grad():
         return _fakes(mode, inputs)
+
+
+def beside(inputs: Sequence[Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Makes the fake tensors with which `lower` would trace further inputs, beside these fake ones.
+
+    What shares memory with a tensor that has become fake before shares memory with its fake.
+    """
+    mode = _mode_for(inputs)
+    return partial(mode.from_tensor, static_shapes=True)
 
 
 def _is_of(mode: FakeTensorMode, noted: Any, given: Any) -> bool:

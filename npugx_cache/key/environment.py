@@ -105,6 +105,17 @@ def factors(
     return (*_process_factors(), *rows, *devices, *compiler)
 
 
+def lowering_factors() -> Iterator[Named]:
+    """Further factors of a lowering, for a graph that others traced: settings that guards have not.
+
+    Only settings that the lowering reads: engines set others when they compile and when they load.
+    """
+    yield "lowering.attention", str(runtime.sdp_priority())
+    yield "lowering.einsum", runtime.einsum_settings()
+    for name, value in runtime.lowering_settings():
+        yield f"lowering.{name}", value
+
+
 def library_factors() -> Iterator[Named]:
     """Further factors of a library of machine code: the processor, and Inductor's settings.
 

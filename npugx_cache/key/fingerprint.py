@@ -55,6 +55,7 @@ FACTORS = (
     FactorKind("decomposition.*", _LOOKUP, "a custom decomposition, as a digest of what it does"),
     # --- a graph that somebody else traced, in the place of a function (pieces/piece.py)
     FactorKind("graph.*", _LOOKUP, "the nodes of the graph, its symbols, and each of its inputs"),
+    FactorKind("lowering.*", _LOOKUP, "a setting that the lowering of such a graph reads"),
     # --- what makes entries readable at all (environment.py)
     FactorKind("format", _PROCESS, "the version of what an entry holds"),
     FactorKind("npugx_cache", _PROCESS, "the version of this package"),

@@ -29,7 +29,7 @@ from npugx_cache.store import Miss
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from npugx_cache.backend.options import Options
     from npugx_cache.key.fingerprint import Named
@@ -76,9 +76,8 @@ def load_graph(
     if (count := manifest.about.get("held")) != len(held):
         return Miss(f"the graph holds {count!r} tensors, {len(held)} are given")
     recorded = [factor for factor in manifest.factors if not factor[0].startswith("graph.")]
-    names = (name for name, *_ in recorded)
-    live = environment.factors(environment.device_kinds(names), traced=False)
-    if reasons := list(differences(recorded, [*shaping.shaping_factors(), *live])):
+    live = [*shaping.shaping_factors(), *_environment(recorded)]
+    if reasons := list(differences(recorded, live)):
         return Miss("; ".join(reasons))
     present = {ref.name for ref in manifest.blobs}
     blobs = opened.read(manifest, present & set(PARTS))
@@ -98,10 +97,16 @@ def load_graph(
 
 def unlike_here(recorded: Iterable[Named]) -> list[str]:
     """How this process differs from the one that a graph was made in, in words."""
-    rows = [row for row in recorded if not row[0].startswith("graph.")]
-    kinds = environment.device_kinds(name for name, *_ in rows)
-    live = dict(environment.factors(kinds, traced=False))
+    rows = tuple(recorded)
+    live = dict(_environment(rows))
     return list(differences([row for row in rows if row[0] in live], live.items()))
+
+
+def _environment(recorded: Iterable[Sequence[str]]) -> Iterator[Named]:
+    """The factors of this process, for a graph on the kinds of device that were recorded."""
+    kinds = environment.device_kinds(name for name, *_ in recorded)
+    yield from environment.factors(kinds, traced=False)
+    yield from environment.lowering_factors()
 
 
 def bound(

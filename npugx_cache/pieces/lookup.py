@@ -20,7 +20,7 @@ from npugx_cache.key import environment
 from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.pieces.loaded import PARTS
 from npugx_cache.portable import NotPortable
-from npugx_cache.private import process_groups
+from npugx_cache.private import compile_lock, process_groups
 from npugx_cache.store_client import StoreClient
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from npugx_cache.key.recipe import Shaping
     from npugx_cache.pieces.piece import Piece
     from npugx_cache.progress import Progress
+    from npugx_cache.trace.lowered import PortableGraph
 
     Blobs: TypeAlias = Mapping[str, bytes] | store.Miss
 
@@ -87,7 +88,10 @@ class PieceLookup(StoreClient):
             raise self._missed()
         if self.settings.on_miss == "eager":
             return self._uncompiled("NPUGX_CACHE_ON_MISS=eager forbids a compile")
-        with _compiling.hold(key):
+        if reason := compile_lock.obstacle():
+            raise NotPortable(reason)
+        # Dynamo's lock first, because a thread that Dynamo has called holds it already.
+        with compile_lock.tracing_alone(), _compiling.hold(key):
             if opened is None:
                 return self._compiled(None, started)
             answers: list[CachedGraph] = []
@@ -225,14 +229,25 @@ class PieceLookup(StoreClient):
         return self._ready(program, entry, lambda: blobs)
 
     def _artifact(self, told: Progress) -> tuple[Artifact, float]:
-        from npugx_cache.compile import optimise, pack
-        from npugx_cache.trace import piece as traced
+        from npugx_cache.compile import pack
         from npugx_cache.work_time import WorkTime
 
         worked = WorkTime()
+        with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:
+            graph = self._lowered(told)
+            if reason := disturbance.reason():
+                raise NotPortable(reason)
+        told.begin("packing")
+        artifact = pack(self.title, graph, self.piece.fingerprint.factors)
+        return artifact, worked.seconds()
+
+    def _lowered(self, told: Progress) -> PortableGraph:
+        from npugx_cache.compile import optimise
+        from npugx_cache.trace import piece as traced
+
         told.begin("lowering")
         graph_module, inputs, static = self.piece.lifted()
-        graph = traced.portable(
+        return traced.portable(
             graph_module,
             inputs,
             self.piece.text.described(),
@@ -243,9 +258,6 @@ class PieceLookup(StoreClient):
             shaping=tuple(self.shaping.shaping_code()),
             optimise=partial(optimise, self.shaping, told),
         )
-        told.begin("packing")
-        artifact = pack(self.title, graph, self.piece.fingerprint.factors)
-        return artifact, worked.seconds()
 
     def _draft(self, blobs: Mapping[str, bytes], seconds: float) -> store.Draft:
         """What is published. It follows from the graph alone: equal graphs make one entry."""

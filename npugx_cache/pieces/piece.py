@@ -11,7 +11,7 @@ from torch import fx
 from npugx_cache.backend import lowering
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
-from npugx_cache.key.graph_text import GraphText
+from npugx_cache.key.graph_text import GraphText, check_input
 from npugx_cache.portable import devices, digest
 from npugx_cache.private import runtime, streams, vendor_scopes
 
@@ -49,6 +49,8 @@ class Piece:
         Calls of the graph that mean something in this process alone become operators, in the graph
         itself. The example inputs may be real or fake, their sizes numbers or symbols.
         """
+        for example in example_inputs:
+            check_input(example)
         streams.make_waits_operators(graph_module)
         vendor_scopes.replace(graph_module, _scope_operator)
         static = lowering.static_inputs(graph_module, example_inputs)
@@ -56,14 +58,14 @@ class Piece:
         kind = runtime.accelerator()
         index = runtime.current_index(kind) if kind is not None else None
         rename = str if index is None or kind is None else devices.to_current(kind, index)
-        text = GraphText(graph_module, fakes, static, rename)
+        text = GraphText(graph_module, fakes, static, rename, lowering.beside(fakes))
         return cls(
             graph_module=graph_module,
             inputs=example_inputs,
             static=static,
             held=tuple(operator.attrgetter(name)(graph_module) for name in text.held),
             text=text,
-            fingerprint=Fingerprint.of(_factors(text, shaping)),
+            fingerprint=Fingerprint.of(_factors(text, shaping, kind)),
         )
 
     @property
@@ -86,13 +88,18 @@ def _scope_operator(name: str) -> Any:
     return operators.scope_operator(name)
 
 
-def _factors(text: GraphText, shaping: Shaping) -> Iterator[Named]:
+def _factors(text: GraphText, shaping: Shaping, accelerator: str | None) -> Iterator[Named]:
+    """`accelerator` counts if the graph may make a tensor on it."""
+    default = runtime.default_device()
+    named = {*text.named_devices, default.type if default is not None else "cpu"}
+    kinds = text.device_types | ({accelerator} & named if accelerator else set())
     yield "graph.nodes", digest([text.nodes])
     yield "graph.symbols", "; ".join(text.symbols.described())
     for position, described in enumerate(text.inputs):
         yield f"graph.input.{position}", described
     yield from shaping.shaping_factors()
-    yield from environment.factors(frozenset(text.device_types), traced=False)
+    yield from environment.factors(frozenset(kinds), traced=False)
+    yield from environment.lowering_factors()
 
 
 def _with_inputs_for(graph_module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:

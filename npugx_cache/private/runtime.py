@@ -63,6 +63,29 @@ def is_plain(value: torch.Tensor) -> bool:
     return is_fake or cls in (torch.Tensor, torch.nn.Parameter)
 
 
+def is_fake(value: object) -> bool:
+    """Whether a tensor has no memory: a trace made it. Does not load what makes such tensors."""
+    module: Any = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and bool(module.is_fake(value))
+
+
+def runs_code(value: torch.Tensor) -> bool:
+    """Whether the class of a tensor has code that runs when an operator is called with it."""
+    cls: Any = type(value)
+    is_quiet = cls.__torch_function__ is torch._C._disabled_torch_function_impl
+    return not is_quiet or cls.__torch_dispatch__ != torch.Tensor.__torch_dispatch__
+
+
+def packs_values(graph: torch.fx.Graph) -> bool:
+    """Whether a graph takes or returns other values than its nodes say, as an exported one does."""
+    return type(graph._codegen) is not torch.fx.graph.CodeGen
+
+
+def is_of_pybind(owner: object) -> bool:
+    """Whether an object is pybind11's record of a function of C++."""
+    return type(owner).__name__ == "PyCapsule" or "pybind11" in type(owner).__module__
+
+
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context manager in which no `__torch_function__` of a subclass of Tensor is called, as it would
 be for each look at a size or a dtype."""
@@ -404,6 +427,34 @@ def dynamo_settings() -> tuple[tuple[str, str], ...]:
     changed = () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
     above = sys.modules.get("torch.compiler.config")
     return (*changed, (ONE_RANK, "True")) if getattr(above, ONE_RANK, False) else changed
+
+
+def lowering_settings() -> tuple[tuple[str, str], ...]:
+    """Settings that fake tensors and symbolic sizes heed, if they differ from their defaults."""
+    sizes: Any = sys.modules.get("torch.fx.experimental._config")
+    functorch: Any = sys.modules.get("torch._functorch.config")
+    found = changed_settings(sizes, frozenset()) if sizes is not None else ()
+    fake = changed_settings(functorch, frozenset()) if functorch is not None else ()
+    return (*found, *(each for each in fake if each[0].startswith("fake_tensor_")))
+
+
+def sdp_priority() -> list[int]:
+    """The order in which attention tries its kernels."""
+    return list(torch._C._get_sdp_priority_order())
+
+
+def einsum_settings() -> str:
+    """How `torch.einsum` chooses the order of its products."""
+    chosen = torch.backends.opt_einsum
+    if not chosen.is_available() or not chosen.enabled:
+        return "off"
+    version = getattr(chosen.get_opt_einsum(), "__version__", "")
+    return f"{chosen.strategy} {version}"
+
+
+def default_device() -> torch.device | None:
+    """What `torch.set_default_device` set."""
+    return None if _device.CURRENT_DEVICE is None else torch.device(_device.CURRENT_DEVICE)
 
 
 ONE_RANK = "compile_on_one_rank"

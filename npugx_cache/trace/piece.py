@@ -23,7 +23,7 @@ from npugx_cache.conditions.kinds import live_state
 from npugx_cache.conditions.source_facts import class_facts_of, tensor_method_facts
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
-from npugx_cache.trace import lowered, refuse, tracing
+from npugx_cache.trace import lowered, refuse, tensor_patches, tracing
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, written_by_users
 from npugx_cache.trace.device import accelerator_of_piece, placed
 from npugx_cache.trace.lowered import PortableGraph
@@ -56,6 +56,8 @@ def portable(
     """
     if reason := lost_order(graph_module):
         raise NotPortable(reason)
+    if reason := tensor_patches.replaced():
+        raise NotPortable(reason)
     try:
         graph = lower(graph_module, inputs, decompositions)
     except tracing.NotKept as error:
@@ -66,6 +68,9 @@ def portable(
         if runtime.depends_on_data(node.meta.get("val")):
             what, change = "a size depends on data", "let cache_compile trace the function"
             raise NotPortable(location.reason(what, location.of_text(node.stack_trace), change))
+    for node in subgraphs.nodes_of(graph):
+        for name in _OF_ONE_CALLER:
+            node.meta.pop(name, None)
     passes = optimise(graph)
     run = written_by_users(graph.meta[tracing.CODE_RUN])
     owners = owners_of(run)
@@ -101,3 +106,8 @@ def portable(
         conditions=conditions,
         frame=None,
     )
+
+
+_OF_ONE_CALLER = ("nn_module_stack", "source_fn_stack", "from_node")
+"""What the nodes of a lowered graph would say of the code that was traced. It is in no key, because
+equal graphs of different code share an entry; so passes must not see it."""

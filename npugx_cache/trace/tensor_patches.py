@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 
 def refusal(codes: Iterable[types.CodeType]) -> str | None:
     """Why code that was traced can't be trusted, or None."""
-    replaced = replaced_names(torch.Tensor)
-    if not replaced:
-        return None
     used = (SPECIAL - _SHOWN) | {name for code in codes for name in code.co_names}
-    name = next(filter(used.__contains__, replaced), None)
+    return _reason(next(filter(used.__contains__, replaced_names(torch.Tensor)), None))
+
+
+def replaced() -> str | None:
+    """Why no graph that others traced can be trusted, or None: what it calls may use a method."""
+    names = (name for name in replaced_names(torch.Tensor) if name not in _SHOWN)
+    return _reason(next(names, None))
+
+
+def _reason(name: str | None) -> str | None:
     if name is None:
         return None
     function = unwrap(vars(torch.Tensor)[name])
