@@ -5,7 +5,8 @@ What happens at a call, in order:
 call -> a bound graph accepts it (guards checked)           -> run
      -> else an entry of the store accepts it (lookup)      -> bind, run
      -> else trace, optimise, publish, bind (lookup)        -> run
-     -> else (it can't be one graph)                        -> run eagerly, say why
+     -> else (it can't be one graph), with fullgraph=None   -> run in pieces, say why
+     -> else                                                -> run eagerly, say why
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
     ParamSpec,
     Protocol,
     TypedDict,
@@ -294,7 +294,7 @@ def _is_traced() -> bool:
 class _Arguments(TypedDict, total=False):
     backend: str
     dynamic: bool | None
-    fullgraph: Literal[True]
+    fullgraph: bool | None
     options: Mapping[str, Any] | None
     cache_dir: str | os.PathLike[str] | None
     strict: bool
@@ -331,7 +331,7 @@ def cache_compile(
     *,
     backend: str = "npugraph_ex",
     dynamic: bool | None = None,
-    fullgraph: bool = True,
+    fullgraph: bool | None = True,
     options: Mapping[str, Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     strict: bool = False,
@@ -352,7 +352,9 @@ def cache_compile(
       `"inductor"`; `options` are those of the backend.
     - `dynamic`: None follows torch (static first, then dynamic where sizes changed), True makes
       sizes symbolic at once, False never.
-    - `fullgraph`: always True, because a graph is the whole function.
+    - `fullgraph`: True: a function that can't be one graph runs uncached, and raises under
+      `strict`. None: such a function runs in pieces, as under `torch.compile`, and each piece is
+      cached. False means None: torch allows breaks with False, and does not demand them.
     - `cache_dir`: the folder, before the one that the environment names.
     - `strict`: raise `Uncacheable` for a call that can't be cached and `StoreError` for faults of
       the store.
@@ -369,9 +371,9 @@ def cache_compile(
     for those of other compile functions the error says what to write.
     """
     del global_rank, tp_rank, pp_rank
-    if unknown or fullgraph is not True:
-        raise _not_ours(unknown, fullgraph)
-    _check_arguments(dynamic, strict, guards, warm)
+    if unknown:
+        raise _not_ours(unknown)
+    _check_arguments(dynamic, fullgraph, strict, guards, warm)
     heed_environment()
     settings = config.load(cache_dir=cache_dir, strict=strict)
     if settings.mode != "off":
@@ -396,6 +398,7 @@ def cache_compile(
             options=checked,
             dynamic=dynamic,
             guards=guards,
+            breaks=not fullgraph,
             decompositions=decompositions,
         )
         of_class = is_module and type(decorated).forward is function
@@ -412,9 +415,16 @@ def cache_compile(
     return decorate if target is None else decorate(target)
 
 
-def _check_arguments(dynamic: object, strict: object, guards: object, warm: object) -> None:
+def _check_arguments(
+    dynamic: object, fullgraph: object, strict: object, guards: object, warm: object
+) -> None:
     if dynamic is not None and not isinstance(dynamic, bool):
         raise OptionError(f"dynamic={dynamic!r}: valid values are None, True and False")
+    if fullgraph is not None and not isinstance(fullgraph, bool):
+        raise OptionError(
+            f"fullgraph={fullgraph!r}: valid values are True (one graph or none) and None (pieces "
+            "where it can't be one graph), for which False is another word"
+        )
     if not isinstance(strict, bool):
         raise OptionError(f"strict={strict!r}: valid values are True and False")
     if warm not in (None, "plan"):
@@ -423,9 +433,7 @@ def _check_arguments(dynamic: object, strict: object, guards: object, warm: obje
         raise OptionError(f"guards={guards!r}: valid values are {', '.join(restore.GUARDS)}")
 
 
-def _not_ours(unknown: Mapping[str, object], fullgraph: object) -> Exception:
+def _not_ours(unknown: Mapping[str, object]) -> Exception:
     from npugx_cache import foreign_names
 
-    if unknown:
-        return foreign_names.argument_error(unknown, _Arguments.__annotations__)
-    return OptionError(f"fullgraph={fullgraph!r}: {foreign_names.FULLGRAPH}")
+    return foreign_names.argument_error(unknown, _Arguments.__annotations__)

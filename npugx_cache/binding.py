@@ -82,7 +82,7 @@ class State:
         return warmed
 
     def info(self) -> CacheInfo:
-        info = self.counters.info(len(self.specialisations))
+        info = self.counters.info(len(self.specialisations) + self.lookup.pieces_bound())
         if self.captures is None or not len(self.captures.graphs):
             return info
         from npugx_cache.capture_plan import graphs_of

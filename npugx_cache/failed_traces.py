@@ -18,8 +18,16 @@ Shape = tuple[tuple[int, int, int], ...]
 """For each module: its id, its number of attributes, and the number of items in dicts in them."""
 
 
-class _Failure(NamedTuple):
+class Failed(NamedTuple):
+    """A failed trace. `breaks` as in `Untraceable`; `note` is the entry of the stored refusal."""
+
     reason: str
+    breaks: bool = False
+    note: str = ""
+
+
+class _Failure(NamedTuple):
+    failed: Failed
     tries: int
     modules: Shape | None
 
@@ -41,17 +49,16 @@ class Untraced:
         self._raising: dict[tuple[str, str], tuple[int, str]] = {}
         """How often the function itself raised for a call, and the reason to tell."""
 
-    def remember(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> None:
+    def remember(self, kind: str, failed: Failed, frame_locals: Mapping[str, Any]) -> None:
         """Note a failed trace. Must be called before the eager run, which may change modules."""
-        self.later(kind, reason, frame_locals)()
+        self.later(kind, frame_locals)(failed)
 
-    def later(self, kind: str, reason: str, frame_locals: Mapping[str, Any]) -> Callable[[], None]:
-        """As `remember`, but notes the failed trace when the result is called."""
+    def later(self, kind: str, frame_locals: Mapping[str, Any]) -> Callable[[Failed], None]:
+        """As `remember`, but notes the failed trace when the result is called with it."""
         known = self._failures.get(kind)
         tries = 1 + (known.tries if known else 0)
         modules = _shape_of_modules(frame_locals) if tries < _MAX_TRIES else None
-        failure = _Failure(reason, tries, modules)
-        return lambda: self._failures.update({kind: failure})
+        return lambda failed: self._failures.update({kind: _Failure(failed, tries, modules)})
 
     def raised(self, call: Signature, reason: str) -> None:
         """Note that the function itself raised for a call that could not be traced."""
@@ -60,12 +67,12 @@ class Untraced:
             self._raising.clear()
         self._raising[call.exact, call.kind] = tries + 1, reason
 
-    def reason(self, call: Signature, frame_locals: Mapping[str, Any]) -> str | None:
+    def known(self, call: Signature, frame_locals: Mapping[str, Any]) -> Failed | None:
         """Why a call is not worth tracing, or None."""
         if self._raising:
             tries, raised = self._raising.get((call.exact, call.kind), (0, ""))
             if tries >= _MAX_TRIES:
-                return raised
+                return Failed(raised)
         known = self._failures.get(call.kind) if self._failures else None
         if known is None:
             return None
@@ -74,7 +81,7 @@ class Untraced:
                 return None
             # The modules are compared at the next call only, not at every call.
             self._failures[call.kind] = known._replace(modules=None)
-        return known.reason
+        return known.failed
 
 
 def _shape_of_modules(frame_locals: Mapping[str, Any]) -> Shape:

@@ -51,10 +51,6 @@ BACKENDS = {
 }
 """Names of backends elsewhere."""
 
-FULLGRAPH = (
-    "a cached function is always one graph; write fullgraph=True or leave it out. A function that "
-    "can't be one graph runs uncached, and torch.compile(backend='npugx') compiles its parts"
-)
 OBJECT = (
     "write the name of a backend; for torchair.get_npu_backend(compiler_config=...) write "
     "backend='npugraph_ex' and what the config object sets as options={...}"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>[^\n]+)\n\s*(.*)')
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
+"""The name of the function that Dynamo makes of what follows a graph break in another one."""
 _MAX_CODE = 100
 
 
@@ -64,7 +66,12 @@ def innermost(places: Iterable[Place]) -> Place | None:
 def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
     """The innermost place of a stack; its outermost frame comes first."""
     return innermost(
-        Place(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
+        Place(
+            frame.filename,
+            frame.lineno or 0,
+            _RESUMED.sub(r"\1", frame.name),
+            (frame.line or "").strip(),
+        )
         for frame in frames or ()
     )
 

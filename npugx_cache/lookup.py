@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,7 @@ from npugx_cache.errors import (
     PassError,
     VerificationError,
 )
-from npugx_cache.failed_traces import Untraced
+from npugx_cache.failed_traces import Failed, Untraced
 from npugx_cache.forks import NamedLocks, survive_forks
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.failed_run import Failure
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
+    from npugx_cache.pieces.of_function import FunctionPieces
     from npugx_cache.progress import Progress
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
+_IN_PIECES = "pieces"  # the outcome of a lookup whose call runs in pieces
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
 _NO_GRAD = (
@@ -88,23 +91,24 @@ _ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, Verificatio
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """The call runs eagerly.
+    """The call runs eagerly, or in pieces where `in_pieces` is given.
 
     `ended`, if it is given, must be called when the function has run, with what it raised or None.
     """
 
     reason: str
     ended: Callable[[Exception | None], None] | None = None
+    in_pieces: Callable[..., Any] | None = None
 
     def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What runs the call in the place of a graph."""
-        ended = self.ended
+        ended, runs = self.ended, self.in_pieces or function
         if ended is None:
-            return function
+            return runs
 
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
-                result = function(*args, **kwargs)
+                result = runs(*args, **kwargs)
             except Exception as error:
                 ended(error)
                 raise
@@ -137,6 +141,8 @@ class Lookup(StoreClient):
         self._failed: dict[str, str] = {}
         """Why the graph of a call was withdrawn, by `Signature.exact`."""
         self._recompiles: Recompiles | None = None
+        self._pieces: FunctionPieces | None = None
+        """What runs the calls that can't be one graph, if the user wants pieces."""
         self._beyond: dict[str, str] = {}
         """Why calls that no entry accepts are not compiled, by `Signature.exact`."""
         self._restoring = threading.RLock()
@@ -194,7 +200,9 @@ class Lookup(StoreClient):
         warming: bool,
     ) -> Specialisation | Bypass | SetUp:
         shape = Signature(scope.frame_locals)
-        reason = self._untraced.reason(shape, scope.frame_locals)
+        failed = self._untraced.known(shape, scope.frame_locals)
+        breaks = failed is not None and failed.breaks and self.recipe.breaks
+        reason = None if failed is None or breaks else failed.reason
         unsupported = environment.unsupported(untested_torch=self.settings.untested_torch)
         reason = reason or unsupported
         if self._beyond and not warming:
@@ -204,6 +212,8 @@ class Lookup(StoreClient):
         if reason is not None:
             self.refusals = ()  # those of an earlier lookup are about another call
             return self._bypass(reason, "unsupported" if reason is unsupported else "")
+        if failed is not None:
+            return self._broken(failed, scope.frame_locals)
         if "einops" in sys.modules:
             from npugx_cache.conditions import pure_helpers
 
@@ -365,8 +375,13 @@ class Lookup(StoreClient):
             if manifest.about.get("failed_run"):
                 self._failed[call.signature.exact] = reason
                 return self._bypass(reason, "failed_run")
-            self._untraced.remember(call.signature.kind, reason, call.scope.frame_locals)
-            return self._bypass(reason)
+            breaks = manifest.about.get("breaks") is True
+            failed = Failed(reason, breaks, manifest.entry)
+            self._untraced.remember(call.signature.kind, failed, call.scope.frame_locals)
+            answer = self._broken(failed, call.scope.frame_locals)
+            if answer.in_pieces is not None:
+                opened.record_hit(manifest)  # the note saves a trace, so it is not evicted first
+            return answer
         return None
 
     def _try(
@@ -423,8 +438,8 @@ class Lookup(StoreClient):
         with self._compiling.hold(name):
             if known := self.bound.find(call.scope):
                 return known
-            if reason := self._untraced.reason(call.signature, call.scope.frame_locals):
-                return self._bypass(reason)
+            if failed := self._untraced.known(call.signature, call.scope.frame_locals):
+                return self._broken(failed, call.scope.frame_locals)
             found = self._compiled_under_lock(name, call, started, warming=warming)
             if isinstance(found, Specialisation):
                 self.bound.add([found])
@@ -621,13 +636,16 @@ class Lookup(StoreClient):
             code = self.recipe.function.__code__
             return Specialisation(None, outcome, outcome.run, call.scope.switches, code)
         if outcome.lasting and outcome.raised:
-            unknown = warming or self.settings.strict  # whether the function itself raises, too
+            in_pieces = outcome.breaks and self.recipe.breaks
+            # Whether the function itself raises, too.
+            unknown = warming or (self.settings.strict and not in_pieces)
             return self._bypass(outcome.reason) if unknown else self._unsure(outcome, call)
         if outcome.lasting:
             frame_locals = call.scope.frame_locals
-            self._untraced.remember(call.signature.kind, outcome.reason, frame_locals)
-            self._note_bypass(self._bypass_draft(outcome, call))
-            return self._bypass(outcome.reason)
+            draft = self._bypass_draft(outcome, call)
+            failed = Failed(outcome.reason, outcome.breaks, self._note_bypass(draft))
+            self._untraced.remember(call.signature.kind, failed, frame_locals)
+            return self._broken(failed, frame_locals)
         # The reason is not in the function, so it is no error under `strict` either.
         self._count("bypasses", "busy")
         self._end_in_bypass(outcome.reason)
@@ -642,9 +660,12 @@ class Lookup(StoreClient):
         """
         # Prepared before the function runs, because the function may change its arguments.
         frame_locals = call.scope.frame_locals
-        remember = self._untraced.later(call.signature.kind, outcome.reason, frame_locals)
+        failed = Failed(outcome.reason, outcome.breaks)
+        remember = self._untraced.later(call.signature.kind, frame_locals)
         draft = self._bypass_draft(outcome, call)
-        self._count("bypasses", USUAL)
+        pieces = self._pieces_for(failed)
+        if pieces is None:
+            self._count("bypasses", USUAL)
 
         def ended(error: Exception | None) -> None:
             if error is not None:
@@ -653,33 +674,88 @@ class Lookup(StoreClient):
                 self._end_in_bypass(raised)
                 events.logger.info("%s: %s", self.title, raised)
                 return
-            remember()
-            try:
-                self._note_bypass(draft)
-            except Exception as fault:  # noqa: BLE001 - P2, as in `_caught`
-                from npugx_cache.interruptions import let_through
+            remember(failed)
+            with self._faults_logged():
+                noted = failed._replace(note=self._note_bypass(draft))
+                remember(noted)
+                if pieces is not None:
+                    self._tell_of_pieces(pieces, noted, frame_locals)
+            if pieces is None:
+                self._warn(outcome.reason)
 
-                let_through(fault)
-                events.logger.exception("%s: a fault of the cache", self.title)
-            self._warn(outcome.reason)
+        return Bypass(outcome.reason, ended, None if pieces is None else pieces.run)
 
-        return Bypass(outcome.reason, ended)
+    def _broken(self, failed: Failed, frame_locals: Mapping[str, Any]) -> Bypass:
+        """A call that can't be one graph: in pieces, if the user wants pieces, or a bypass."""
+        pieces = self._pieces_for(failed)
+        if pieces is None:
+            return self._bypass(failed.reason)
+        self._last = _IN_PIECES, failed.reason
+
+        def ended(_: Exception | None) -> None:
+            with self._faults_logged():
+                self._tell_of_pieces(pieces, failed, frame_locals)
+
+        return Bypass(failed.reason, ended, pieces.run)
+
+    def _pieces_for(self, failed: Failed) -> FunctionPieces | None:
+        if not failed.breaks or not self.recipe.breaks or compile_lock.obstacle():
+            return None
+        if self._pieces is None:
+            from npugx_cache.pieces.of_function import FunctionPieces  # loads Dynamo
+
+            self._pieces = FunctionPieces(self.recipe, self.settings, self.counters)
+        return self._pieces
+
+    def _tell_of_pieces(
+        self, pieces: FunctionPieces, failed: Failed, frame_locals: Mapping[str, Any]
+    ) -> None:
+        self._last = _IN_PIECES, failed.reason
+        clean = partial(without_texts, frame_locals=frame_locals)
+        pieces.ended(failed.reason, failed.note, self.opened(), clean)
+
+    def pieces_bound(self) -> int:
+        """How many pieces are compiled in this process."""
+        return 0 if self._pieces is None else self._pieces.count
+
+    def explained(self) -> tuple[events.Refusal, ...]:
+        """As for any client, and the pieces of a function that runs in pieces."""
+        if self._last is None or self._last[0] != _IN_PIECES or self._pieces is None:
+            return super().explained()
+        return tuple(self._pieces.explained(self._last[1]))
+
+    @contextlib.contextmanager
+    def _faults_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as fault:  # noqa: BLE001 - P2, as in `_caught`
+            from npugx_cache.interruptions import let_through
+
+            let_through(fault)
+            events.logger.exception("%s: a fault of the cache", self.title)
 
     def _bypass_draft(self, outcome: LocalOnly | Untraceable, call: Call) -> store.Draft:
+        from npugx_cache.trace.process_local import Untraceable
+
         conditions = outcome.conditions
         blobs = {} if conditions is None else {CONDITIONS: pack_conditions(conditions)}
-        return bypass_draft(self.recipe, call, outcome.reason, blobs)
+        breaks = isinstance(outcome, Untraceable) and outcome.breaks
+        return bypass_draft(self.recipe, call, outcome.reason, blobs, breaks=breaks)
 
-    def _note_bypass(self, draft: store.Draft) -> None:
-        if (opened := self.opened()) is not None:
-            self._note(opened, draft)
+    def _note_bypass(self, draft: store.Draft) -> str:
+        """The entry of the note, or empty if it is not stored."""
+        opened = self.opened()
+        return "" if opened is None else self._note(opened, draft)
 
-    def _note(self, opened: store.Store, draft: store.Draft) -> None:
+    def _note(self, opened: store.Store, draft: store.Draft) -> str:
         found = opened.candidates(draft.key)
         noted = found.bypasses if draft.kind == "bypass" else found.set_ups
         # Without a limit, conditions that never hold again would add a note at every start.
         if sum(each.about.get("calls") == draft.about["calls"] for each in noted) < _MAX_NOTES:
-            opened.publish(draft)
+            answer = opened.publish(draft)
+            if isinstance(answer, store.Published):
+                return answer.manifest.entry
+        return ""
 
     def _bypass(self, reason: str, kind: str = "") -> Bypass:
         self.bypassed(reason, kind)
@@ -747,11 +823,13 @@ def bypass_draft(
     conditions: dict[str, bytes],
     *,
     failed_run: bool = False,
+    breaks: bool = False,
 ) -> store.Draft:
     """A note that such calls can't be cached, so that other processes don't compile in vain.
 
     `conditions` is the blob CONDITIONS, or empty if the refusal depends on nothing. `failed_run`:
-    the graph for these arguments raised, which says nothing about other sizes.
+    the graph for these arguments raised, which says nothing about other sizes. `breaks`: as in
+    `Untraceable`.
     """
     arguments = kinds_of_arguments(call.scope.frame_locals)
     return store.Draft(
@@ -765,6 +843,7 @@ def bypass_draft(
             "reason": reason,
             "calls": call.signature.types,
             **({"failed_run": True} if failed_run else {}),
+            **({"breaks": True} if breaks else {}),
         },
         blobs=conditions,
     )

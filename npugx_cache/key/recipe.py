@@ -75,14 +75,16 @@ class Shaping:
 class Recipe(Shaping):
     """How a function is to be compiled and checked.
 
-    `guards` says what later calls check (`restore.GUARDS`); it is no factor, because entries are
-    the same for both of its values.
+    `guards` says what later calls check (`restore.GUARDS`), `breaks` whether a function that can't
+    be one graph runs as several. Neither is a factor, because entries are the same for all of their
+    values.
     """
 
     function: types.FunctionType
     title: str
     dynamic: bool | None
     guards: str
+    breaks: bool = False
 
     def factors(self) -> Iterator[Named]:
         """Names and values of the factors; `fingerprint.FACTORS` says what each stands for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 
     from npugx_cache.config import Settings
 
-# Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
-_ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
+ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
+"""Raised also without `strict`: what the user asked for can't be had, or the user's own pass
+failed."""
 
 counters = Counters(PROCESS)
-"""The counts of all pieces of this process."""
+"""The counts of the pieces of this process that belong to no cached function."""
+
+
+class Caller(NamedTuple):
+    """A cached function that runs in pieces: its name in logs, and where its pieces are counted."""
+
+    title: str
+    counters: Counters
 
 
 def cached_graph(
@@ -81,9 +89,12 @@ def of_graph(
     settings: Settings,
     *,
     captures: bool,
+    caller: Caller | None = None,
 ) -> CachedGraph:
-    """See `cached_graph`."""
-    client = StoreClient(f"{len(example_inputs)} inputs", shaping.backend, settings, counters)
+    """See `cached_graph`. `caller` is the cached function that the graph is a piece of."""
+    counted = counters if caller is None else caller.counters
+    title = f"{len(example_inputs)} inputs" if caller is None else caller.title
+    client = StoreClient(title, shaping.backend, settings, counted)
     with torch.no_grad():
         try:
             kind = "unsupported"
@@ -93,12 +104,14 @@ def of_graph(
                 from npugx_cache.pieces.piece import Piece
 
                 piece = Piece.of(graph_module, example_inputs, shaping)
-                client = PieceLookup(piece, shaping, settings, counters, captures=captures)
+                client = PieceLookup(
+                    piece, shaping, settings, counted, captures=captures, caller=caller
+                )
                 return client.answer()
         except NotPortable as error:
             kind, reason = "", str(error)
         except Exception as error:
-            if settings.strict or isinstance(error, _ASKED_FOR):
+            if settings.strict or isinstance(error, ASKED_FOR):
                 raise
             from npugx_cache.interruptions import let_through
 

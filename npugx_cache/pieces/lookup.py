@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.artifact import Artifact
     from npugx_cache.entry.restore import BoundProgram
     from npugx_cache.key.recipe import Shaping
+    from npugx_cache.pieces.compiled import Caller
     from npugx_cache.pieces.piece import Piece
     from npugx_cache.progress import Progress
     from npugx_cache.trace.lowered import PortableGraph
@@ -51,6 +52,7 @@ class PieceLookup(StoreClient):
     """Answers one piece from one store.
 
     `captures`: whether graphs are captured on a device; a caller that captures by itself says no.
+    `caller`: the cached function that the graph is a piece of.
     """
 
     subject = "graph"
@@ -63,8 +65,10 @@ class PieceLookup(StoreClient):
         counters: Counters,
         *,
         captures: bool = True,
+        caller: Caller | None = None,
     ) -> None:
-        super().__init__(piece.text.title, shaping.backend, settings, counters)
+        title = piece.text.title if caller is None else caller.title
+        super().__init__(title, shaping.backend, settings, counters)
         self.piece = piece
         self.shaping = shaping
         self.captures = captures
@@ -104,6 +108,10 @@ class PieceLookup(StoreClient):
             wait, timeout = self.settings.lock_wait, process_groups.shortest_timeout()
             with opened.lock(key, wait=wait, needed_within=timeout, done=answered):
                 return answers[0] if answered() else self._compiled(opened, started)
+
+    def _no_entry(self) -> str:
+        none = super()._no_entry()
+        return none if self.title == self.piece.text.title else f"{self.piece.text.title}: {none}"
 
     def _uncompiled(self, reason: str) -> CachedGraph:
         self.bypassed(reason, "on_miss")
@@ -200,7 +208,9 @@ class PieceLookup(StoreClient):
             raise NotPortable(found.reason)
         options = self.shaping.options if self.captures else None
         factors = self.piece.fingerprint.factors
-        return Saved(self.title, self.backend, options, factors, found).to_bytes(gradients)
+        return Saved(self.piece.text.title, self.backend, options, factors, found).to_bytes(
+            gradients
+        )
 
     # --- compile
 
@@ -238,7 +248,7 @@ class PieceLookup(StoreClient):
             if reason := disturbance.reason():
                 raise NotPortable(reason)
         told.begin("packing")
-        artifact = pack(self.title, graph, self.piece.fingerprint.factors)
+        artifact = pack(self.piece.text.title, graph, self.piece.fingerprint.factors)
         return artifact, worked.seconds()
 
     def _lowered(self, told: Progress) -> PortableGraph:
@@ -269,7 +279,7 @@ class PieceLookup(StoreClient):
             cost_seconds=seconds,
             factors=fingerprint.factors,
             about={
-                "function": self.title,
+                "function": self.piece.text.title,
                 "held": len(self.piece.held),
                 "backend": self.backend,
                 "signature": self.piece.text.signature,

@@ -104,6 +104,7 @@ def trace(
             lasting=first.lasting,
             conditions=conditions,
             raised=first.raised,
+            breaks=first.breaks,
         )
     found, roots = first, Roots(function.__globals__, before)
 

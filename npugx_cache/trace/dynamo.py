@@ -45,15 +45,17 @@ class NotTraced:
     """Why a call can't be traced as one graph; `met` is what Dynamo had met by then.
 
     `lasting` is False where the next try may end otherwise. `raised` is True where the traced code
-    or an operator raised, so that the function itself may raise for this call, too. `stopped` is
-    the set-up that has to be done before the next try; `observed` and `sizes` are then as in
-    `DynamoTrace`.
+    or an operator raised, so that the function itself may raise for this call, too. `breaks` is
+    True where Dynamo gave up at a line, and had met nothing before that its own guards would not
+    see change. `stopped` is the set-up that has to be done before the next try; `observed` and
+    `sizes` are then as in `DynamoTrace`.
     """
 
     reason: str
     met: tracing.Met | None = None
     lasting: bool = True
     raised: bool = False
+    breaks: bool = False
     stopped: Stopped | None = None
     observed: tuple[Observation, ...] = ()
     sizes: tuple[list[Any], list[Any]] = ([], [])
@@ -119,11 +121,11 @@ def _run(
     try:
         with (
             hook_table.ON_DYNAMO.in_place(),
-            _device_hooks() as unseen,
+            _device_hooks() as unseen_devices,
             torch_logs.without_failed_operators(),
             observation.recording(recorder),
         ):
-            device_values.begin(recorder, unseen)
+            device_values.begin(recorder, unseen_devices)
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         let_through(error)
@@ -137,12 +139,14 @@ def _run(
                 observed=observed,
                 sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
             )
-        lost = refusal(observed, Question.UNCHECKABLE) if unkept_calls.ended(error) else None
+        unseen = refusal(observed, Question.UNCHECKABLE)
+        lost = unseen if unkept_calls.ended(error) else None
         return NotTraced(
             reason=lost or refuse.of_failure(error),
             met=tracing.met_until(error),
             lasting=not is_passing(error),
             raised=tracing.is_raised_by_code(error),
+            breaks=unseen is None,
         )
     handed, captured = output.backend_input, output.graph_capture_output
     graph = handed.graph_module if handed is not None else None

@@ -63,12 +63,14 @@ class Untraceable:
     `lasting` is False if the reason says nothing about the function, so that the next call may be
     traced. `conditions` are what the refusal depends on, for other processes; None if unknown.
     `raised`: the function itself may raise for this call, which then says nothing about others.
+    `breaks`: Dynamo gave up at a line, so that it may trace what comes before and after that line.
     """
 
     reason: str
     lasting: bool = True
     conditions: Conditions | None = None
     raised: bool = False
+    breaks: bool = False
 
 
 def local_only(

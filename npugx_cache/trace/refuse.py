@@ -69,12 +69,18 @@ def of_failure(error: BaseException) -> str:
     place = location.of_frames(getattr(error, "real_stack", None)) or location.of_text(text)
     if _UNKNOWN_NUMBER.search(f"{kind}: {text}"):
         what, kind = "a branch or a size depends on the data of a tensor", "Unsupported"
-    return location.reason(
-        (what if kind == "Unsupported" else f"{kind}: {what}")[:_MAX_LENGTH],
-        place,
-        _change(what, lines),
-        why=next((each for each in _all_after("Explanation:", lines) if each), ""),
-    )
+    return _sentence(what if kind == "Unsupported" else f"{kind}: {what}", place, lines, what)
+
+
+def of_break(text: str, place: location.Place | None) -> str:
+    """The reason for a line at which Dynamo ended a graph, from what Dynamo says of that line."""
+    lines = text.strip().splitlines() or ["no message"]
+    return _sentence(lines[0].strip(), place, lines, lines[0])
+
+
+def _sentence(said: str, place: location.Place | None, lines: list[str], what: str) -> str:
+    why = next((each for each in _all_after("Explanation:", lines) if each), "")
+    return location.reason(said[:_MAX_LENGTH], place, _change(what, lines), why=why)
 
 
 def of_violation(error: BaseException) -> str:

@@ -134,7 +134,7 @@ except Uncacheable as error:
 scale(x, "bad")  # error: [arg-type]
 scale(x, 1.0, 7)  # error: [call-arg]
 net.decode(x)  # error: [call-arg]
-cache_compile(scale, fullgraph=False)  # error: [call-overload]
+cache_compile(scale, fullgraph="no")  # error: [call-overload]
 """
 
 

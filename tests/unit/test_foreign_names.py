@@ -47,12 +47,12 @@ def test_an_argument_with_a_slip_is_told_the_right_name():
         cache_compile(f, unknown=1)
 
 
-def test_one_graph_is_accepted_because_there_is_always_one(tmp_path):
-    assert cache_compile(f, fullgraph=True, cache_dir=tmp_path).__wrapped__ is f
-    assert cache_compile(fullgraph=True, dynamic=True, cache_dir=tmp_path)(f).__wrapped__ is f
-    for value in (False, None, 1):
-        with pytest.raises(OptionError, match=f"fullgraph={value}: .*; write fullgraph=True or "):
-            cache_compile(f, fullgraph=value)
+@pytest.mark.parametrize("value", [True, False, None])
+def test_torchs_values_of_fullgraph_are_accepted_and_no_others(tmp_path, value):
+    assert cache_compile(f, fullgraph=value, cache_dir=tmp_path).__wrapped__ is f
+    assert cache_compile(fullgraph=value, dynamic=True, cache_dir=tmp_path)(f).__wrapped__ is f
+    with pytest.raises(OptionError, match=r"fullgraph=1: valid values are True .* and None"):
+        cache_compile(f, fullgraph=1)
 
 
 @pytest.mark.parametrize("backend", [Backend(), Backend().__call__, lambda graph, inputs: graph])
