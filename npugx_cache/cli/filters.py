@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
+from npugx_cache.cli.links import links
 from npugx_cache.cli.opening import duration, size
 from npugx_cache.store.upkeep.usage import Use
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class Considered:
-    """One entry that filters look at."""
+    """One entry that filters look at. `functions` are its own name, and those it is a piece of."""
 
-    def __init__(self, row: Row, use: Use, store: FolderStore) -> None:
+    def __init__(self, row: Row, use: Use, store: FolderStore, of: Sequence[str] = ()) -> None:
         self.row, self.use, self._store = row, use, store
+        self.functions = (row.function, *of)
 
     @cached_property
     def manifest(self) -> Manifest | None:
@@ -113,7 +115,7 @@ def _text(name: str, pattern: str, *, wanted: bool) -> Test:
     if name in _LONG:
         pattern = f"*{pattern}*"
     if name == "function":
-        return lambda item: names_function(pattern, item.row.function) is wanted
+        return lambda item: any(names_function(pattern, each) for each in item.functions) is wanted
     attribute = _TEXTS[name]
     return lambda item: fnmatch.fnmatchcase(getattr(item.row, attribute), pattern) is wanted
 
@@ -157,11 +159,13 @@ def selected(
     """The positions in `overview` of the entries that pass all tests."""
     if store is None or not tests:
         return range(overview.columns.count)
-    none = Use()
+    none, functions = Use(), links(store, overview.columns).functions
     return [
         at
         for at, row in enumerate(overview.columns.rows())
-        if _passes(Considered(row, uses.get(row.entry, none), store), tests)
+        if _passes(
+            Considered(row, uses.get(row.entry, none), store, functions.get(row.entry, ())), tests
+        )
     ]
 
 

@@ -8,6 +8,7 @@ import click
 
 from npugx_cache.cli import output
 from npugx_cache.cli.filters import parse, selected
+from npugx_cache.cli.links import Links, links
 from npugx_cache.cli.opening import load_settings, open_existing
 from npugx_cache.cli.table import Column, lay_out, terminal_width
 from npugx_cache.store.upkeep.index import Overview
@@ -66,7 +67,7 @@ def listing(
     overview: Overview, uses: Mapping[str, Use], store: FolderStore, choice: Choice
 ) -> Listing:
     tests = [parse(text) for text in choice.filters]
-    seen = _Seen(overview.columns, uses)
+    seen = _Seen(overview.columns, uses, links(store, overview.columns))
     order = _order(seen, choice, selected(store, overview, uses, tests))
     rows = seen.columns.rows()
     return Listing(
@@ -81,7 +82,7 @@ def print_listing(directory: str | None, form: str, choice: Choice) -> None:
     tests = [parse(text) for text in choice.filters]
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
-    seen = _Seen(overview.columns, uses)
+    seen = _Seen(overview.columns, uses, links(store, overview.columns))
     order = _order(seen, choice, selected(store, overview, uses, tests))
     shown = order[: choice.limit]
     if form == "ids":
@@ -122,8 +123,9 @@ def _what_to_do(seen: _Seen, *, filtered: bool) -> str:
 class _Seen:
     """The columns of the index, and the hit counters as further columns."""
 
-    def __init__(self, columns: Columns, uses: Mapping[str, Use]) -> None:
+    def __init__(self, columns: Columns, uses: Mapping[str, Use], of: Links) -> None:
         self.columns = columns
+        self.links = of
         self.entry = columns.texts("entry")
         self.kind = columns.texts("kind")
         self.cost = columns.numbers("cost_seconds")
@@ -138,6 +140,14 @@ class _Seen:
                 self.hits[at] = use.hits
                 self.used[at] = max(self.used[at], use.last_used)
 
+    def functions(self) -> list[str]:
+        """The names; a piece has the names of the functions that it belongs to before its own."""
+        names = self.columns.texts("function")
+        if not self.links.functions:
+            return [*names]
+        of = [", ".join(self.links.functions.get(entry, ())) for entry in self.entry]
+        return [f"{of} > {name}" if of else name for of, name in zip(of, names, strict=True)]
+
     def saved(self, at: int) -> float:
         return 0.0 if self.kind[at] in NOTES else self.hits[at] * self.cost[at]
 
@@ -145,7 +155,7 @@ class _Seen:
 def _order(seen: _Seen, choice: Choice, chosen: Sequence[int]) -> list[int]:
     """The positions of the entries to show, first to last."""
     if choice.sort == "name":
-        functions = seen.columns.texts("function")
+        functions = seen.functions()
         return sorted(chosen, key=functions.__getitem__, reverse=choice.reverse)
     columns: dict[str, Callable[[], Sequence[float]]] = {
         "used": lambda: seen.used,
@@ -194,7 +204,7 @@ def _columns(seen: _Seen, chosen: Sequence[int]) -> tuple[list[Column], str | No
     if any(kind in kinds for kind in NOTES):
         pairs = zip(kinds, inputs, texts("reason"), strict=True)
         inputs = [reason if kind in NOTES else text for kind, text, reason in pairs]
-    functions = [text or "?" for text in texts("function")]
+    functions = [text or "?" for text in output.in_lines(of(seen.functions()))]
     created = [moments[stamp // 60] for stamp in of(seen.columns.numbers("created"))]
     used = [moments[stamp // 60] for stamp in of(seen.used)]
     columns = [
@@ -270,12 +280,21 @@ def _as_json(seen: _Seen, at: int, row: Row) -> dict[str, object]:
         "identity": row.identity,
         "kind": row.kind,
         **texts,
+        **_linked(seen.links, row.entry),
         "created": row.created,
         "last_used": seen.used[at],
         "size": row.stored_bytes,
         "hits": seen.hits[at],
         "cost_seconds": row.cost_seconds,
         "saved_seconds": seen.saved(at),
+    }
+
+
+def _linked(of: Links, entry: str) -> dict[str, object]:
+    functions, pieces = of.functions.get(entry), of.pieces.get(entry)
+    return {
+        **({"functions": [*functions]} if functions else {}),
+        **({"pieces": [*pieces]} if pieces else {}),
     }
 
 

@@ -10,6 +10,7 @@ from npugx_cache.cli import output
 from npugx_cache.cli.naming import entry_meant
 from npugx_cache.cli.opening import WrongInput, open_existing
 from npugx_cache.entry import capture_plan_format
+from npugx_cache.entry.break_record import BreakRecord
 from npugx_cache.store import Miss
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
 def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
     _, uses = store.overview()
     used = uses.get(manifest.entry)
+    record = BreakRecord()
+    if manifest.kind == "bypass":
+        record = BreakRecord.of(store.read_record(manifest.entry))
     # The writer of an entry chose the names in `about`: none may replace a field that is known.
-    hidden = {"signature_id", "entry", "kind"}
+    hidden = {"signature_id", "entry", "kind", "breaks"}
     about = {name: str(value) for name, value in manifest.about.items() if name not in hidden}
     return {
         "entry": manifest.entry,
@@ -58,6 +62,7 @@ def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
         "hits": used.hits if used is not None else 0,
         "blobs": {ref.name: ref.stored_size for ref in manifest.blobs},
         "capture_plan": captured_graphs(store, manifest.entry),
+        **({"pieces": [*record.pieces], "graph_breaks": [*record.breaks]} if record.breaks else {}),
     }
 
 
@@ -84,6 +89,8 @@ def captured_graphs(store: FolderStore, entry: str) -> list[dict[str, Any]]:
 def _text(name: str, value: Any) -> str:
     if name == "created":
         return output.moment(value)
+    if isinstance(value, list):
+        return "; ".join(value)
     if name == "blobs":
         return ", ".join(f"{blob} {output.size(size)}" for blob, size in value.items())
     return output.seconds(value) if name == "compile_seconds" else str(value)

@@ -26,6 +26,7 @@ from npugx_cache.entry.artifact import (
     conditions_of,
     program_of,
 )
+from npugx_cache.entry.break_record import BreakRecord
 from npugx_cache.entry.frame import GRAPH, SHIM, load
 from npugx_cache.entry.view import sections, stored_text
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
@@ -136,7 +137,12 @@ def _text_of(
         raise EntryNotFound(f"{name!r} in {opened.root}: {manifest.reason}")
     if manifest.kind in _NOTES:
         function, reason = (str(manifest.about.get(name)) for name in ("function", "reason"))
-        return _comment([f"{function} {_NOTES[manifest.kind]}:", reason]) + "\n"
+        told = [f"{function} {_NOTES[manifest.kind]}:", reason]
+        record = BreakRecord.of(opened.read_record(manifest.entry))
+        if record.pieces:
+            told += ["With fullgraph=None it runs in pieces, which have these entries:"]
+            told += record.pieces
+        return _comment(told) + "\n"
 
     if section == sections.ALL:
         return _stored_text(opened, manifest)

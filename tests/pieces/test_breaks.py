@@ -50,10 +50,23 @@ def test_a_print_in_the_middle(surroundings):
     cold = cold_and_restarted(surroundings, "prints")["prints"]
     assert cold["info"] == [0, 4, 0, 4, 4]
 
-    rows = surroundings.listing()
-    assert [row["kind"] for row in rows].count("bypass") == 1
-    pieces = {row["entry"] for row in rows if row["kind"] == "piece"}
-    assert pieces == {entry for entry, *_ in cold["explained"][1:]}
+    pieces = [entry for entry, *_ in cold["explained"][1:]]
+    function = "breaking.prints.<locals>.f"
+    (note,) = (row for row in surroundings.listing() if row["kind"] == "bypass")
+    assert (note["function"], note["pieces"]) == (function, pieces)
+    shown = {row["entry"]: row for row in surroundings.listing() if row["kind"] == "piece"}
+    assert {entry: row["functions"] for entry, row in shown.items()} == {
+        entry: [function] for entry in pieces
+    }
+    assert not any(function in row["function"] for row in shown.values())
+
+    listed = surroundings.command("ls", "--sort", "name", "--filter", "function=f").stdout
+    assert listed.count(f"{function} > ") == len(pieces)
+    assert surroundings.command("misses", "--function", "f").stdout.count(function) == len(pieces)
+    for command in ("show", "readable"):
+        text = surroundings.command(command, note["entry"]).stdout
+        assert all(piece in text for piece in pieces)
+        assert "in the middle" in text
 
 
 @pytest.mark.thorough
