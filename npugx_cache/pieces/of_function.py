@@ -19,7 +19,7 @@ from npugx_cache.private import graph_breaks
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import fx
 
@@ -53,15 +53,22 @@ class FunctionPieces:
         """Run a call. Raises what the function raises, and what the user asked the cache for."""
         entered, breaks = _caller.set(self._caller), graph_breaks.count()
         try:
-            with graph_breaks.errors_run_eagerly():
-                return self._compiled(*args, **kwargs)
+            with graph_breaks.errors_run_eagerly() as failed:
+                result = self._compiled(*args, **kwargs)
         except _Raised as raised:
             raise raised.error from None
+        else:
+            self._note(failed)  # where the function raises, the failure is its own
+            return result
         finally:
+            self._backend.has_run = True
             _caller.reset(entered)
-            for text, frames in graph_breaks.since(breaks):
-                place = location.of_frames(frames)
-                self._backend.ends.setdefault(str(place), (place, text))
+            self._note(graph_breaks.since(breaks))
+
+    def _note(self, breaks: Iterable[graph_breaks.Break]) -> None:
+        for text, frames in breaks:
+            place = location.of_frames(frames)
+            self._backend.ends.setdefault(str(place), (place, text))
 
     def ended(
         self,
@@ -87,11 +94,12 @@ class FunctionPieces:
                 from npugx_cache.trace import refuse  # loads the tracer, which a restart needs not
 
                 breaks.append(without_texts(refuse.of_break(text, place)))
+        breaks = list(dict.fromkeys(breaks))
         pieces = dict.fromkeys([*record.pieces, *(made.entry for made in backend.known())])
         new = BreakRecord(tuple(filter(None, pieces)), tuple(breaks))
         self._records[note] = new, now
-        if not backend.told:
-            backend.told = True
+        if reason not in backend.told:
+            backend.told.add(reason)
             events.logger.warning("%s %s", self._caller.title, self._words(breaks))
         if note and opened is not None and new != record:
             fault = opened.write_record(note, new.plain())
@@ -116,7 +124,11 @@ class FunctionPieces:
         if len(told) > 1:
             told = [f"({number}) {text}" for number, text in enumerate(told, 1)]
         more = f"; and {len(breaks) - _MOST_TOLD} more" if breaks[_MOST_TOLD:] else ""
-        how = "in pieces" if self._backend.made else "uncached, no part of it being a graph"
+        how = "in pieces"
+        if not self._backend.has_run:
+            how += ", which are restored or compiled when a call runs"
+        elif not self._backend.made:
+            how = "uncached, no part of it being a graph"
         return f"runs {how}, because it can't be one graph: {'; '.join(told)}{more}"
 
 
@@ -137,18 +149,22 @@ class _Raised(BaseException):
 class _Backend:
     """The backend of one function. It holds no function, because Dynamo keeps it with the code."""
 
-    def __init__(self, shaping: Shaping, settings: Settings, dynamic: bool | None) -> None:
-        self.made_with = shaping, settings, dynamic
+    def __init__(
+        self, title: str, shaping: Shaping, settings: Settings, dynamic: bool | None
+    ) -> None:
+        self.made_with = title, shaping, settings, dynamic
         self.made: dict[str, Made] = {}
         self.ends: dict[str, tuple[location.Place | None, str]] = {}
         """The lines at which graphs end, and what Dynamo says of them."""
-        self.told = False
+        self.told: set[str] = set()
+        """The refusals of which the log has the breaks."""
+        self.has_run = False
 
     def known(self) -> tuple[Made, ...]:
         return tuple(self.made.values())
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CachedGraph:
-        shaping, settings, _ = self.made_with
+        _, shaping, settings, _ = self.made_with
         try:
             graph = compiled.of_graph(
                 graph_module,
@@ -176,11 +192,14 @@ _backends: weakref.WeakKeyDictionary[types.FunctionType, list[_Backend]] = (
 
 
 def _backend_of(recipe: Recipe, settings: Settings) -> _Backend:
-    """One backend for all bindings of a function, because Dynamo compiles again for another one."""
+    """One backend for all bindings of a function, because Dynamo compiles again for another one.
+
+    Partials of several functions have one function of ours, and different titles.
+    """
     shaping = Shaping(
         backend=recipe.backend, options=recipe.options, decompositions=recipe.decompositions
     )
-    made_with = shaping, settings, recipe.dynamic
+    made_with = recipe.title, shaping, settings, recipe.dynamic
     known = _backends.setdefault(recipe.function, [])
     for backend in known:
         if backend.made_with == made_with:

@@ -74,6 +74,8 @@ def of_failure(error: BaseException) -> str:
 
 def of_break(text: str, place: location.Place | None) -> str:
     """The reason for a line at which Dynamo ended a graph, from what Dynamo says of that line."""
+    if missing := reason_for(text):
+        return missing
     lines = text.strip().splitlines() or ["no message"]
     return _sentence(lines[0].strip(), place, lines, lines[0])
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from npugx_cache import cache_compile
+
 
 def scaled(x):
     return x * 2
@@ -111,6 +113,20 @@ def states():
     return Counter.add, [calls]
 
 
+def nested():
+    """A function that breaks calls a cached one, and one that breaks itself, between breaks too."""
+    plain = cache_compile(lambda x: x.sin() * 2)
+    noisy = cache_compile(prints()[0], fullgraph=None)
+
+    def f(x, w):
+        y = plain(x)
+        print("outside")
+        return noisy(y, w), plain(y)
+
+    args = torch.randn(4, 8), torch.randn(8, 8)
+    return f, [lambda run: run(*args), lambda run: run(args[0] + 1, args[1])]
+
+
 def gradients():
     """With grad on: what a cached call returns carries none."""
 
@@ -208,6 +224,7 @@ PROGRAMS = {
         generators,
         with_numpy,
         states,
+        nested,
         gradients,
         detector,
     )
