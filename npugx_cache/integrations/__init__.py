@@ -1,0 +1,1 @@
+"""What the compiler interfaces of serving engines ask for, answered from the cache."""

@@ -1,0 +1,175 @@
+"""`NpugxCompiler`: the compiler interface of vLLM, and of engines that took it over (sglang).
+
+The engine traces a model, cuts the graph at attention, and asks for something that runs each piece.
+The engine captures the calls on the device by itself, so nothing is captured here.
+Neither engine is imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import fx
+
+from npugx_cache import config, events
+from npugx_cache.backend import engines
+from npugx_cache.backend import options as backend_options
+from npugx_cache.errors import BackendUnavailable
+from npugx_cache.integrations.engine_sizes import EngineSizes
+from npugx_cache.interruptions import let_through
+from npugx_cache.key import environment
+from npugx_cache.key.fingerprint import Fingerprint
+from npugx_cache.key.recipe import Shaping, check_options
+from npugx_cache.pieces import compiled
+from npugx_cache.portable import NotPortable
+from npugx_cache.private import runtime
+from npugx_cache.store_client import StoreClient
+from npugx_cache.trace.apart import fakes_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Handle = tuple[str, str]
+
+_INTERFACES = (
+    "vllm.compilation.compiler_interface",
+    "sglang.srt.compilation.compiler_interface",
+)
+_MEGA = "VLLM_USE_MEGA_AOT_ARTIFACT"
+
+
+class NpugxCompiler:
+    """Runs the pieces of an engine's model from the cache; for inference.
+
+    The store is that of `cache_compile` (`NPUGX_CACHE_DIR`), shared by all ranks, workers and
+    models. The folder of the engine is not used. A subclass may change `backend` and `options`.
+    """
+
+    name = "npugx"
+    backend: ClassVar[str] = "npugraph_ex"
+    options: ClassVar[Mapping[str, Any]] = {
+        "force_eager": True,
+        "inplace_pass": False,
+        "clone_input": False,
+        "clone_output": False,
+    }
+
+    def __new__(cls) -> NpugxCompiler:  # noqa: PYI034 - of a class that derives from this one
+        """An instance of the interfaces of the engines that are loaded: engines ask for that."""
+        loaded = [sys.modules[name] for name in _INTERFACES if name in sys.modules]
+        bases = [each.CompilerInterface for each in loaded if hasattr(each, "CompilerInterface")]
+        bases = [base for base in bases if not issubclass(cls, base)]
+        made = type(cls.__name__, (cls, *bases), {"__module__": cls.__module__}) if bases else cls
+        return object.__new__(made)
+
+    def __init__(self) -> None:
+        engine = engines.check_name(self.backend)
+        self._shaping = Shaping(
+            backend=engine,
+            options=check_options(backend_options.parse(self.options, engine)),
+            decompositions=(),
+        )
+        self._settings = config.load()
+
+    def compute_hash(self, *_: Any) -> str:
+        """What names the folder in which the engine keeps handles, besides the engine's own."""
+        kind = runtime.accelerator()
+        devices = frozenset({"cpu"} if kind is None else {"cpu", kind})
+        factors = [*self._shaping.shaping_factors(), *environment.factors(devices, traced=False)]
+        return Fingerprint.of(factors).key[:10]
+
+    def initialize_cache(
+        self, cache_dir: str, disable_cache: bool = False, prefix: str = ""
+    ) -> None:
+        """Get ready; raises `BackendUnavailable` for a setting under which vLLM can't restart.
+
+        `disable_cache`: each process compiles for itself, and reads and writes no store.
+        """
+        del cache_dir, prefix
+        events.heed_environment()
+        if disable_cache:
+            self._settings = replace(self._settings, mode="off")
+        elif _keeps_one_artifact():
+            raise BackendUnavailable(
+                f"{_MEGA} is on: vLLM would store the model without the graphs of this compiler, "
+                f"and fail at the next start; set {_MEGA}=0"
+            )
+
+    def compile(
+        self,
+        graph: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        compiler_config: Any = None,
+        compile_range: Any = None,
+        key: str | None = None,
+    ) -> tuple[Callable[..., Any], Handle | None]:
+        """What runs a graph, from the cache if it can be, and a handle if it is stored.
+
+        `compile_range` is None, one size, or the first and the last size of a range. Passes in
+        `compiler_config` are not run.
+        """
+        del compiler_config, key
+        run, entry = self._answer(graph, example_inputs, compile_range)
+        return run, None if entry is None else (entry, "")
+
+    def load(
+        self,
+        handle: Handle,
+        graph: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        graph_index: int,
+        compile_range: Any = None,
+    ) -> Callable[..., Any]:
+        """What runs a graph: as `compile`, as the handle may be of other code, or of no entry."""
+        del handle, graph_index
+        return self._answer(graph, example_inputs, compile_range)[0]
+
+    def _answer(
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any], compile_range: Any
+    ) -> tuple[Callable[..., Any], str | None]:
+        title = f"a graph of the engine with {len(example_inputs)} inputs"
+        client = StoreClient(title, self._shaping.backend, self._settings, compiled.counters)
+        try:
+            sizes = EngineSizes.of(compile_range)
+            with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
+                run = compiled.of_graph(
+                    _copied(graph), inputs, self._shaping, self._settings, captures=False
+                )
+                reason = sizes.unmet(inputs)
+            if reason is None:
+                return run, run.entry
+        except NotPortable as error:
+            reason = str(error)
+        except Exception as error:
+            if self._settings.strict or isinstance(error, compiled.ASKED_FOR):
+                raise
+            let_through(error)
+            # P2: a fault of ours must not end the start of the engine.
+            events.logger.exception("%s: a fault of the cache", title)
+            reason = f"a fault of the cache: {type(error).__name__}, see the log"
+        client.bypassed(reason)
+        return graph.forward, None
+
+
+def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """A copy with nodes of its own, without the values of the trace that made the graph.
+
+    The tensors that the graph holds are not copied.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph_module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        for name in ("example_value", "unbacked_bindings"):
+            copies[node].meta.pop(name, None)
+    return fx.GraphModule(graph_module, graph)
+
+
+def _keeps_one_artifact() -> bool:
+    """Whether vLLM stores a model as one file, which it makes of another compiler's results."""
+    vllm_settings = sys.modules.get("vllm.envs")
+    if vllm_settings is not None:
+        return bool(getattr(vllm_settings, _MEGA, False))
+    return config.environment_variable(_MEGA) not in (None, "", "0")
