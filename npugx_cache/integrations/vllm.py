@@ -11,25 +11,25 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import fx
-
 from npugx_cache import config, events
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.integrations.engine_sizes import EngineSizes
-from npugx_cache.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.recipe import Shaping, check_options
 from npugx_cache.pieces import compiled
-from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.store_client import StoreClient
-from npugx_cache.trace.apart import fakes_apart
+from npugx_cache.trace.apart import fakes_apart, graph_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+    from npugx_cache.pieces.cached_graph import CachedGraph
 
     Handle = tuple[str, str]
 
@@ -131,40 +131,21 @@ class NpugxCompiler:
     ) -> tuple[Callable[..., Any], str | None]:
         title = f"a graph of the engine with {len(example_inputs)} inputs"
         client = StoreClient(title, self._shaping.backend, self._settings, compiled.counters)
-        try:
+
+        def answer() -> CachedGraph | compiled.Bypassed:
             sizes = EngineSizes.of(compile_range)
             with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
                 run = compiled.of_graph(
-                    _copied(graph), inputs, self._shaping, self._settings, captures=False
+                    graph_apart(graph), inputs, self._shaping, self._settings, captures=False
                 )
-                reason = sizes.unmet(inputs)
-            if reason is None:
-                return run, run.entry
-        except NotPortable as error:
-            reason = str(error)
-        except Exception as error:
-            if self._settings.strict or isinstance(error, compiled.ASKED_FOR):
-                raise
-            let_through(error)
-            # P2: a fault of ours must not end the start of the engine.
-            events.logger.exception("%s: a fault of the cache", title)
-            reason = f"a fault of the cache: {type(error).__name__}, see the log"
-        client.bypassed(reason)
-        return graph.forward, None
+                unmet = sizes.unmet(inputs)
+                return compiled.Bypassed(unmet) if unmet else run
 
-
-def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
-    """A copy with nodes of its own, without the values of the trace that made the graph.
-
-    The tensors that the graph holds are not copied.
-    """
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in graph_module.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        for name in ("example_value", "unbacked_bindings"):
-            copies[node].meta.pop(name, None)
-    return fx.GraphModule(graph_module, graph)
+        run = compiled.attempted(answer, client)
+        if isinstance(run, compiled.Bypassed):
+            client.bypassed(*run)
+            return graph.forward, None
+        return run, run.entry
 
 
 def _keeps_one_artifact() -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class CachedGraph:
     """Takes the values of the graph's placeholders in order, and returns what the graph returns.
 
+    In the place of an exported program's module, takes and returns what that module does.
+
     `entry` is the id of its store entry, or None if the graph is not stored. What it is called with
     is the caller's word: whoever traced the graph checks that a call fits, as Dynamo does with its
     guards. `torch.compile(...).aot_compile(...)` can save it, because it has the two methods of
@@ -36,8 +38,8 @@ class CachedGraph:
         self._saved = saved
         self.entry = entry
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self._run(*inputs)
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return self._run(*inputs, **named)
 
     def explain(self) -> tuple[Refusal, ...]:
         """What the lookup came to: the entry that was used, or why no stored entry was."""

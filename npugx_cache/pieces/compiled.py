@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ from npugx_cache.key import environment
 from npugx_cache.key.recipe import Shaping, check_decompositions, check_options
 from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import exports
 from npugx_cache.store_client import StoreClient
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.config import Settings
+
+Answer = TypeVar("Answer")
 
 ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
 """Raised also without `strict`: what the user asked for can't be had, or the user's own pass
@@ -67,6 +70,9 @@ def cached_graph(
 
     The graph itself may be changed: calls that mean something in this process alone become
     operators. Tensors that it holds stay yours; they are not copied, and not stored.
+    The module of an exported program (`ep.module()`) is called with its own arguments afterwards,
+    and checks them as before; `example_inputs` are then its positional arguments, or
+    `ep.example_inputs`. Sizes that are dynamic in the program stay dynamic.
     `capture=False`: run the operators one by one, because you capture the calls by yourself. The
     other arguments are those of `cache_compile`.
     A graph that can't be cached is compiled for this process; the result then has no `entry`.
@@ -79,6 +85,10 @@ def cached_graph(
         decompositions=check_decompositions(custom_decompositions),
     )
     settings = config.load(cache_dir=cache_dir, strict=strict)
+    if exports.takes_nested(graph_module):
+        from npugx_cache.pieces.exported import of_module
+
+        return of_module(graph_module, example_inputs, shaping, settings, captures=capture)
     return of_graph(graph_module, example_inputs, shaping, settings, captures=capture)
 
 
@@ -94,35 +104,56 @@ def of_graph(
     """See `cached_graph`. `caller` is the cached function that the graph is a piece of."""
     counted = counters if caller is None else caller.counters
     title = f"{len(example_inputs)} inputs" if caller is None else caller.title
-    client = StoreClient(title, shaping.backend, settings, counted)
-    with torch.no_grad():
-        try:
-            kind = "unsupported"
-            reason = environment.unsupported(untested_torch=settings.untested_torch)
-            if reason is None and settings.mode != "off":
-                from npugx_cache.pieces.lookup import PieceLookup
-                from npugx_cache.pieces.piece import Piece
+    clients = [StoreClient(title, shaping.backend, settings, counted)]
 
-                piece = Piece.of(graph_module, example_inputs, shaping)
-                client = PieceLookup(
-                    piece, shaping, settings, counted, captures=captures, caller=caller
-                )
-                return client.answer()
-        except NotPortable as error:
-            kind, reason = "", str(error)
-        except Exception as error:
-            if settings.strict or isinstance(error, ASKED_FOR):
-                raise
-            from npugx_cache.interruptions import let_through
-
-            let_through(error)
-            # The one boundary of P2: a fault of ours must not become a fault of the worker.
-            events.logger.exception("%s: a fault of the cache", client.title)
-            kind = "fault"
-            reason = f"a fault of the cache: {type(error).__name__}, see the log"
+    def answer() -> CachedGraph | Bypassed | None:
+        reason = environment.unsupported(untested_torch=settings.untested_torch)
         if reason is not None:
-            client.bypassed(reason, kind)
+            return Bypassed(reason, "unsupported")
+        if settings.mode == "off":
+            return None
+        from npugx_cache.pieces.lookup import PieceLookup
+        from npugx_cache.pieces.piece import Piece
+
+        piece = Piece.of(graph_module, example_inputs, shaping)
+        lookup = PieceLookup(piece, shaping, settings, counted, captures=captures, caller=caller)
+        clients.append(lookup)
+        return lookup.answer()
+
+    with torch.no_grad():
+        found = attempted(answer, clients[0])
+        if isinstance(found, CachedGraph):
+            return found
+        if found is not None:
+            clients[-1].bypassed(*found)
         return CachedGraph(_uncached(graph_module, example_inputs, shaping), None, ())
+
+
+class Bypassed(NamedTuple):
+    """Why a graph runs without the cache. `kind` is one of `counters.BYPASS_REASONS`, or empty."""
+
+    reason: str
+    kind: str = ""
+
+
+def attempted(attempt: Callable[[], Answer], client: StoreClient) -> Answer | Bypassed:
+    """What an attempt to answer from the cache gives, or the reason why there is no answer.
+
+    Raises what the user asked for, and every fault under `strict`.
+    """
+    try:
+        return attempt()
+    except NotPortable as error:
+        return Bypassed(str(error))
+    except Exception as error:
+        if client.settings.strict or isinstance(error, ASKED_FOR):
+            raise
+        from npugx_cache.interruptions import let_through
+
+        let_through(error)
+        # The one boundary of P2: a fault of ours must not become a fault of the worker.
+        events.logger.exception("%s: a fault of the cache", client.title)
+        return Bypassed(f"a fault of the cache: {type(error).__name__}, see the log", "fault")
 
 
 def _uncached(

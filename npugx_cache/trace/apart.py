@@ -1,4 +1,4 @@
-"""Fake inputs for a graph, in a trace of their own.
+"""A graph that somebody else traced, and fake inputs for it, apart from the trace that made it.
 
 A serving engine traces a model once, cuts the graph into pieces, and hands each piece over with the
 fakes of that trace. The engine then drops the guards of the trace. If a piece were lowered with
@@ -13,40 +13,65 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
+from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 
 from npugx_cache.portable import NotPortable
 from npugx_cache.private.runtime import is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
+_OF_THE_TRACE = ("example_value", "unbacked_bindings")
 _SOME_SIZE = 8192
 """The example of a size that the engine gives none for: no small number, which a graph may have."""
 
 
+def graph_apart(graph_module: fx.GraphModule, left_out: Container[fx.Node] = ()) -> fx.GraphModule:
+    """A copy with nodes of its own, without the values of the trace that made the graph.
+
+    The tensors that the graph holds are not copied. The copy takes and returns flat values.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph_module.graph.nodes:
+        if node not in left_out:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            for name in _OF_THE_TRACE:
+                copies[node].meta.pop(name, None)
+    return fx.GraphModule(graph_module, graph)
+
+
 @contextlib.contextmanager
 def fakes_apart(
-    inputs: Sequence[Any], example: int | None = None, *, is_size: bool = False
+    inputs: Sequence[Any],
+    example: int | None = None,
+    *,
+    is_size: bool = False,
+    ranges_hold: bool = False,
 ) -> Iterator[list[Any]]:
     """Inputs, real or fake, as fakes of a new trace, under which the piece is to be lowered.
 
     Of its symbols nothing is known, except that they are two or more. `example` is a value for
     the symbol, if there is only one; `is_size` says that no other value is ever met, so that
-    numbers take the place of the symbol. The fakes keep layouts, and say which inputs share memory.
+    numbers take the place of the symbol. `ranges_hold`: somebody checks at each call that sizes
+    are in the ranges that the old trace knew, so the new one knows them too.
+    The fakes keep layouts, and say which inputs share memory.
     They are no parameters, and need no gradients: nothing is captured or trained where these are
     used. Raises `NotPortable` for inputs that can't be made anew.
     """
     with unset_fake_temporarily(), tracing(None), torch.inference_mode(mode=False), torch.no_grad():
-        made = _Fakes(inputs, example, is_size=is_size)
+        made = _Fakes(inputs, example, is_size=is_size, ranges_hold=ranges_hold)
         yield [made.of(value) for value in inputs]
 
 
 class _Fakes:
-    def __init__(self, inputs: Sequence[Any], example: int | None, *, is_size: bool) -> None:
+    def __init__(
+        self, inputs: Sequence[Any], example: int | None, *, is_size: bool, ranges_hold: bool
+    ) -> None:
         self._env = ShapeEnv()
         self._mode = FakeTensorMode(shape_env=self._env)
         self._symbols: dict[sympy.Symbol, Any] = {}
@@ -60,7 +85,10 @@ class _Fakes:
                     self._symbols[symbol] = sympy.Integer(example)
                     break
             source = ConstantSource(f"size{len(self._symbols)}")
-            new = self._env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+            known = StrictMinMaxConstraint(vr=env.var_to_range[symbol], warn_only=False)
+            new = self._env.create_symbol(
+                hint, source, DimDynamic.DYNAMIC, known if ranges_hold else None
+            )
             self._symbols[symbol], self._hints[new] = new, hint
         storages = [_storage(value) for value in inputs if isinstance(value, torch.Tensor)]
         self._shared = {storage for storage in storages if storages.count(storage) > 1}
