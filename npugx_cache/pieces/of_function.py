@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache import events, location
+from npugx_cache.backend import inference_only
 from npugx_cache.entry.break_record import BreakRecord
 from npugx_cache.key.recipe import Shaping
 from npugx_cache.pieces import compiled
@@ -165,6 +166,8 @@ class _Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CachedGraph:
         _, shaping, settings, _ = self.made_with
+        gradients = inference_only.needing_grad(graph_module)  # a function may switch them on inside
+        inference_only.call_without_grad(graph_module)
         try:
             graph = compiled.of_graph(
                 graph_module,
@@ -180,7 +183,7 @@ class _Backend:
             raise
         name = graph.entry or f"{len(self.made)}"
         self.made.setdefault(name, Made(graph.entry, _outcome(graph)))
-        return graph
+        return graph.for_inference(gradients)
 
 
 _caller: ContextVar[Caller] = ContextVar("npugx_cache_caller")

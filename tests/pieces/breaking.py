@@ -128,12 +128,16 @@ def nested():
 
 
 def gradients():
-    """With grad on: what a cached call returns carries none."""
+    """With grad on, and switched on inside: what a cached call returns carries none."""
 
     def f(x):
         y = x * 2
-        print("in the middle")
-        return y.exp()
+        with torch.enable_grad():
+            z = y.sin()
+            print("in the middle", torch.is_grad_enabled())
+            z = z * 2
+        print(torch.is_grad_enabled())
+        return z.exp()
 
     def call(run):
         weight = torch.ones(3, requires_grad=True)
