@@ -32,7 +32,7 @@ from npugx_cache.trace.conditions.source_facts import (
     facts_of,
     held_by_classes,
     owners_of,
-    written_by_users,
+    run_for_operators,
 )
 from npugx_cache.trace.conditions.surroundings import (
     answers_to,
@@ -148,9 +148,9 @@ def _portable(
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
     builder = TreeBuilder(scope, lambda name: roots.of(name, trace.imports))
-    run = graph.meta[tracing.CODE_RUN] if graph is not None else ()
+    run = run_for_operators(graph.meta[tracing.CODE_RUN]) if graph is not None else []
     parts = graph.meta[tracing.PARTS] if graph is not None else ()
-    code = [*trace.code, *written_by_users(run), *ran.codes]
+    code = [*trace.code, *run, *ran.codes]
     owners = owners_of(code)
     refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
     _add_guards(builder, trace)
@@ -165,7 +165,7 @@ def _portable(
     if Observation(Question.KEY_ORDER, None, True) in trace.observed:
         refuse_positions(trace.bytecode)
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
-    untraced = [*written_by_users(run), *ran.codes, *shaping]
+    untraced = [*run, *ran.codes, *shaping]
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
     held = held_by_classes(builder.guarded_classes())
     named = [each for each in code if each not in ran.codes or each in ran.unreached]

@@ -24,7 +24,7 @@ from npugx_cache.conditions.source_facts import class_facts_of, tensor_method_fa
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.trace import lowered, refuse, tensor_patches, tracing
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, written_by_users
+from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, run_for_operators
 from npugx_cache.trace.device import accelerator_of_piece, placed
 from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.streams import lost_order
@@ -72,7 +72,7 @@ def portable(
         for name in _OF_ONE_CALLER:
             node.meta.pop(name, None)
     passes = optimise(graph)
-    run = written_by_users(graph.meta[tracing.CODE_RUN])
+    run = run_for_operators(graph.meta[tracing.CODE_RUN])
     owners = owners_of(run)
     facts = (
         *facts_of(run, portable.__code__, owners),

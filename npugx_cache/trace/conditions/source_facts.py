@@ -15,10 +15,13 @@ from npugx_cache.conditions.source_facts import (
     fact,
     file_hash,
     function_hash,
+    names_in,
+    reachable_functions,
 )
 from npugx_cache.portable import (
     NotPortable,
     body_of,
+    contents,
     function_chain,
     is_named,
     look_up,
@@ -151,6 +154,29 @@ def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
         for each, home in homes
         if not is_covered_module(home) and home.partition(".")[0] not in _SYMBOLIC_SIZES
     ]
+
+
+def run_for_operators(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
+    """As `written_by_users`, with code that ran before for what `functools.cache` remembers."""
+    written = written_by_users(codes)
+    owners = owners_of(written) if written else {}
+    kept = (each for functions in owners.values() for f in functions for each in _kept_by(f))
+    return list(dict.fromkeys([*written, *(each.__code__ for each in kept)]))
+
+
+def _kept_by(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """What is behind the caches of `functools` that the code of a function names."""
+    names = set(names_in(function.__code__))
+    spaces = [function.__globals__]
+    spaces += [vars(m) for m in map(function.__globals__.get, names) if type(m) is types.ModuleType]
+    named = [space.get(name) for space in spaces for name in names]
+    for each in (*named, *map(contents, function.__closure__ or ())):
+        behind = unwrap(each) if type(each) is _CACHE else None
+        if isinstance(behind, types.FunctionType):
+            yield from reachable_functions(behind)
+
+
+_CACHE = type(functools.cache(lambda: None))
 
 
 def is_written_by_users(code: types.CodeType, frame_globals: Mapping[str, object]) -> bool:
