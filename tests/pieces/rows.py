@@ -240,13 +240,15 @@ def in_threads():
     x, found = torch.randn(4, 8), {}
     start = threading.Barrier(len(functions))
 
-    def work(index, function):
+    def work(index, function, run):
         start.wait()
         with torch.no_grad():
-            got = torch.compile(function, backend="npugx")(x)
-            found[index] = difference(got, function(x))
+            found[index] = difference(run(x), function(x))
 
-    threads = [threading.Thread(target=work, args=each) for each in enumerate(functions)]
+    # Here, because torch looks up the name of a backend without a lock.
+    runs = [torch.compile(function, backend="npugx") for function in functions]
+    each_with_run = zip(range(len(functions)), functions, runs, strict=True)
+    threads = [threading.Thread(target=work, args=each) for each in each_with_run]
     for each in threads:
         each.start()
     for each in threads:

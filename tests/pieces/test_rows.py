@@ -204,7 +204,9 @@ def test_threads_that_compile_at_once_have_right_results(surroundings):
     for _ in range(2):
         paths = f"{surroundings.folder}:{surroundings.environment()['PYTHONPATH']}"
         assert surroundings.run(SCRIPT, "threads", PYTHONPATH=paths) == [None] * 8
-    assert len(surroundings.listing()) == 4
+    keys = [entry["key"] for entry in surroundings.listing()]
+    assert keys
+    assert len(keys) == len(set(keys))
 
 
 def test_libraries_of_inductor_are_found_again(surroundings):
