@@ -166,7 +166,8 @@ class _Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CachedGraph:
         _, shaping, settings, _ = self.made_with
-        gradients = inference_only.needing_grad(graph_module)  # a function may switch them on inside
+        # Calls run with gradients off, but a function may switch them on inside.
+        gradients = inference_only.needing_grad(graph_module)
         inference_only.call_without_grad(graph_module)
         try:
             graph = compiled.of_graph(
