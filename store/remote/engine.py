@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from npugx_cache.config import remote_credentials
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _REQUEST = 10.0  # seconds for one request of a fetch or of a write-back, without its retries
+_STOP = 2.0
 _MAX_NAMES = 1024
 _MAX_WORDS = 200
 # An answer of these kinds comes again, however often one asks.
@@ -58,7 +61,10 @@ class Engine:
         self._address = address
         self._starting = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
         self._operator: Any = None
+        self._asked: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+        """What OpenDAL's threads still refer to."""
         survive_forks(self, "_starting")
 
     def obstacle(self) -> str | None:
@@ -66,6 +72,8 @@ class Engine:
         if _started_by and _started_by[0] != os.getpid():
             return _FORKED
         with self._starting:
+            if self._stopped:
+                return "the process ends"
             return None if self._loop is not None else self._start()
 
     @property
@@ -116,10 +124,18 @@ class Engine:
         self._ask(self._delete(path))
 
     def stop(self) -> None:
-        """Give up all requests: none may answer to an interpreter that ends."""
-        loop, self._loop = self._loop, None
-        if loop is not None and _started_by == [os.getpid()]:
-            loop.call_soon_threadsafe(_stop, loop)
+        """Give up all requests: an answer to an interpreter that ends would crash the process.
+
+        OpenDAL's threads take note of it somewhat later, and then drop what they refer to.
+        """
+        loop, self._loop, self._stopped = self._loop, None, True
+        if loop is None or _started_by != [os.getpid()]:
+            return
+        loop.call_soon_threadsafe(_cancel_all, loop)
+        ends = time.monotonic() + _STOP
+        while len(self._asked) and time.monotonic() < ends:
+            time.sleep(0.01)
+        loop.call_soon_threadsafe(loop.stop)
 
     def _start(self) -> str | None:
         try:
@@ -163,20 +179,28 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - as above
             raise _fault(error) from None
 
+    async def _noted(self, asked: asyncio.Future[T]) -> T:
+        self._asked.add(asked)
+        return await asked
+
     async def _names(self, folder: str) -> list[str]:
         found: list[str] = []
-        async for entry in await self._operator.list(folder):
-            found.append(str(entry.path).removeprefix(folder))
-            if len(found) == _MAX_NAMES:
+        entries = await self._noted(self._operator.list(folder))
+        while len(found) < _MAX_NAMES:
+            try:
+                entry = await self._noted(entries.__anext__())
+            except StopAsyncIteration:
                 break
+            found.append(str(entry.path).removeprefix(folder))
         return found
 
     async def _read(self, path: str, limit: int) -> bytes:
         parts: list[bytes] = []
-        async with await self._operator.open(path, "rb") as stream:
-            while limit > 0 and (part := await stream.read(limit)):
-                parts.append(part)
-                limit -= len(part)
+        stream = await self._noted(self._operator.open(path, "rb"))
+        while limit > 0 and (part := await self._noted(stream.read(limit))):
+            parts.append(part)
+            limit -= len(part)
+        await self._noted(stream.close())
         return b"".join(parts)
 
     async def _read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Exception]:
@@ -187,22 +211,21 @@ class Engine:
         return [each if isinstance(each, (bytes, Exception)) else OSError("lost") for each in found]
 
     async def _stat(self, path: str) -> int:
-        found = await self._operator.stat(path)
+        found = await self._noted(self._operator.stat(path))
         return int(found.content_length)
 
     async def _write(self, path: str, data: bytes, **how: bool) -> None:
-        await self._operator.write(path, data, **how)
+        await self._noted(self._operator.write(path, data, **how))
 
     async def _delete(self, path: str) -> None:
-        await self._operator.delete(path)
+        await self._noted(self._operator.delete(path))
 
 
-def _stop(loop: asyncio.AbstractEventLoop) -> None:
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     import asyncio
 
     for task in asyncio.all_tasks(loop):
         task.cancel()
-    loop.call_soon(loop.stop)
 
 
 def _fault(error: Exception) -> Fault:
