@@ -272,6 +272,12 @@ _IDENTITY = [
         "objects that are compared by identity",
     ),
     Hook(
+        "utils:iter_contains",
+        identity.noting_search,
+        "functions that are looked for in a list or a tuple",
+        everywhere=True,
+    ),
+    Hook(
         "variables.hashable:HashableTracker.__init__",
         objects.noting(identity.note_key),
         "objects that are keys or elements by identity",

@@ -67,6 +67,24 @@ def noting_comparison(
     return _compared(recorder, original, left, right, (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
 
 
+@observation.around
+def noting_search(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    items: Any,
+    search: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A search for a function or a method: Dynamo compares the objects, and guards their code."""
+    items = list(items)
+    answer = original(items, search, *args, **kwargs)
+    if search.is_python_constant():  # else the comparisons are noted
+        for each in items:
+            _note_apart(recorder, search, each, (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
+    return answer
+
+
 def _compared(
     recorder: Recorder,
     original: Callable[..., Any],
@@ -75,12 +93,16 @@ def _compared(
     clear: tuple[type, ...],
 ) -> Any:
     answer = original(left, right)
+    _note_apart(recorder, left, right, clear)
+    return answer
+
+
+def _note_apart(recorder: Recorder, left: Any, right: Any, clear: tuple[type, ...]) -> None:
     one, other = left.get_real_python_backed_value(), right.get_real_python_backed_value()
     # The guards on the types of two objects tell these apart; an object without a source is new.
     known = one is not NO_SUCH_SUBOBJ and type(one) is type(other) and not isinstance(one, clear)
     if known and left.source and right.source and left.source != right.source:
         recorder.note(Question.APART, (left.source, right.source))
-    return answer
 
 
 class _Keys:
