@@ -109,9 +109,9 @@ def graphs():
     return found
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.thorough)])
 def test_each_single_change_of_a_graph_is_in_the_text(step):
-    """Of all changes, every one or every third."""
+    """Of all changes, every one or every fourth."""
     counts: collections.Counter[str] = collections.Counter()
     same, refused = [], collections.Counter()
     for name, graph in graphs().items():
@@ -130,7 +130,7 @@ def test_each_single_change_of_a_graph_is_in_the_text(step):
     print(counts.total(), counts, refused)
     assert same == []
     assert counts.total() >= 2400 // step, counts
-    assert min(counts["stream"], counts["call_function target"]) >= 120 // step, counts
+    assert min(counts["stream"], counts["call_function target"]) >= 80 // step, counts
 
 
 def test_each_renaming_and_copy_has_the_same_text():
@@ -152,6 +152,7 @@ print(json.dumps({{name: graph.key for name, graph in graphs().items()}}))
 """
 
 
+@pytest.mark.thorough
 def test_another_process_with_another_hash_seed_has_the_same_keys(surroundings):
     """The other process also has other parameters: its model is made anew."""
     ran = subprocess.run(
