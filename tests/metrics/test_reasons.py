@@ -123,8 +123,11 @@ def test_bypasses_of_what_is_refused_and_what_is_not_served():
 
 def test_every_factor_of_a_key_has_a_kind():
     kinds = {factor.name: fingerprint.kind_of(factor.name) for factor in fingerprint.FACTORS}
-    assert set(kinds.values()) == {"code", "options", "versions", "device", "settings"}
-    assert kinds["function.code"] == "code"
+    assert set(kinds.values()) == {
+        *("code", "options", "versions", "device", "settings", "tensors"),
+    }
+    assert kinds["function.code"] == fingerprint.kind_of("graph.nodes") == "code"
+    assert fingerprint.kind_of("graph.input.3") == "tensors"
     assert kinds["torch"] == kinds["python"] == "versions"
     assert kinds["torch.*"] == kinds["dynamo.*"] == "settings"
     assert fingerprint.kind_of("option.capture_limit") == "options"
