@@ -77,7 +77,7 @@ def noting_search(
     **kwargs: Any,
 ) -> Any:
     """A search for a function or a method: Dynamo compares the objects, and guards their code."""
-    items = list(items)
+    items = list(items)  # both Dynamo and this function go through them
     answer = original(items, search, *args, **kwargs)
     if search.is_python_constant():  # else the comparisons are noted
         for each in items:
