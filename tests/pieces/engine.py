@@ -38,7 +38,7 @@ class Engine:
         self.compiler, self.sizes, self.file = compiler, sizes, handles
         self.single_values, self.real = single_values, real
         self.handles = ast.literal_eval(handles.read_text()) if handles.is_file() else {}
-        self.seconds = 0.0
+        self.cpu_seconds = 0.0
         self.loaded = self.compiled = 0
         self.pieces = []
         compiler.initialize_cache(str(handles.parent), False, "backbone")
@@ -69,7 +69,7 @@ class Engine:
 
     def answer(self, graph, inputs, index, size):
         key = None if size is None else tuple(size) if isinstance(size, Range) else size
-        started = time.perf_counter()
+        started = time.process_time()
         handle = self.handles.get((key, index, self.compiler.name))
         if handle is not None:
             run = self.compiler.load(handle, graph, inputs, index, size)
@@ -78,7 +78,7 @@ class Engine:
             name = f"artifact_{key}_subgraph_{index}"
             run, handle = self.compiler.compile(graph, inputs, {}, size, name)
             self.compiled += 1
-        self.seconds += time.perf_counter() - started
+        self.cpu_seconds += time.process_time() - started
         assert callable(run)
         if handle is not None:
             assert isinstance(handle[0], str)
