@@ -30,6 +30,7 @@ BENCHMARKS = (
     "cold",
     "inductor",
     "pieces",
+    "split_layers",
     "scale",
     "store",
     "ranks",
