@@ -111,6 +111,7 @@ def test_each_piece_is_stored_once_and_comes_back_by_key(model, store, how):
     assert (gone.loaded, gone.counted) == (8, cold.counted)
 
 
+@pytest.mark.thorough
 def test_a_condition_on_sizes_must_hold_for_the_whole_range(model, store, caplog):
     even = asking(lambda size: size % 2 == 0)
     for _ in range(2):
