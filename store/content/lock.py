@@ -121,7 +121,8 @@ def _acquire(
                 return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
             if waited >= longest:
                 reason = f"still held by {_holder(lock.text())} after {waited:.1f} s"
-                _LOG.warning("a lock is %s; going on without%s", reason, _why(wait, allowed))
+                if wait > 0:  # else nobody meant to wait, as for what is tidied up in passing
+                    _LOG.warning("a lock is %s; going on without%s", reason, _why(wait, allowed))
                 return None, NotLocked(reason=reason, waited=waited, held=True)
             if waited >= next_notice:
                 _notice(lock, waited, longest, _why(wait, allowed))

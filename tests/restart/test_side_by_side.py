@@ -15,8 +15,8 @@ def test_shapes_dtypes_and_modes_stay_beside_each_other(surroundings):
     warm = surroundings.run(SCRIPT)
     rows = surroundings.listing()
     same = {"right": True, "bypasses": 0, "entries": 6, "graphs": []}
-    assert cold == {**same, "hits": 0, "misses": 6, "stored": 6}
-    assert warm == {**same, "hits": 6, "misses": 0, "stored": 0}
+    assert cold.items() >= {**same, "hits": 0, "misses": 6, "stored": 6}.items()
+    assert warm.items() >= {**same, "hits": 6, "misses": 0, "stored": 0}.items()
     assert len(first) == 6
     assert {row["entry"] for row in rows} == first
     assert len({row["signature"] for row in rows}) == 6
