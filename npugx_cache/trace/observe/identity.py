@@ -40,6 +40,7 @@ _EQUAL_BY_VALUE = (int, float, complex, str, bytes, tuple, frozenset, range, tor
 """Which of two equal ones it is matters to `is` alone."""
 
 _BY_IDENTITY: Any = object.__hash__
+_GUARDED_BY_CODE = (types.FunctionType, types.MethodType)
 
 
 @observation.around
@@ -79,9 +80,11 @@ def noting_search(
     """A search for a function or a method: Dynamo compares the objects, and guards their code."""
     items = list(items)  # both Dynamo and this function go through them
     answer = original(items, search, *args, **kwargs)
-    if search.is_python_constant():  # else the comparisons are noted
+    # All else is found by its value, or its comparisons are noted.
+    if search.is_python_constant() and search.python_type() in _GUARDED_BY_CODE:
         for each in items:
-            _note_apart(recorder, search, each, (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
+            if each.is_python_constant() and each.python_type() in _GUARDED_BY_CODE:
+                _note_apart(recorder, search, each, ())
     return answer
 
 
