@@ -33,7 +33,7 @@ PHASES = {
     ),
     "encode": ("npugx_cache.compile:_artifact", "npugx_cache.entry.artifact:Artifact.to_blobs"),
     "decode, check and bind it": ("npugx_cache.lookup:Lookup._bound",),
-    "publish": ("npugx_cache.lookup:Lookup._publish",),
+    "publish": ("npugx_cache.store_client:StoreClient._publish",),
     "lookup, imports and first run": ("npugx_cache.api:CachedFunction.__call__",),
 }
 OURS, PEER = "npugx_cache", "torch.compile, aot_eager"

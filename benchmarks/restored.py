@@ -29,7 +29,7 @@ BEFORE = {
 }
 PHASES = {
     "key": ("npugx_cache.lookup:Lookup._answer", "npugx_cache.lookup:Lookup.answer"),
-    "open the store": ("npugx_cache.lookup:Lookup.opened",),
+    "open the store": ("npugx_cache.store_client:StoreClient.opened",),
     "read files": (f"{STORE}.content.blobs:read_file", f"{STORE}.content.entries:read_file"),
     "verify, list, decode manifests": (
         f"{STORE}.folder_store:FolderStore.candidates",
