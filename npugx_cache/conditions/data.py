@@ -105,6 +105,7 @@ class Kind(IntEnum):
     CLASS_VALUE = 61  # the value of `Class.attribute`
     FUNCTION_VALUE = 62  # an attribute of the functions behind `Class.method`: `Class.method.k`
     CONTENTS = 63  # all that stands under the name, such as a class with its tables (contents.py)
+    VALUES_READ = 64  # plain values that a function reads, where its code ran and was not traced
 
 
 CALL = -1

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import enum
 import functools
 import gc
@@ -232,6 +233,30 @@ def _hash_of(function: types.FunctionType) -> str:
     """Code and defaults: a default that Dynamo folded into the graph has no guard of its own."""
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return code_hash(function.__code__) + "".join(map(text_or_type, defaults))
+
+
+def values_read(module: str, name: str) -> str:
+    """The plain values that a function reads by name: of globals, and what it captured.
+
+    For code that ran in a trace, such as a fake implementation, of which Dynamo has no guards. A
+    value that is not portable counts by its type, and one that the function itself assigns, such as
+    what it remembers, does not count.
+    """
+    found = []
+    for each in function_chain(look_up(module, name)):
+        read = each.__globals__
+        names = {*names_in(each.__code__)} & read.keys() - {*_assigned(each.__code__)}
+        found += [f"{known}={text_or_type(read[known])}" for known in sorted(names)]
+        found += [text_or_type(contents(cell)) for cell in each.__closure__ or ()]
+    return digest(found)[:32]
+
+
+def _assigned(code: types.CodeType) -> Iterator[str]:
+    """The globals that code assigns to, or deletes."""
+    for each in all_code(code):
+        for instruction in dis.get_instructions(each):
+            if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                yield instruction.argval
 
 
 def text_or_type(value: object) -> str:

@@ -33,6 +33,7 @@ from npugx_cache.trace.conditions.source_facts import (
     held_by_classes,
     owners_of,
     run_for_operators,
+    values_read_by,
 )
 from npugx_cache.trace.conditions.surroundings import (
     answers_to,
@@ -169,7 +170,8 @@ def _portable(
     tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
     held = held_by_classes(builder.guarded_classes())
     named = [each for each in code if each not in ran.codes or each in ran.unreached]
-    facts = (*facts_of(named, trace.function.__code__, owners, held), *facts)
+    named_facts = facts_of(named, trace.function.__code__, owners, held)
+    facts = (*named_facts, *values_read_by(run, owners), *facts)
     conditions = sealed(tree, texts_in(code)).plus(facts)
     return Traced(
         graph=graph,

@@ -24,7 +24,12 @@ from npugx_cache.conditions.source_facts import class_facts_of, tensor_method_fa
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.trace import lowered, refuse, tensor_patches, tracing
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of, run_for_operators
+from npugx_cache.trace.conditions.source_facts import (
+    facts_of,
+    owners_of,
+    run_for_operators,
+    values_read_by,
+)
 from npugx_cache.trace.device import accelerator_of_piece, placed
 from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.streams import lost_order
@@ -76,6 +81,7 @@ def portable(
     owners = owners_of(run)
     facts = (
         *facts_of(run, portable.__code__, owners),
+        *values_read_by(run, owners),
         *tensor_method_facts(sorted(methods)),
         *class_facts_of((), (), [torch.Tensor]),
     )

@@ -271,6 +271,7 @@ def found(module):
             {(module.Thing.scaled, "k"): None}, [(module.Thing, "scaled")]
         ),
         fact(Kind.CONTENTS, source_facts.contents_hash, HERE, "Thing"),
+        fact(Kind.VALUES_READ, source_facts.values_read, HERE, "size"),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(dict.fromkeys(met), lambda _: True),

@@ -17,6 +17,7 @@ from npugx_cache.conditions.source_facts import (
     function_hash,
     names_in,
     reachable_functions,
+    values_read,
 )
 from npugx_cache.portable import (
     NotPortable,
@@ -76,6 +77,19 @@ def facts_of(
             }
         )
     )
+
+
+def values_read_by(codes: Iterable[types.CodeType], owners: Owners) -> tuple[Check, ...]:
+    """Facts for the plain values that functions read, whose code ran and was not traced."""
+    found: set[Check] = set()
+    for code in dict.fromkeys(codes):
+        functions = owners.get(id(code), [])
+        for module, name in names_of(code, functions):
+            with contextlib.suppress(NotPortable):
+                if any(each.__code__ is code for each in function_chain(look_up(module, name))):
+                    found.add(fact(Kind.VALUES_READ, values_read, module, name))
+                    break
+    return tuple(sorted(found))
 
 
 def _called(
