@@ -22,7 +22,7 @@ from npugx_cache.key.recipe import Shaping, check_options
 from npugx_cache.pieces import compiled
 from npugx_cache.private import runtime
 from npugx_cache.store_client import StoreClient
-from npugx_cache.trace.apart import fakes_apart, graph_apart
+from npugx_cache.trace.apart import fakes_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +136,12 @@ class NpugxCompiler:
             sizes = EngineSizes.of(compile_range)
             with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
                 run = compiled.of_graph(
-                    graph_apart(graph), inputs, self._shaping, self._settings, captures=False
+                    graph,
+                    inputs,
+                    self._shaping,
+                    self._settings,
+                    captures=False,
+                    is_apart=True,
                 )
                 unmet = sizes.unmet(inputs)
                 return compiled.Bypassed(unmet) if unmet else run

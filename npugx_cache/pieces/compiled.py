@@ -100,8 +100,12 @@ def of_graph(
     *,
     captures: bool,
     caller: Caller | None = None,
+    is_apart: bool = False,
 ) -> CachedGraph:
-    """See `cached_graph`. `caller` is the cached function that the graph is a piece of."""
+    """See `cached_graph`. `caller` is the cached function that the graph is a piece of.
+
+    `is_apart`: as in `Piece`.
+    """
     counted = counters if caller is None else caller.counters
     title = f"{len(example_inputs)} inputs" if caller is None else caller.title
     clients = [StoreClient(title, shaping.backend, settings, counted)]
@@ -115,7 +119,7 @@ def of_graph(
         from npugx_cache.pieces.lookup import PieceLookup
         from npugx_cache.pieces.piece import Piece
 
-        piece = Piece.of(graph_module, example_inputs, shaping)
+        piece = Piece.of(graph_module, example_inputs, shaping, is_apart=is_apart)
         lookup = PieceLookup(piece, shaping, settings, counted, captures=captures, caller=caller)
         clients.append(lookup)
         return lookup.answer()
@@ -126,6 +130,10 @@ def of_graph(
             return found
         if found is not None:
             clients[-1].bypassed(*found)
+        if is_apart:
+            from npugx_cache.trace.apart import graph_apart
+
+            graph_module = graph_apart(graph_module)
         return CachedGraph(_uncached(graph_module, example_inputs, shaping), None, ())
 
 

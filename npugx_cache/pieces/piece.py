@@ -36,13 +36,19 @@ class Piece:
     graph_module: fx.GraphModule
     inputs: Sequence[Any]
     static: tuple[int, ...]
+    is_apart: bool
     held: tuple[torch.Tensor, ...]
     text: GraphText
     fingerprint: Fingerprint
 
     @classmethod
     def of(
-        cls, graph_module: fx.GraphModule, example_inputs: Sequence[Any], shaping: Shaping
+        cls,
+        graph_module: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        shaping: Shaping,
+        *,
+        is_apart: bool,
     ) -> Piece:
         """The piece of a graph; raises `NotPortable` for a graph that no key can cover.
 
@@ -63,6 +69,7 @@ class Piece:
             graph_module=graph_module,
             inputs=example_inputs,
             static=static,
+            is_apart=is_apart,
             held=tuple(operator.attrgetter(name)(graph_module) for name in text.held),
             text=text,
             fingerprint=Fingerprint.of(_factors(text, shaping, kind)),
@@ -75,10 +82,15 @@ class Piece:
 
     def lifted(self) -> tuple[fx.GraphModule, list[Any], tuple[int, ...]]:
         """The graph with the tensors that it holds as inputs, with all inputs and static ones."""
+        graph_module = self.graph_module
+        if self.is_apart:
+            from npugx_cache.trace.apart import graph_apart  # a hit loads nothing of `trace`
+
+            graph_module = graph_apart(graph_module)
         if not self.held:
-            return self.graph_module, list(self.inputs), self.static
+            return graph_module, list(self.inputs), self.static
         held = range(len(self.inputs), len(self.inputs) + len(self.held))
-        graph_module = _with_inputs_for(self.graph_module, self.text.held)
+        graph_module = _with_inputs_for(graph_module, self.text.held)
         return graph_module, [*self.inputs, *self.held], (*self.static, *held)
 
 

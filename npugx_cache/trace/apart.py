@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._guards import tracing
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 
 from npugx_cache.portable import NotPortable
@@ -100,10 +100,12 @@ class _Fakes:
         sizes = [self._number(each) for each in value.shape]
         strides = [self._number(each) for each in value.stride()]
         offset = self._number(value.storage_offset())
-        with self._mode:
-            if _storage(value) in self._shared or not isinstance(offset, int) or offset:
+        if _storage(value) in self._shared or not isinstance(offset, int) or offset:
+            with self._mode:
                 return self._memory_of(value).as_strided(sizes, strides, offset)
-            return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        # Under the mode, empty_strided takes six times as long, and an engine has many pieces.
+        layout = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+        return FakeTensor(self._mode, layout, value.device)
 
     def _memory_of(self, value: torch.Tensor) -> torch.Tensor:
         memory = self._memory.get(_storage(value))

@@ -43,7 +43,7 @@ def captured(function, *args, dynamic=None, using=None):
     found = []
 
     def keep(graph_module, example_inputs):
-        piece = Piece.of(graph_module, example_inputs, using or shaping())
+        piece = Piece.of(graph_module, example_inputs, using or shaping(), is_apart=False)
         kept = (graph_module, list(piece.inputs), piece.static)
         found.append(Captured(*kept, piece.fingerprint.key, piece.text.title))
         return graph_module.forward

@@ -406,7 +406,7 @@ def traced_by_fx(function):
 
 
 def key_of(graph_module, *inputs):
-    return Piece.of(graph_module, inputs, shaping()).fingerprint.key
+    return Piece.of(graph_module, inputs, shaping(), is_apart=False).fingerprint.key
 
 
 def built(build, **attributes):
@@ -591,6 +591,8 @@ def test_a_pass_does_not_see_whose_graph_it_gets(tmp_path):
 
 def test_settings_of_a_device_count_for_a_graph_that_only_names_the_device():
     for device in ("meta", torch.device("meta"), "meta:0"):
-        text = Piece.of(of_one_call(torch.zeros_like, device=device), [X], shaping()).text
+        text = Piece.of(
+            of_one_call(torch.zeros_like, device=device), [X], shaping(), is_apart=False
+        ).text
         assert "meta" in text.named_devices
         assert text.device_types == {"cpu"}
