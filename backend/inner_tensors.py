@@ -59,8 +59,13 @@ def wrappers_in(value: Any) -> Iterator[Any]:
     """The tensor itself, and those in it that hold other tensors."""
     if is_wrapper(value):
         yield value
-        for name in value.__tensor_flatten__()[0]:
-            yield from wrappers_in(getattr(value, name))
+        for _, inner in held_by(value):
+            yield from wrappers_in(inner)
+
+
+def held_by(value: Any) -> list[tuple[str, Any]]:
+    """The tensors that a tensor holds, by the names of its attributes."""
+    return [(name, getattr(value, name)) for name in value.__tensor_flatten__()[0]]
 
 
 def leaves(value: Any, parts: Parts) -> tuple[Any, ...]:

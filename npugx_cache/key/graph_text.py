@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from npugx_cache.backend import inner_tensors
 from npugx_cache.key.symbols import Symbols, numbers_of
 from npugx_cache.portable import NotPortable, devices, encode, is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.private import runtime
+from npugx_cache.private import meshes, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,8 @@ class GraphText:
     makes the fake tensor of one that the graph holds, beside those of the inputs.
     `held` are the names of the tensors that the graph holds, in order of use: they are lifted to
     inputs, so their values are in no key and in no entry. `named_devices` are the kinds of device
-    that arguments of calls may mean; most of these words mean something else.
+    that arguments of calls may mean; most of these words mean something else. `has_wrappers`: an
+    input holds other tensors, and the text says nothing of its other attributes.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class GraphText:
         self.methods: set[str] = set()
         self.device_types: set[str] = set()
         self.named_devices: set[str] = set()
+        self.has_wrappers = False
         self.symbols = Symbols(inputs)
         is_static = set(static)
         self.inputs = tuple(
@@ -110,6 +113,8 @@ class GraphText:
         if not isinstance(value, torch.Tensor):
             return f"value {self._plain(value)!r}"
         check_input(value)
+        if runtime.is_wrapper(value):
+            return self._wrapper(value)
         self.device_types.add(value.device.type)
         storage = self._storages.setdefault(
             value.untyped_storage()._cdata,  # noqa: SLF001 - torch has no other name for it
@@ -131,6 +136,17 @@ class GraphText:
         dtype, device = str(value.dtype).removeprefix("torch."), self._rename(str(value.device))
         text = f"{dtype}[{', '.join(sizes)}] {device}, strides ({', '.join(strides)})"
         return ", ".join([text, f"offset {offset}", f"memory {storage}", *marks])
+
+    def _wrapper(self, value: torch.Tensor) -> str:
+        self.has_wrappers = True
+        inner = (f"{name}: {self._value(each)}" for name, each in inner_tensors.held_by(value))
+        sizes = ", ".join(map(self.symbols.text, value.shape))
+        strides = ", ".join(map(self.symbols.text, value.stride()))
+        kind, dtype = type(value), str(value.dtype).removeprefix("torch.")
+        text = f"{dtype}[{sizes}] {self._rename(str(value.device))}, strides ({strides})"
+        text += ", parameter" * isinstance(value, torch.nn.Parameter)
+        text += ", requires grad" * value.requires_grad
+        return f"{text}, {kind.__module__}.{kind.__qualname__} of ({'; '.join(inner)})"
 
     def _plain(self, value: object) -> Plain:
         if isinstance(value, torch.device):
@@ -230,11 +246,20 @@ class GraphText:
 
 
 def check_input(value: object) -> None:
-    """Raises `NotPortable` for a tensor that is more than memory with sizes and strides."""
+    """Raises `NotPortable` for a tensor that is more than memory with sizes and strides.
+
+    One that holds others by torch's protocol is as good as these. But a sharded one depends on its
+    mesh, which no graph names.
+    """
     if not isinstance(value, torch.Tensor):
         return
-    if not runtime.is_plain(value) and runtime.runs_code(value):
+    is_wrapper = runtime.is_wrapper(value) and not meshes.is_sharded(value)
+    if not (is_wrapper or runtime.is_plain(value)) and runtime.runs_code(value):
         raise NotPortable(f"an input is a {type(value).__qualname__}")
+    if is_wrapper and not value.is_nested:
+        inner_tensors.parts_of(value)
+        for _, inner in inner_tensors.held_by(value):
+            check_input(inner)
     if value.layout is not torch.strided or value.is_quantized or value.is_nested:
         kind = "nested" if value.is_nested else "quantized" if value.is_quantized else value.layout
         raise NotPortable(f"an input is a {kind} tensor")

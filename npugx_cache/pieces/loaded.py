@@ -121,6 +121,8 @@ def bound(
     `options`: what captured graphs are made with; None if nothing is to be captured.
     """
     checker = restore.candidate(blobs)
+    if Kind.TYPE in checker.conditions.checks:
+        return Miss("an input holds other tensors: give `cached_graph` the graph and the inputs")
     checks = dict(checker.conditions.checks)
     checks.pop(Kind.SHAPE, None)
     unsized = replace(checker.conditions, parents=(), steps=(), args=(), checks=checks)

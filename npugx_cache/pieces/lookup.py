@@ -72,7 +72,7 @@ class PieceLookup(StoreClient):
         self.piece = piece
         self.shaping = shaping
         self.captures = captures
-        self._scope = Scope(piece.text.symbols.values(), {})
+        self._scope = Scope({**piece.text.symbols.values(), **piece.named}, {})
         self._tried: set[str] = set()
 
     def answer(self) -> CachedGraph:
@@ -194,6 +194,10 @@ class PieceLookup(StoreClient):
         if self.captures:
             captures = engines.captures_for(self.backend, self.title, self.shaping.options)
         run, held = program.captured(captures, program.bindings.layout), self.piece.held
+        if program.bindings.parts:
+            from npugx_cache.backend import inner_tensors
+
+            run = inner_tensors.taking_apart(run, program.bindings.parts)
         called = (lambda *inputs: run(*inputs, *held)) if held else run
         return CachedGraph(called, entry, self.explained(), partial(self._saved, blobs))
 
@@ -203,6 +207,8 @@ class PieceLookup(StoreClient):
 
         if self.piece.held:
             raise NotPortable(f"it holds {len(self.piece.held)} tensors of its own")
+        if self.piece.named:
+            raise NotPortable("an input holds other tensors, and a file tells nothing of it")
         found = blobs()
         if isinstance(found, store.Miss):
             raise NotPortable(found.reason)
@@ -260,6 +266,7 @@ class PieceLookup(StoreClient):
         return traced.portable(
             graph_module,
             inputs,
+            self.piece.named,
             self.piece.text.described(),
             static,
             self.piece.text.symbols,

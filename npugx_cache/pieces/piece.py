@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from npugx_cache.backend import lowering
@@ -17,8 +18,6 @@ from npugx_cache.private import runtime, streams, vendor_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
 
     from npugx_cache.key.fingerprint import Named
     from npugx_cache.key.recipe import Shaping
@@ -74,6 +73,17 @@ class Piece:
             text=text,
             fingerprint=Fingerprint.of(_factors(text, shaping, kind)),
         )
+
+    @property
+    def named(self) -> dict[str, torch.Tensor]:
+        """The tensors that the graph takes, if one holds others: conditions tell of its attributes.
+
+        Equal graphs with other attributes have equal keys, and are entries beside each other.
+        """
+        if not self.text.has_wrappers:
+            return {}
+        values = enumerate((*self.inputs, *self.held))
+        return {f"arg{n}": value for n, value in values if isinstance(value, torch.Tensor)}
 
     @property
     def identity(self) -> str:

@@ -7,44 +7,52 @@ torch state, and what lowering and passes ask of symbolic sizes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import fx
 
 from npugx_cache import location
-from npugx_cache.backend import subgraphs
+from npugx_cache.backend import inner_tensors, subgraphs
 from npugx_cache.backend.lowering import lower
-from npugx_cache.conditions import Check, Conditions, Kind, Step
+from npugx_cache.conditions import Kind, Step
 from npugx_cache.conditions.check import Checker
-from npugx_cache.conditions.data import CALL, columns
+from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.conditions.source_facts import class_facts_of, tensor_method_facts
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.trace import lowered, refuse, tensor_patches, tracing
+from npugx_cache.trace.conditions import wrapper_subclasses
+from npugx_cache.trace.conditions.builder import TreeBuilder
+from npugx_cache.trace.conditions.observed import add_observed
 from npugx_cache.trace.conditions.source_facts import (
     facts_of,
     owners_of,
     run_for_operators,
     values_read_by,
 )
+from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of_piece, placed
 from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.streams import lost_order
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from npugx_cache.backend.engines import PassReport
+    from npugx_cache.backend.inner_tensors import Parts
+    from npugx_cache.conditions import Check
     from npugx_cache.key.symbols import Symbols
+    from npugx_cache.trace.conditions.source_facts import Owners
 
 
 def portable(
     graph_module: fx.GraphModule,
     inputs: Sequence[Any],
+    wrappers: Mapping[str, Any],
     described: Sequence[tuple[str, str]],
     static: Sequence[int],
     symbols: Symbols,
@@ -56,15 +64,61 @@ def portable(
 ) -> PortableGraph:
     """Lower a graph on fake inputs. Raises `NotPortable` and `refuse.NotEager`.
 
-    `described` has a name for each input, and words for what the input is; `methods` are those of
-    tensors that the graph calls. `optimise` changes the lowered graph in place.
+    `wrappers` is as `pieces.piece.Piece.named`. `described` has a name for each input, and words
+    for what the input is; `methods` are those of tensors that the graph calls. `optimise` changes
+    the lowered graph in place.
     """
+    ran = CodeRun(inputs)
+    graph = _lowered(graph_module, inputs, decompositions, ran)
+    passes = optimise(graph)
+    run = run_for_operators(graph.meta[tracing.CODE_RUN])
+    owners = owners_of([*run, *ran.codes])
+    scope = Scope({**symbols.values(), **wrappers}, {})
+    builder = TreeBuilder(scope, _no_global)
+    for name in symbols.names:  # the first nodes: the conditions on sizes name their places
+        builder.step(CALL, Step.LOCAL, name)
+    for condition in symbols.conditions():
+        builder.check(CALL, Kind.SHAPE, condition)
+    read = _of_wrappers(builder, wrappers, ran, owners)
+    conditions = builder.build(live_state(), None).plus(
+        (
+            *facts_of([*run, *ran.unreached], portable.__code__, owners),
+            *values_read_by(run, owners),
+            *tensor_method_facts(sorted(methods)),
+            *class_facts_of((), (), [torch.Tensor]),
+            *read,
+        )
+    )
+    untraced = [*run, *ran.codes, *shaping]
+    parts = graph.meta[tracing.PARTS]
+    device = accelerator_of_piece(graph_module, graph, conditions, untraced, owners)
+    conditions = placed(conditions, device)
+    if failed := Checker(conditions).failures(scope, limit=1):
+        raise NotPortable(f"the conditions refuse what they were made from: {failed[0]}")
+    return PortableGraph(
+        graph=graph,
+        passes=passes,
+        inputs=tuple(_taken_apart(described, parts)),
+        static=inner_tensors.positions(static, parts),
+        conditions=conditions,
+        frame=None,
+        parts=parts if any(parts) else (),
+    )
+
+
+def _lowered(
+    graph_module: fx.GraphModule,
+    inputs: Sequence[Any],
+    decompositions: Mapping[Any, Any],
+    ran: CodeRun,
+) -> fx.GraphModule:
     if reason := lost_order(graph_module):
         raise NotPortable(reason)
     if reason := tensor_patches.replaced():
         raise NotPortable(reason)
     try:
-        graph = lower(graph_module, inputs, decompositions)
+        graph = lower(graph_module, inputs, decompositions, ran.note)
+        ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
     except tracing.NotKept as error:
         where = location.of_text(error.stack)
         raise refuse.NotEager(location.reason(error.what, where, error.change)) from None
@@ -76,42 +130,43 @@ def portable(
     for node in subgraphs.nodes_of(graph):
         for name in _OF_ONE_CALLER:
             node.meta.pop(name, None)
-    passes = optimise(graph)
-    run = run_for_operators(graph.meta[tracing.CODE_RUN])
-    owners = owners_of(run)
-    facts = (
-        *facts_of(run, portable.__code__, owners),
-        *values_read_by(run, owners),
-        *tensor_method_facts(sorted(methods)),
-        *class_facts_of((), (), [torch.Tensor]),
-    )
-    conditions = Conditions(
-        parents=(CALL,) * len(symbols.names),
-        steps=(int(Step.LOCAL),) * len(symbols.names),
-        args=symbols.names,
-        checks=columns(
-            [
-                Check(CALL, Kind.STATE, live_state()),
-                *(Check(CALL, Kind.SHAPE, each) for each in symbols.conditions()),
-                *facts,
-            ]
-        ),
-        idents=(),
-        tensors=(),
-    )
-    untraced = [*run, *shaping]
-    device = accelerator_of_piece(graph_module, graph, conditions, untraced, owners)
-    conditions = placed(conditions, device)
-    if failed := Checker(conditions).failures(Scope(symbols.values(), {}), limit=1):
-        raise NotPortable(f"the conditions refuse the sizes that they were made from: {failed[0]}")
-    return PortableGraph(
-        graph=graph,
-        passes=passes,
-        inputs=tuple(described),
-        static=tuple(static),
-        conditions=conditions,
-        frame=None,
-    )
+    return graph
+
+
+def _of_wrappers(
+    builder: TreeBuilder, wrappers: Mapping[str, Any], ran: CodeRun, owners: Owners
+) -> tuple[Check, ...]:
+    """Conditions for the inputs that hold other tensors, and what their code may have read.
+
+    Adds the checks to the tree, and gives the source facts. Raises `NotPortable`.
+    """
+    if not wrappers:
+        return ()
+    nodes = [builder.step(CALL, Step.LOCAL, name) for name in wrappers]
+    waiting = [node for node in nodes if runtime.is_wrapper(builder.value(node))]
+    for node in waiting:
+        builder.check_type(node)
+        wrapper_subclasses.add_attributes(builder, node)
+        for name, value in inner_tensors.held_by(builder.value(node)):
+            if runtime.is_wrapper(value):
+                waiting.append(builder.step(node, Step.ATTR, name))
+    ran.add_attributes_of_others(builder, nodes, portable.__code__)
+    facts = ran.facts(builder, portable.__code__)
+    return (*add_observed(builder, ran.observations(), owners), *facts)
+
+
+def _no_global(name: str) -> NoReturn:
+    raise NotPortable(f"a piece has no globals, such as {name}")
+
+
+def _taken_apart(
+    described: Sequence[tuple[str, str]], parts: Sequence[Parts]
+) -> Iterator[tuple[str, str]]:
+    for (name, text), paths in zip(described, parts, strict=True):
+        if not paths:
+            yield name, text
+        for path in paths:
+            yield f"{name}_{path.replace('.', '_')}", f"{path} of {text}"
 
 
 _OF_ONE_CALLER = ("nn_module_stack", "source_fn_stack", "from_node")
