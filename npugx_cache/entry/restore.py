@@ -122,6 +122,10 @@ def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
     return checker
 
 
+NO_CODE: Any = (lambda: None).__code__
+"""The code of no function: a piece has none, so no text of a reason is known from it."""
+
+
 def failures(checker: Checker, scope: Scope, code: types.CodeType) -> tuple[str, ...]:
     """The reasons of `refusal` alone."""
     return refusal(checker, scope, code)[1]

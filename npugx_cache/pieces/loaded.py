@@ -129,7 +129,7 @@ def bound(
     scope, checker = Scope({}, {}), Checker(unsized)
     with torch.no_grad():  # as in the lookup that compiled it
         if not checker.holds(scope):
-            return Miss("; ".join(restore.failures(checker, scope, _NO_CODE)))
+            return Miss("; ".join(restore.failures(checker, scope, restore.NO_CODE)))
     try:
         program = restore.bind_program(blobs, unsized.device)
     except NotPortable as error:
@@ -139,6 +139,3 @@ def bound(
     captures = engines.captures_for(backend, title, options) if options else None
     run = program.captured(captures, program.bindings.layout)
     return (lambda *inputs: run(*inputs, *held)) if held else run
-
-
-_NO_CODE: Any = (lambda: None).__code__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from npugx_cache import events, store
 from npugx_cache.backend import engines
@@ -152,7 +152,7 @@ class PieceLookup(StoreClient):
         try:
             candidate = restore.candidate(blobs)
             if not candidate.holds(self._scope):
-                kind, reasons = restore.refusal(candidate, self._scope, _NO_CODE)
+                kind, reasons = restore.refusal(candidate, self._scope, restore.NO_CODE)
                 return events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind)
             device = candidate.conditions.device
             known = manifest.entry, device.index if device else None
@@ -229,7 +229,7 @@ class PieceLookup(StoreClient):
             told.begin("binding")
             candidate = restore.candidate(blobs)
             if not candidate.holds(self._scope):
-                failures = restore.failures(candidate, self._scope, _NO_CODE)
+                failures = restore.failures(candidate, self._scope, restore.NO_CODE)
                 raise NotPortable(f"the entry refuses its own graph: {failures}")
             device = candidate.conditions.device
             program = restore.bind_program(blobs, device, handed_over_by_dynamo)
@@ -312,7 +312,3 @@ class PieceLookup(StoreClient):
 def _parts(opened: store.Store, manifest: store.Manifest) -> Blobs:
     present = {ref.name for ref in manifest.blobs}
     return opened.read(manifest, present & set(PARTS))
-
-
-_NO_CODE: Any = (lambda: None).__code__
-"""The code of no function: a piece has none, so no text of a reason is known from it."""
