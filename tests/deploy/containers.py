@@ -29,8 +29,8 @@ OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_ROOT_USER_AC
 _TOLD = {"NPUGX_CACHE_LOG": "warning"}
 _PATH = f"{sys.prefix}/bin:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"
 
-# Runs as the first process of the namespaces, and becomes the program. /tmp and /dev/shm of this
-# machine are not seen; --rbind would let a later unmount reach the host without make-rprivate.
+# Runs as the first process of the namespaces, and becomes the program. The mounts are private first
+# of all, so that none of them reaches this machine.
 _ENTER = """
 set -e
 mount --make-rprivate /
@@ -97,6 +97,7 @@ class Container:
 
     def __init__(self, process: subprocess.Popen[bytes], changes: Path, log: Path) -> None:
         self.process, self.changes, self._log = process, changes, log
+        self.began = time.monotonic()
 
     @property
     def first(self) -> int:

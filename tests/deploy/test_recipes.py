@@ -90,15 +90,15 @@ def images(engine: Engine, checkout: Path, prewarmed: Path) -> dict[str, Image]:
 
 def wait_until_ready(container: Container, url: str, *, what: str) -> Start:
     """Ask as a probe does, from outside of the container but on its network."""
-    began = time.monotonic()
     asked = container.run("timeout", "600", sys.executable, "-c", _ASK, url, inside=False)
     assert asked.returncode == 0, asked.stderr + container.said()
     health = json.loads(asked.stdout)
     assert health["state"] == "warm"
+    seconds = time.monotonic() - container.began
     print(
         f"{what}: {health['hits']} hits, {health['compiled']} compiled; warm "
-        f"{health['warm_after']:.1f} s after the imports, {time.monotonic() - began:.1f} s after "
-        f"the start; {health['cold']} probes were told 503"
+        f"{health['warm_after']:.1f} s after the imports, {seconds:.1f} s after the start; "
+        f"{health['cold']} probes were told 503"
     )
     return Start(health["hits"], health["compiled"])
 
