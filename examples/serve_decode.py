@@ -1,16 +1,17 @@
 """Serve tokens of a language model over HTTP, and be warm soon after a restart.
 
     python serve_decode.py 8000
-    curl localhost:8000/health
     curl -N 'localhost:8000/generate?prompt=hello&tokens=8'
 
-Started by a systemd socket (LISTEN_FDS), it loses no connection that waits during a restart.
+A second argument is the address to listen on; a socket of systemd (LISTEN_FDS) needs neither.
+After SIGTERM the server ends as soon as it has answered what it was asked.
 """
 
 import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,9 @@ worker = ThreadPoolExecutor(1)  # computes one token at a time, for all requests
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.closing(writer):
         url = urlsplit((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        ready = url.path != "/health" or health["state"] == "warm"
+        status = b"200 OK" if ready else b"503 Service Unavailable"
+        writer.write(b"HTTP/1.1 %b\r\nConnection: close\r\n\r\n" % status)
         if url.path == "/health":
             writer.write(json.dumps(health).encode())
         else:
@@ -37,13 +40,20 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def main() -> None:
+    ended = asyncio.Event()
+    # Without a handler, SIGTERM would not end a process with the number 1, as in a container.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     if os.environ.get("LISTEN_FDS"):
         listening = socket.socket(fileno=3)
     else:
-        listening = socket.create_server(("localhost", int(sys.argv[1])))
+        port, host = [*sys.argv[1:], "localhost"][:2]
+        listening = socket.create_server((host, int(port)))
     worker.submit(warm_up)  # requests that come meanwhile wait for it
-    async with await asyncio.start_server(serve, sock=listening) as server:
-        await server.serve_forever()
+    server = await asyncio.start_server(serve, sock=listening)
+    await ended.wait()
+    server.close()
+    if answering := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(answering, timeout=20)
 
 
 asyncio.run(main())

@@ -50,6 +50,13 @@ def programs(page: Path) -> list[Program]:
     return found
 
 
+def quoted(page: Path) -> list[tuple[str, str]]:
+    """Each block that is marked as the text of an example, of any language: the file, the text."""
+    blocks = _FENCE.finditer(page.read_text())
+    marked = [(block["mark"] or "", block["text"]) for block in blocks]
+    return [(mark, text) for mark, text in marked if mark.startswith("examples/")]
+
+
 def _without_code(text: str) -> str:
     """The page with its code blocks blanked, so that places in it stay the same."""
     return _FENCE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)

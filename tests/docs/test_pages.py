@@ -14,7 +14,7 @@ from npugx_cache.cli.commands import group
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pages import FRAGMENT, PAGES, ROOT, anchors, command_lines, links, programs
+from pages import FRAGMENT, PAGES, ROOT, anchors, command_lines, links, programs, quoted
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 _OF_TESTS = ("NPUGX_TEST_", "NPUGX_STRESS_")
@@ -116,13 +116,27 @@ def test_each_setting_is_on_the_page_of_settings():
 def test_each_fragment_is_python_and_each_example_is_that_of_the_folder(page):
     for program in programs(page):
         ast.parse(program.text)
-        if program.mark.startswith("examples/"):
-            assert program.text == (ROOT / program.mark).read_text(), program.mark
-        else:
-            assert program.mark in ("", FRAGMENT)
+        assert program.mark in ("", FRAGMENT) or program.mark.startswith("examples/")
+    for name, text in quoted(page):
+        assert text == (ROOT / name).read_text(), name
 
 
 def test_each_page_of_docs_is_on_the_site():
     navigation = (ROOT / "mkdocs.yml").read_text()
     docs = [page.name for page in PAGES if page.parent.name == "docs"]
     assert [name for name in docs if f": {name}\n" not in navigation] == []
+
+
+RECIPES = sorted((ROOT / "examples/deploy").iterdir())
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=[path.name for path in RECIPES])
+def test_each_recipe_is_on_a_page_and_names_what_is_there(recipe):
+    text = recipe.read_text()
+    assert f"<!-- examples/deploy/{recipe.name} -->" in (ROOT / "docs/deployment.md").read_text()
+    assert {*re.findall(r"\bNPUGX_[A-Z_]*[A-Z]\b", text)} <= {*config.VARIABLES}
+    # Lists of YAML and JSON are words of a command as well.
+    plain = re.sub(r"[\[\],]|\S*/(?=npugx-cache)", " ", text)
+    lines = [line for line in plain.splitlines() if "npugx-cache" in line]
+    refused = {line: refusal(call) for line in lines for call in calls(line)}
+    assert {line: reason for line, reason in refused.items() if reason} == {}
