@@ -59,7 +59,7 @@ def build(engine: Engine, context: Path, path: Path, base: Image) -> dict[str, I
                 image = replace(image, health=tuple(json.loads(rest.partition(" CMD ")[2])))
             case "CMD":
                 image = replace(image, command=tuple(json.loads(rest)))
-            case "EXPOSE":
+            case "EXPOSE" | "ARG":
                 pass
             case _:
                 raise ValueError(f"nobody follows {name} {rest}")
