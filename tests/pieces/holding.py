@@ -34,6 +34,8 @@ class Scaled(nn.Module):
 
 def alone(cached):
     """What comes of the graph without the inputs that it was found for."""
+    if cached.entry is None:
+        return []
     try:
         saved = type(cached).serialize_compile_artifacts(cached)
     except NotPortable as error:

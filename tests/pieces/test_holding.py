@@ -62,7 +62,8 @@ def called(place, kind, change="", old="", new=""):
     (folder / "kernels.py").write_text(SOURCE.replace(old, new) if old else SOURCE)
     paths = f"{folder}:{place.environment()['PYTHONPATH']}"
     found = place.run(SCRIPT, kind, change, PYTHONPATH=paths)
-    assert found["is_equal"]
+    assert found["is_equal"], found
+    assert not found["warnings"]
     return found
 
 
