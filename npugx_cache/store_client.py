@@ -73,7 +73,10 @@ class StoreClient:
 
         `first` is the `signature_id` of the entry that is wanted most.
         """
+        ended = events.phase_span("fetching", self.title) if self.settings.remote else None
         fetched = None if opened is None else opened.fetch(key, first)
+        if ended is not None:
+            ended()
         self._remote = (fetched.reason,) if fetched is not None and fetched.reason else ()
         return fetched is not None and bool(fetched.new)
 

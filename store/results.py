@@ -50,10 +50,14 @@ class Candidates(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What came from the remote tier: how many new entries, and what kept others from coming."""
+    """What came from the remote tier: how many new entries, and what kept others from coming.
+
+    `outcome` says how the lookup at the tier ended, as one of `counters.REMOTE_OUTCOMES`.
+    """
 
     new: int = 0
     reason: str | None = None
+    outcome: str = "unusable"
 
 
 class Published(NamedTuple):

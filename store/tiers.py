@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from npugx_cache.counters import asked_remote
 from npugx_cache.store.folder_store import FolderStore, open_folder
 from npugx_cache.store.results import Candidates, Fetched, Listed, Miss, Published, Unusable
 
@@ -60,7 +61,10 @@ class Layered:
     def fetch(self, key: str, first: str) -> Fetched | None:
         remote = self._remote()
         if remote is None:
-            return None if self.no_remote is None else Fetched(reason=self.no_remote)
+            if self.no_remote is None:
+                return None
+            asked_remote("lookup", "unusable", 0.0)
+            return Fetched(reason=self.no_remote)
         return remote.fetch(key, first)
 
     @property

@@ -14,7 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npugx_cache import cache_compile
 from npugx_cache.conditions.causes import Failed, kind_of
 from npugx_cache.conditions.data import Kind
-from npugx_cache.counters import BYPASS_REASONS, MISS_REASONS, PROCESS, Counters, metrics
+from npugx_cache.counters import (
+    BYPASS_REASONS,
+    MISS_REASONS,
+    PROCESS,
+    REMOTE_OPERATIONS,
+    REMOTE_OUTCOMES,
+    Counters,
+    metrics,
+)
 from npugx_cache.errors import CacheMiss
 from npugx_cache.key import fingerprint
 from npugx_cache.prometheus import FAMILIES, prometheus_text
@@ -183,5 +191,10 @@ def test_the_page_explains_every_reason_and_every_metric():
     page = (Path(__file__).parents[2] / "docs/deployment.md").read_text()
     for kind in (*MISS_REASONS, *BYPASS_REASONS):
         assert page.count(f"| `{kind}` |") == 1, kind
+    for outcome in REMOTE_OUTCOMES:
+        assert page.count(f"| `{outcome}` |") == 1, outcome
+    rows = page.partition("| operation |")[2].partition("\n\n")[0]
+    assert all(f"`{operation}`" in rows for operation in REMOTE_OPERATIONS)
     for family in FAMILIES:
-        assert f"`{family.name}`" in page or f"`{family.name}{{reason}}`" in page, family.name
+        labels = "" if family.parts is None else f"{{{', '.join(family.parts[2])}}}"
+        assert f"`{family.name}{labels}`" in page, family.name
