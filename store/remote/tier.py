@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from npugx_cache.counters import asked_remote
+from npugx_cache.counters import PROCESS, asked_remote
 from npugx_cache.progress import PASSING
 from npugx_cache.store.content.entries import entry_names, open_key
 from npugx_cache.store.content.lock import Locked, NotLocked
@@ -159,22 +159,35 @@ class RemoteTier:
         taken = _within(lookup.left, lease.take)
         lookup.left -= time.monotonic() - started
         if not taken:
-            _LOG.info("waiting for another host, which compiles the same", extra=PASSING)
-            while True:
-                while not _within(BUDGET, lease.is_free):
-                    if time.monotonic() - started >= longest:
-                        return _not_locked(started, "still held by another host", held=True)
-                    time.sleep(_POLL * random.uniform(0.5, 1.0))  # noqa: S311
-                lookup.left = BUDGET
-                self._fetch(lookup.key, lookup.first, again=True)
-                if done is not None and done():
-                    return _not_locked(started, "the result appeared", appeared=True)
-                if _within(BUDGET, lease.take):
-                    break
+            try:
+                other = self._wait_for(lease, longest, done, started)
+            finally:
+                PROCESS.add("lock_waits")
+                PROCESS.add("lock_wait_seconds", time.monotonic() - started)
+            if other is not None:
+                return other
             lookup.left = BUDGET
         if lookup.left > 0:  # what the last holder has published since this host has looked
             self._fetch(lookup.key, lookup.first, again=True)
         return None
+
+    def _wait_for(
+        self, lease: Lease, longest: float, done: Callable[[], bool] | None, started: float
+    ) -> NotLocked | None:
+        """Wait until this host holds a lease that another host holds. Raises `Fault`."""
+        lookup = self._lookup
+        _LOG.info("waiting for another host, which compiles the same", extra=PASSING)
+        while True:
+            while not _within(BUDGET, lease.is_free):
+                if time.monotonic() - started >= longest:
+                    return _not_locked(started, "still held by another host", held=True)
+                time.sleep(_POLL * random.uniform(0.5, 1.0))  # noqa: S311
+            lookup.left = BUDGET
+            self._fetch(lookup.key, lookup.first, again=True)
+            if done is not None and done():
+                return _not_locked(started, "the result appeared", appeared=True)
+            if _within(BUDGET, lease.take):
+                return None
 
 
 class _Lookup(threading.local):

@@ -97,8 +97,11 @@ def test_a_lease_that_another_host_holds(host, tmp_path):
     name = "ab" * 16
     for each in (one, two):
         each.fetch(key(1), "s")
-    with one.lock(name, wait=0), two.lock(name, wait=0):
-        assert told("create") == {"ok": 1, "taken": 1}
+    with one.lock(name, wait=0):
+        assert metrics().lock_waits == 0
+        with two.lock(name, wait=0):
+            assert told("create") == {"ok": 1, "taken": 1}
+            assert metrics().lock_waits == 1
 
 
 def test_wrong_bytes_and_a_tier_without_a_key(host, tmp_path):
