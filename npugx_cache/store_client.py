@@ -63,6 +63,8 @@ class StoreClient:
 
     def _fault(self, opened: store.Store, entry: str, reason: str) -> events.Refusal:
         """An entry that the store could not deliver: a miss, or an error under `strict`."""
+        if reason == store.REMOVED:
+            return events.Refusal(entry=entry, reasons=(reason,), kind="first")
         if self.settings.strict:
             raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
         events.logger.warning("%s: entry %s not used: %s", self.title, entry[:12], reason)

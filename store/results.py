@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.manifest import Manifest
 
 
+REMOVED = "the entry was removed while it was looked up"
+"""The reason where a prune was quicker than a reader, which is no damage."""
+
+
 class Miss(NamedTuple):
     reason: str
 

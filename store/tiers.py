@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from npugx_cache.counters import asked_remote
 from npugx_cache.store.folder_store import FolderStore, open_folder
-from npugx_cache.store.results import Candidates, Fetched, Listed, Miss, Published, Unusable
+from npugx_cache.store.results import (
+    REMOVED,
+    Candidates,
+    Fetched,
+    Listed,
+    Miss,
+    Published,
+    Unusable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -120,12 +128,14 @@ class Layered:
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
         wanted = tuple(names)
-        answer: Mapping[str, bytes] | Miss = Miss(reason="no tier")
+        missed = Miss(reason=REMOVED)
         for tier in self.tiers:
             answer = tier.read(manifest, wanted)
             if not isinstance(answer, Miss):
-                break
-        return answer
+                return answer
+            if answer.reason != REMOVED:  # what most tiers say of an entry that only others have
+                missed = answer
+        return missed
 
     def publish(self, draft: Draft) -> Published | NotStored:
         answer = self.main.publish(draft)
