@@ -40,6 +40,29 @@ BYPASS_REASONS = {
 }
 """Why calls run without the cache, in few words."""
 
+REMOTE_OPERATIONS = {
+    "lookup": "a call asked for the entries of a key, and waited",
+    "list": "the names in a folder",
+    "read": "an object",
+    "stat": "the size of an object",
+    "write": "an object was sent",
+    "create": "an object was sent if there was none: somebody wants to compile alone",
+    "delete": "an object was removed",
+}
+"""What the remote tier is asked. Lookups and writes in the background consist of the others."""
+
+REMOTE_OUTCOMES = {
+    "ok": "done; a lookup has brought an entry",
+    "absent": "there is no such object; a lookup has brought nothing",
+    "taken": "another host has created the object",
+    "timeout": "no answer in time",
+    "denied": "the engine denies the access",
+    "failed": "any other fault, or wrong bytes",
+    "breaker_open": "not asked, because the tier has failed several times",
+    "unusable": "not asked, because this process or these settings don't allow it",
+}
+"""What came of a request to the remote tier, in few words."""
+
 
 class CacheInfo(NamedTuple):
     """Counts since the function was decorated, in this process.
@@ -81,6 +104,10 @@ class Metrics(NamedTuple):
     bytes_read: of blobs, as they are stored; bytes_written: of entries that were published, or
     copied into a nearer folder. evictions and bytes_evicted: what prunes by this process removed.
     lock_waits: how often a compile had to wait for another process, and lock_wait_seconds how long.
+
+    remote_requests: what the remote tier was asked, and what came of it, by such names as
+    "read ok" (`REMOTE_OPERATIONS`, `REMOTE_OUTCOMES`). remote_seconds: how long it took, by
+    operation. remote_bytes_read and remote_bytes_written: what came from the tier and was sent.
     """
 
     hits: int
@@ -98,6 +125,10 @@ class Metrics(NamedTuple):
     bytes_evicted: int
     lock_waits: int
     lock_wait_seconds: float
+    remote_requests: Mapping[str, int]
+    remote_seconds: Mapping[str, float]
+    remote_bytes_read: int
+    remote_bytes_written: int
 
 
 class Counters:
@@ -143,6 +174,7 @@ class Counters:
     def metrics(self) -> Metrics:
         counts = _Counted(self._copy())
         reasons = {"miss_reasons": "misses", "bypass_reasons": "bypasses"}
+        reasons |= {name: name for name in ("remote_requests", "remote_seconds")}
         values: dict[str, Any] = {
             name: counts.reasons(reasons[name])
             if name in reasons
@@ -166,12 +198,20 @@ class _Counted:
     def number(self, name: str) -> int:
         return int(self.sum(name))
 
-    def reasons(self, name: str) -> dict[str, int]:
-        return {why: int(n) for (of, why), n in self._counts.items() if of == name}
+    def reasons(self, name: str) -> dict[str, Any]:
+        number = float if "seconds" in name else int
+        return {why: number(n) for (of, why), n in self._counts.items() if of == name}
 
 
 PROCESS = Counters()
 """The counts of this process."""
+
+
+def asked_remote(operation: str, outcome: str, seconds: float) -> None:
+    """Count something that the remote tier was asked, or was not asked."""
+    PROCESS.add("remote_requests", reason=f"{operation} {outcome}")
+    PROCESS.add("remote_seconds", seconds, operation)
+
 
 # The parent tells its own counts. Told by each child again, they would be summed several times.
 os.register_at_fork(after_in_child=PROCESS.forget)

@@ -63,6 +63,8 @@ class StoreClient:
 
     def _fault(self, opened: store.Store, entry: str, reason: str) -> events.Refusal:
         """An entry that the store could not deliver: a miss, or an error under `strict`."""
+        if reason == store.REMOVED:
+            return events.Refusal(entry=entry, reasons=(reason,), kind="first")
         if self.settings.strict:
             raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
         events.logger.warning("%s: entry %s not used: %s", self.title, entry[:12], reason)
@@ -73,7 +75,10 @@ class StoreClient:
 
         `first` is the `signature_id` of the entry that is wanted most.
         """
+        ended = events.phase_span("fetching", self.title) if self.settings.remote else None
         fetched = None if opened is None else opened.fetch(key, first)
+        if ended is not None:
+            ended()
         self._remote = (fetched.reason,) if fetched is not None and fetched.reason else ()
         return fetched is not None and bool(fetched.new)
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from npugx_cache.store.folder_store import FolderStore, open_folder
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.results import (
+        REMOVED,
         Candidates,
         Fetched,
         Listed,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_STORED",
+    "REMOVED",
     "Candidates",
     "Draft",
     "Fetched",
@@ -58,6 +60,7 @@ _HOMES = {
     "upkeep.journal": ("NOT_STORED", "Journal", "JournalLine", "journal_of"),
     "upkeep.prune": ("PruneReport",),
     "results": (
+        "REMOVED",
         "Candidates",
         "Fetched",
         "Listed",

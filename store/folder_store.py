@@ -22,6 +22,7 @@ from npugx_cache.store.content.verified import Verified
 from npugx_cache.store.format.layout import stamp_shard
 from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.results import (
+    REMOVED,
     Candidates,
     Listed,
     Miss,
@@ -114,7 +115,7 @@ class FolderStore:
             except MemoryError:
                 return Miss(reason=f"blob {name}: not enough memory")
             if isinstance(data, Miss):
-                return data
+                return data if self.holds(manifest) else Miss(reason=REMOVED)
             found[name] = data
         PROCESS.add("bytes_read", sum([refs[name].stored_size for name in found]))
         return found

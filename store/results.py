@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.manifest import Manifest
 
 
+REMOVED = "the entry was removed while it was looked up"
+"""The reason where a prune was quicker than a reader, which is no damage."""
+
+
 class Miss(NamedTuple):
     reason: str
 
@@ -50,10 +54,14 @@ class Candidates(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What came from the remote tier: how many new entries, and what kept others from coming."""
+    """What came from the remote tier: how many new entries, and what kept others from coming.
+
+    `outcome` says how the lookup at the tier ended, as one of `counters.REMOTE_OUTCOMES`.
+    """
 
     new: int = 0
     reason: str | None = None
+    outcome: str = "unusable"
 
 
 class Published(NamedTuple):

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from npugx_cache.counters import asked_remote
 from npugx_cache.store.folder_store import FolderStore, open_folder
-from npugx_cache.store.results import Candidates, Fetched, Listed, Miss, Published, Unusable
+from npugx_cache.store.results import (
+    REMOVED,
+    Candidates,
+    Fetched,
+    Listed,
+    Miss,
+    Published,
+    Unusable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +69,10 @@ class Layered:
     def fetch(self, key: str, first: str) -> Fetched | None:
         remote = self._remote()
         if remote is None:
-            return None if self.no_remote is None else Fetched(reason=self.no_remote)
+            if self.no_remote is None:
+                return None
+            asked_remote("lookup", "unusable", 0.0)
+            return Fetched(reason=self.no_remote)
         return remote.fetch(key, first)
 
     @property
@@ -116,12 +128,14 @@ class Layered:
 
     def read(self, manifest: Manifest, names: Iterable[str]) -> Mapping[str, bytes] | Miss:
         wanted = tuple(names)
-        answer: Mapping[str, bytes] | Miss = Miss(reason="no tier")
+        missed = Miss(reason=REMOVED)
         for tier in self.tiers:
             answer = tier.read(manifest, wanted)
             if not isinstance(answer, Miss):
-                break
-        return answer
+                return answer
+            if answer.reason != REMOVED:  # what most tiers say of an entry that only others have
+                missed = answer
+        return missed
 
     def publish(self, draft: Draft) -> Published | NotStored:
         answer = self.main.publish(draft)

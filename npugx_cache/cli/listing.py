@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from npugx_cache.cli import output
+from npugx_cache.cli import output, remote
 from npugx_cache.cli.filters import parse, selected
 from npugx_cache.cli.links import Links, links
 from npugx_cache.cli.opening import load_settings, open_existing
@@ -93,8 +93,9 @@ def print_listing(directory: str | None, form: str, choice: Choice) -> None:
         _print_csv(seen, shown)
         return
     total = _total(seen, order, overview, filtered=bool(tests))
+    settings = load_settings(directory)
     if form == "json":
-        _print_json(seen, shown, overview.refused, total)
+        _print_json(seen, shown, overview.refused, total, settings.remote)
         return
     if shown:
         _print_table(seen, shown)
@@ -103,9 +104,10 @@ def print_listing(directory: str | None, form: str, choice: Choice) -> None:
         click.echo(f"{name}  unreadable: {output.in_line(bad.reason)}")
     if len(shown) < len(order):
         click.echo(f"these are the first {len(shown)} of:")
-    root = load_settings(directory).cache_dir if store is None else store.root
+    root = settings.cache_dir if store is None else store.root
     where = f"{root}, which does not exist yet" if store is None else str(root)
     click.echo(f"{_sentence(total)} in {output.in_line(where)}")
+    remote.say(settings, remote.NOT_LISTED)
     if not order:
         click.echo(_what_to_do(seen, filtered=bool(tests)))
 
@@ -237,7 +239,11 @@ class _Memo(dict[float, str]):
 
 
 def _print_json(
-    seen: _Seen, order: list[int], refused: Iterable[Refused], total: dict[str, float]
+    seen: _Seen,
+    order: list[int],
+    refused: Iterable[Refused],
+    total: dict[str, float],
+    remote_tier: str | None,
 ) -> None:
     rows = seen.columns.rows()
     output.print_json(
@@ -247,6 +253,7 @@ def _print_json(
                 {"entry": item.entry, "key": item.key, "reason": item.reason} for item in refused
             ],
             "total": total,
+            "remote": remote_tier,
         }
     )
 

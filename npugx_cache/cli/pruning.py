@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npugx_cache.cli import output
+from npugx_cache.cli import output, remote
 from npugx_cache.cli.filters import selected
 from npugx_cache.cli.naming import entries_named
 from npugx_cache.cli.opening import WrongInput, load_settings, open_existing
@@ -101,11 +101,12 @@ def _remove(
             _ask(store, policy)
         with _progress() as progress:
             report = store.prune(policy, dry_run=dry_run, progress=progress)
-    root = load_settings(directory).cache_dir if store is None else store.root
+    settings = load_settings(directory)
     if form == "json":
-        output.print_json(_as_json(report))
+        output.print_json({**_as_json(report), "remote": settings.remote})
     else:
-        _print_text(report, str(root))
+        _print_text(report, str(settings.cache_dir if store is None else store.root))
+        remote.say(settings, remote.NOT_PRUNED)
     if report.stopped is not None:
         return f"incomplete: {report.stopped}"
     left = 0 if policy.entries is None else len(policy.entries) - report.entries

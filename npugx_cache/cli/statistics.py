@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from npugx_cache.cli import output
+from npugx_cache.cli import output, remote
 from npugx_cache.cli.missing import total
 from npugx_cache.cli.opening import load_settings, open_existing, open_journal
 from npugx_cache.store.format.layout import is_quarantined, is_temporary, listdir
@@ -49,7 +49,8 @@ def print_stats(directory: str | None, form: str, since: float | None, *, reset:
     """Print the counts; with `reset`, count from zero afterwards."""
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
-    root = load_settings(directory).cache_dir if store is None else store.root
+    settings = load_settings(directory)
+    root = settings.cache_dir if store is None else store.root
     numbers = counts(store, overview, uses)
     start = time.time() - (MAX_AGE if since is None else min(since, MAX_AGE))
     journal = open_journal(directory)
@@ -59,11 +60,13 @@ def print_stats(directory: str | None, form: str, since: float | None, *, reset:
         if store is not None:
             store.reset_hits()
     if form == "json":
-        output.print_json({"root": str(root), **numbers, "lookups": lookups})
+        place = {"root": str(root), "remote": settings.remote}
+        output.print_json({**place, **numbers, "lookups": lookups})
         return
     click.echo(output.in_line(str(root)))
     for name, number in numbers.items():
         click.echo(f"  {name.replace('_', ' '):<16} {number_text(name, number)}")
+    remote.say(settings, remote.NOT_COUNTED)
     _print_lookups(lookups)
     if reset:
         click.echo("hits, misses and bypasses of this user on this host now count from zero")

@@ -17,7 +17,7 @@ from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.format.signing import Unsigned
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.trust import distrust
-from npugx_cache.store.results import Candidates, Miss, Refused
+from npugx_cache.store.results import REMOVED, Candidates, Miss, Refused
 
 if TYPE_CHECKING:
     import os
@@ -72,7 +72,7 @@ def load(
     refused = None if verified is None else verified.refusal(path)
     found = read_file(folder, path, limit=min(MAX_BYTES, left), refused=refused, at=at)
     if isinstance(found, Fault):
-        reason = found.reason
+        reason = REMOVED if found.absent else found.reason
         if found.wrong_size and found.status is not None:
             if found.status.st_size > MAX_BYTES:
                 quarantine(folder, path, reason, found.status)
@@ -137,6 +137,7 @@ def _load_names(
         load(folder, key, name, at=at, verified=verified, allowance=allowance)
         for name in names[:MAX_ENTRIES]
     ]
+    found = [item for item in found if isinstance(item, Entry) or item.reason != REMOVED]
     if len(names) > MAX_ENTRIES:
         reason = f"{folder.key(key)} has more than {MAX_ENTRIES} entries; the rest was not read"
         found.append(Refused(entry="", key=key, reason=reason))

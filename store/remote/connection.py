@@ -35,11 +35,14 @@ class Connection:
         self._last = ""
         survive_forks(self, "_mutex")
 
+    def shut_for(self) -> float:
+        """How many seconds the breaker stays open; not positive if the tier may be asked."""
+        with self._mutex:
+            return self._shut_until - time.monotonic()
+
     def obstacle(self) -> str | None:
         """Why the tier is not asked now, or None."""
-        with self._mutex:
-            left = self._shut_until - time.monotonic()
-        if left > 0:
+        if (left := self.shut_for()) > 0:
             return f"the remote tier is not asked for another {left:.0f} s: {self._last}"
         reason = self.engine.obstacle()
         return None if reason is None else f"the remote tier can't be used: {reason}"

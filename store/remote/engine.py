@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from npugx_cache.config import remote_credentials
+from npugx_cache.counters import PROCESS, asked_remote
 from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ class Fault(Exception):  # caught inside this package; users never see it
         super().__init__(reason)
         self.kind = kind
         self.lasting = kind in _LASTING
+
+    @property
+    def outcome(self) -> str:
+        """What came of the request, as one of `counters.REMOTE_OUTCOMES`."""
+        if self.is_absent:
+            return "absent"
+        if self.is_taken:
+            return "taken"
+        if self.kind == "PermissionDenied":
+            return "denied"
+        late = self.kind == "TimeoutError" or "timeout reached" in str(self)
+        return "timeout" if late else "failed"
 
     @property
     def is_absent(self) -> bool:
@@ -87,11 +100,11 @@ class Engine:
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, at most 1024."""
-        return self._ask(self._names(folder))
+        return self._ask(_counted("list", self._names(folder)))
 
     def read(self, path: str, limit: int) -> bytes:
         """The first bytes of an object: a wrong object must not fill the memory."""
-        return self._ask(self._read(path, limit))
+        return self._ask(_counted("read", self._read(path, limit)))
 
     def read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Fault]:
         """Several objects at the same time, each with its limit."""
@@ -101,19 +114,19 @@ class Engine:
     def size(self, path: str) -> int | None:
         """How many bytes an object has; None if there is none."""
         try:
-            return int(self._ask(self._stat(path)))
+            return int(self._ask(_counted("stat", self._stat(path))))
         except Fault as fault:
             if fault.is_absent:
                 return None
             raise
 
     def write(self, path: str, data: bytes) -> None:
-        self._ask(self._write(path, data))
+        self._ask(_counted("write", self._write(path, data)))
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one; tell whether it was written."""
         try:
-            self._ask(self._write(path, data, if_not_exists=True))
+            self._ask(_counted("create", self._write(path, data, if_not_exists=True)))
         except Fault as fault:
             if fault.is_taken:
                 return False
@@ -121,7 +134,7 @@ class Engine:
         return True
 
     def delete(self, path: str) -> None:
-        self._ask(self._delete(path))
+        self._ask(_counted("delete", self._delete(path)))
 
     def stop(self) -> None:
         """Give up all requests: an answer to an interpreter that ends would crash the process.
@@ -175,7 +188,7 @@ class Engine:
             return asked.result(2 * _REQUEST)
         except TimeoutError:
             asked.cancel()
-            raise Fault(f"no answer in {2 * _REQUEST:.0f} s") from None
+            raise Fault(f"no answer in {2 * _REQUEST:.0f} s", kind="TimeoutError") from None
         except Exception as error:  # noqa: BLE001 - as above
             raise _fault(error) from None
 
@@ -199,6 +212,7 @@ class Engine:
         stream = await self._noted(self._operator.open(path, "rb"))
         while limit > 0 and (part := await self._noted(stream.read(limit))):
             parts.append(part)
+            PROCESS.add("remote_bytes_read", len(part))
             limit -= len(part)
         await self._noted(stream.close())
         return b"".join(parts)
@@ -206,7 +220,7 @@ class Engine:
     async def _read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Exception]:
         import asyncio
 
-        asked = (asyncio.wait_for(self._read(*each), _REQUEST) for each in wanted)
+        asked = (asyncio.wait_for(_counted("read", self._read(*each)), _REQUEST) for each in wanted)
         found = await asyncio.gather(*asked, return_exceptions=True)
         return [each if isinstance(each, (bytes, Exception)) else OSError("lost") for each in found]
 
@@ -216,9 +230,25 @@ class Engine:
 
     async def _write(self, path: str, data: bytes, **how: bool) -> None:
         await self._noted(self._operator.write(path, data, **how))
+        PROCESS.add("remote_bytes_written", len(data))
 
     async def _delete(self, path: str) -> None:
         await self._noted(self._operator.delete(path))
+
+
+async def _counted(operation: str, request: Coroutine[Any, Any, T]) -> T:
+    """Make a request, and count what came of it."""
+    started = time.monotonic()
+    outcome = "timeout"  # also of a request that is given up
+    try:
+        answer = await request
+        outcome = "ok"
+    except Exception as error:
+        outcome = _fault(error).outcome
+        raise
+    finally:
+        asked_remote(operation, outcome, time.monotonic() - started)
+    return answer
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

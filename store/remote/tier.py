@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from npugx_cache.counters import PROCESS, asked_remote
 from npugx_cache.progress import PASSING
 from npugx_cache.store.content.entries import entry_names, open_key
 from npugx_cache.store.content.lock import Locked, NotLocked
@@ -63,11 +64,18 @@ class RemoteTier:
         return self._fetch(key, first, again=False)
 
     def _fetch(self, key: str, first: str, *, again: bool) -> Fetched:
+        started = time.monotonic()
+        fetched = self._asked(key, first, again=again)
+        asked_remote("lookup", fetched.outcome, time.monotonic() - started)
+        return fetched
+
+    def _asked(self, key: str, first: str, *, again: bool) -> Fetched:
         lookup = self._lookup
         reason = self._connection.obstacle()
         if reason is not None:
             lookup.left = 0.0
-            return Fetched(reason=reason)
+            is_shut = self._connection.shut_for() > 0
+            return Fetched(reason=reason, outcome="breaker_open" if is_shut else "unusable")
         fetch = self._fetches.get(key)
         if fetch is None or fetch.is_over(again=again):
             skip = frozenset(self._withdrawn)
@@ -82,11 +90,13 @@ class RemoteTier:
         lookup.left -= time.monotonic() - started
         fetch.late = not in_time
         if in_time:
-            return Fetched(new=fetch.new, reason=fetch.reason())
+            outcome = "ok" if fetch.new else fetch.outcome
+            return Fetched(new=fetch.new, reason=fetch.reason(), outcome=outcome)
         if fetch.answered:
-            return Fetched(new=fetch.new, reason=f"{_LATE}; its entries are still on their way")
+            reason = f"{_LATE}; its entries are still on their way"
+            return Fetched(new=fetch.new, reason=reason, outcome="timeout")
         self._connection.failed(_LATE)
-        return Fetched(reason=_LATE)
+        return Fetched(reason=_LATE, outcome="timeout")
 
     def publish(self, manifest: Manifest) -> None:
         """Send an entry of the folder to the tier, soon."""
@@ -149,22 +159,35 @@ class RemoteTier:
         taken = _within(lookup.left, lease.take)
         lookup.left -= time.monotonic() - started
         if not taken:
-            _LOG.info("waiting for another host, which compiles the same", extra=PASSING)
-            while True:
-                while not _within(BUDGET, lease.is_free):
-                    if time.monotonic() - started >= longest:
-                        return _not_locked(started, "still held by another host", held=True)
-                    time.sleep(_POLL * random.uniform(0.5, 1.0))  # noqa: S311
-                lookup.left = BUDGET
-                self._fetch(lookup.key, lookup.first, again=True)
-                if done is not None and done():
-                    return _not_locked(started, "the result appeared", appeared=True)
-                if _within(BUDGET, lease.take):
-                    break
+            try:
+                other = self._wait_for(lease, longest, done, started)
+            finally:
+                PROCESS.add("lock_waits")
+                PROCESS.add("lock_wait_seconds", time.monotonic() - started)
+            if other is not None:
+                return other
             lookup.left = BUDGET
         if lookup.left > 0:  # what the last holder has published since this host has looked
             self._fetch(lookup.key, lookup.first, again=True)
         return None
+
+    def _wait_for(
+        self, lease: Lease, longest: float, done: Callable[[], bool] | None, started: float
+    ) -> NotLocked | None:
+        """Wait until this host holds a lease that another host holds. Raises `Fault`."""
+        lookup = self._lookup
+        _LOG.info("waiting for another host, which compiles the same", extra=PASSING)
+        while True:
+            while not _within(BUDGET, lease.is_free):
+                if time.monotonic() - started >= longest:
+                    return _not_locked(started, "still held by another host", held=True)
+                time.sleep(_POLL * random.uniform(0.5, 1.0))  # noqa: S311
+            lookup.left = BUDGET
+            self._fetch(lookup.key, lookup.first, again=True)
+            if done is not None and done():
+                return _not_locked(started, "the result appeared", appeared=True)
+            if _within(BUDGET, lease.take):
+                return None
 
 
 class _Lookup(threading.local):
@@ -187,6 +210,8 @@ class _Fetch:
         self._connection, self._store = connection, store
         self._key, self._first, self._skip = key, first, skip
         self._faults: list[str] = []
+        self.outcome = "absent"
+        """What came of a fetch that has brought nothing new."""
         self.pid = os.getpid()
         self.new = 0
         self.answered = False
@@ -211,7 +236,9 @@ class _Fetch:
                 self._connection.answered()
         except Fault as fault:
             self._faults.append(self._connection.failed_with(fault))
+            self.outcome = fault.outcome
         except Exception as error:  # noqa: BLE001 - nobody else would learn of it
+            self.outcome = "failed"
             self._faults.append(f"a fault of the remote tier: {error!r}")
         self.ended = time.monotonic()
         self.enough.set()
@@ -222,10 +249,13 @@ class _Fetch:
         found = copies.manifests(engine, self._store.folder, self._key, skip)
         self.answered = True
         self._faults += found.faults
+        if found.faults:
+            self.outcome = "failed"
         for manifest, data in sorted(found.entries, key=lambda item: not self._fits(item[0])):
             fault = copies.bring(self._connection, self._store, manifest, data)
             if fault is not None:
                 self._faults.append(fault)
+                self.outcome = "failed"
                 continue
             self.new += 1
             if self._fits(manifest):

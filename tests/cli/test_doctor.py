@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 
 import pytest
 
@@ -114,3 +115,16 @@ def test_doctor_tries_the_remote_tier(filled, run, tmp_path):
     given["NPUGX_CACHE_REMOTE"] = f"fs://{tmp_path}/no folder/remote"
     shown = run("doctor", "--dir", tmp_path, **given).stdout
     assert "workers go on without the tier" in shown
+
+
+def test_doctor_gives_a_silent_remote_tier_up_soon(filled, run, tmp_path):
+    key = tmp_path / "key"
+    assert run("key", "new", key).returncode == 0
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and says nothing
+        address = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        given = {"NPUGX_CACHE_REMOTE": address, "NPUGX_CACHE_KEY_FILE": str(key)}
+        found = json.loads(run("doctor", "--dir", tmp_path, "--format", "json", **given).stdout)
+    (tier,) = [each for each in found["findings"] if each["name"] == "remote tier"]
+    assert tier["verdict"] == "warning"
+    # A request itself is given up after ten seconds, and that has other words.
+    assert f"{address}: no answer in 2.5 s; workers go on without the tier" in tier["detail"]

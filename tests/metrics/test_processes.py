@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from npugx_cache.counters import BYPASS_REASONS, MISS_REASONS
+from npugx_cache.store.format.signing import new_secret
 
 WORKER = Path(__file__).with_name("worker.py")
 pytestmark = pytest.mark.thorough
@@ -26,9 +27,16 @@ def traced(once):
     def make(surroundings):
         on = {"NPUGX_TEST_SPANS": "1"}
         found = {name: surroundings.run(WORKER, **on) for name in ("cold", "restored")}
+        key = surroundings.folder / "key"
+        key.write_text(new_secret())
+        key.chmod(0o600)
+        tier = {"NPUGX_CACHE_REMOTE": f"fs://{key}.tier", "NPUGX_CACHE_KEY_FILE": str(key)}
+        found["remote"] = surroundings.beside("remote").run(WORKER, **on, **tier)
         faulty = surroundings.beside("faulty")
         on = {"NPUGX_TEST_SPANS": "faulty"}
-        return found | {f"faulty {name}": faulty.run(WORKER, **on) for name in found}
+        for name in ("cold", "restored"):
+            found[f"faulty {name}"] = faulty.run(WORKER, **on)
+        return found
 
     return once("spans", make)
 
@@ -69,7 +77,10 @@ def test_prometheus_reads_the_same(counted):
         families = {f.name: f for f in text_string_to_metric_families(each["text"])}
         assert {family.type for family in families.values()} == {"counter"}
         values = {
-            (s.name, s.labels.get("reason")): s.value for f in families.values() for s in f.samples
+            (s.name, s.labels.get("reason")): s.value
+            for f in families.values()
+            for s in f.samples
+            if "operation" not in s.labels  # see test_remote.py
         }
         for kind in MISS_REASONS:
             told = values.pop(("npugx_cache_misses_total", kind))
@@ -79,10 +90,11 @@ def test_prometheus_reads_the_same(counted):
             assert told == found["bypass_reasons"].get(kind, 0)
         names = {"saved_seconds": "seconds_saved", "lost_seconds": "seconds_lost"}
         names |= {f"{what}_bytes": f"bytes_{what}" for what in ("read", "written", "evicted")}
+        names |= {f"remote_{what}_bytes": f"remote_bytes_{what}" for what in ("read", "written")}
         for (name, _), value in values.items():
             field = name.removeprefix("npugx_cache_").removesuffix("_total")
             assert value == pytest.approx(found[names.get(field, field)])
-        assert len(values) == len(found) - len({"misses", "bypasses", "info"}) - 2  # reasons
+        assert len(values) == len(found) - len({"misses", "bypasses", "info"}) - 4  # by kind
 
 
 def test_no_call_imports_prometheus_or_opentelemetry(counted):
@@ -104,6 +116,14 @@ def test_spans_of_a_cold_process_name_the_phases_of_each_compile(traced):
 def test_spans_of_a_restored_process_are_those_of_lookups(traced):
     ends = [(s["name"], s["npugx_cache.outcome"]) for s in traced["restored"]["spans"]]
     assert ends == [("npugx_cache.lookup", end) for end in ("hit", "hit", "bypass")]
+
+
+def test_a_span_covers_the_wait_for_a_remote_tier(traced):
+    spans = traced["remote"]["spans"]
+    lookups = {span["id"] for span in spans if span["name"] == "npugx_cache.lookup"}
+    fetching = [span for span in spans if span["name"] == "npugx_cache.fetching"]
+    assert {span["parent"] for span in fetching} == lookups
+    assert not [s for s in traced["cold"]["spans"] if s["name"] == "npugx_cache.fetching"]
 
 
 def test_the_span_of_a_lookup_that_raises_has_no_text_of_the_exception(traced):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from pathlib import Path
 
@@ -14,10 +15,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npugx_cache import cache_compile
 from npugx_cache.conditions.causes import Failed, kind_of
 from npugx_cache.conditions.data import Kind
-from npugx_cache.counters import BYPASS_REASONS, MISS_REASONS, PROCESS, Counters, metrics
+from npugx_cache.config import Settings
+from npugx_cache.counters import (
+    BYPASS_REASONS,
+    MISS_REASONS,
+    PROCESS,
+    REMOTE_OPERATIONS,
+    REMOTE_OUTCOMES,
+    Counters,
+    metrics,
+)
 from npugx_cache.errors import CacheMiss
 from npugx_cache.key import fingerprint
 from npugx_cache.prometheus import FAMILIES, prometheus_text
+from npugx_cache.store import PrunePolicy, open_store
+from npugx_cache.store.io import syscalls
 
 X = torch.ones(3)
 
@@ -91,6 +103,27 @@ def test_misses_where_the_store_is_no_help(store, monkeypatch):
     monkeypatch.setenv("NPUGX_CACHE", "off")
     cache_compile(scale)(X)
     assert missed() == {"first": 1, "damaged": 1, "no_store": 1}
+
+
+@pytest.mark.parametrize("part", ["ac", "cas"])
+def test_a_prune_beside_a_lookup_is_no_damage(store, monkeypatch, caplog, part):
+    """The entry goes after the folder of the key, or after the manifest, was read."""
+    cache_compile(scale)(X)
+    real = syscalls.open_read
+
+    def pruned_before(name, at=None):
+        is_blob = "cas" in str(Path(f"/proc/self/fd/{at}").readlink()) or "cas" in str(name)
+        if is_blob == (part == "cas"):
+            monkeypatch.setattr(syscalls, "open_read", real)
+            assert open_store(Settings(cache_dir=store)).prune(PrunePolicy(everything=True)).entries
+        return real(name, at)
+
+    monkeypatch.setattr(syscalls, "open_read", pruned_before)
+    assert torch.equal(cache_compile(scale, strict=True)(X), X * 2)
+    assert syscalls.open_read is real
+    assert missed() == {"first": 2}
+    told = [each for each in caplog.records if each.name == "npugx_cache"]
+    assert not [each for each in told if each.levelno >= logging.WARNING]
 
 
 def test_a_miss_that_raises_is_counted_too(monkeypatch):
@@ -183,5 +216,10 @@ def test_the_page_explains_every_reason_and_every_metric():
     page = (Path(__file__).parents[2] / "docs/deployment.md").read_text()
     for kind in (*MISS_REASONS, *BYPASS_REASONS):
         assert page.count(f"| `{kind}` |") == 1, kind
+    for outcome in REMOTE_OUTCOMES:
+        assert page.count(f"| `{outcome}` |") == 1, outcome
+    rows = page.partition("| operation |")[2].partition("\n\n")[0]
+    assert all(f"`{operation}`" in rows for operation in REMOTE_OPERATIONS)
     for family in FAMILIES:
-        assert f"`{family.name}`" in page or f"`{family.name}{{reason}}`" in page, family.name
+        labels = "" if family.parts is None else f"{{{', '.join(family.parts[2])}}}"
+        assert f"`{family.name}{labels}`" in page, family.name

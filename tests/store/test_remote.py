@@ -12,7 +12,7 @@ import pytest
 from npugx_cache import config, remote_address
 from npugx_cache.config import Settings
 from npugx_cache.errors import OptionError
-from npugx_cache.store import Store, open_store
+from npugx_cache.store import PrunePolicy, Store, open_store
 from npugx_cache.store.format.signing import new_secret
 from npugx_cache.store.remote import tier
 from npugx_cache.store.remote.connection import connection_to
@@ -134,6 +134,20 @@ def test_a_tier_that_is_silent_is_given_up_soon(host, monkeypatch):
         assert time.monotonic() - began < 8  # a request itself ends after 10 s or more
     assert reasons[:3] == ["the remote tier did not answer in 250 ms"] * 3
     assert "is not asked for another" in reasons[3]
+
+
+def test_a_folder_that_is_a_tier_can_be_pruned_as_a_cache(
+    host, publish, address, tmp_path, key_file
+):
+    one, two = host("one"), host("two")
+    entries = [publish(one, key=f"{number:064x}") for number in range(3)]
+    sent(address)
+    settings = Settings(cache_dir=tmp_path / "remote", trust="signed", key_file=key_file)
+    report = open_store(settings).prune(PrunePolicy(max_entries=1))
+    assert (report.entries, report.stopped) == (2, None)
+    fetched = [two.fetch(entry.key, "") for entry in entries]
+    assert sum(each.new for each in fetched) == 1
+    assert {each.reason for each in fetched} == {None}
 
 
 def test_a_bad_entry_is_taken_out_of_the_tier(host, publish, address, tmp_path):
