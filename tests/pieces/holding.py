@@ -1,7 +1,7 @@
 """A model whose weights hold other tensors, under torch.compile(backend="npugx"), and eager.
 
-python holding.py KIND CHANGE prints what came of one call. `KIND` is "dispatch", where Dynamo's
-graph takes the weights as they are, or "function", where Dynamo traces through a method of their class.
+python holding.py KIND CHANGE prints what came of one call. `KIND` is "dispatch", where only
+operators run code of the class, or "function", where Dynamo traces through a method of the class.
 `CHANGE` is Python that runs before.
 """
 
