@@ -60,6 +60,7 @@ class GraphText:
         self._storages: dict[int, int] = {}
         self._called: Counter[str] = Counter()
         self._inputs = len(inputs)
+        self._fakes: list[torch.Tensor] = []
         self.held: list[str] = []
         self.methods: set[str] = set()
         self.device_types: set[str] = set()
@@ -204,8 +205,10 @@ class GraphText:
         check_input(value)
         if name not in self.held:
             self.held.append(name)
-        noted = self._notes(node)
-        yield f"held {self.held.index(name)} {self._value(self._fake(value))}{noted}"
+            # Kept, because the next fake might get the address of one that is gone.
+            self._fakes.append(self._fake(value))
+        place = self.held.index(name)
+        yield f"held {place} {self._value(self._fakes[place])}{self._notes(node)}"
 
     def _target(self, node: fx.Node) -> str:
         target: Any = node.target

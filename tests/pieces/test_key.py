@@ -563,6 +563,23 @@ def test_what_a_held_tensor_is_and_whom_it_shares_memory_with_is_in_the_key():
     assert key_of(held_by(None, X, name="other"), X) == keys["the input itself"]
 
 
+def test_whether_held_tensors_share_memory_is_in_the_key():
+    def holding(*tensors):
+        def build(graph):
+            found = graph.placeholder("x")
+            for place in range(len(tensors)):
+                found = graph.call_function(torch.add, (found, graph.get_attr(f"h{place}")))
+            graph.output((found,))
+
+        return key_of(built(build, **{f"h{n}": each for n, each in enumerate(tensors)}), X)
+
+    one, *others = (torch.ones(4, 8) for _ in range(6))
+    apart = holding(one, *others)
+    assert holding(*(each.clone() for each in (one, *others))) == apart
+    shared = [holding(one, *(one[:] for _ in range(n)), *others[n:]) for n in range(1, 6)]
+    assert len({apart, *shared}) == 6
+
+
 def test_what_a_user_noted_for_passes_is_in_the_key():
     keys = set()
     for noted in ({}, {"stage": 1}, {"stage": 2}, {"stage": True}):
