@@ -17,11 +17,12 @@ from pathlib import Path
 from measuring import Numbers, environment, machine, rounded
 
 HERE = Path(__file__).parent
-README, HISTORY, PLOT = HERE / "README.md", HERE / "history", HERE / "plots" / "scale.svg"
+README, HISTORY, PLOTS = HERE / "README.md", HERE / "history", HERE / "plots"
 
 
 BENCHMARKS = (
     "restart",
+    "until_steady",
     "restored",
     "refused",
     "overhead",
@@ -87,12 +88,14 @@ def into_readme(name: str, text: str) -> None:
 
 
 def draw(figures: Numbers, quick: bool) -> None:
-    if "scale" not in figures:
-        return
-    from scale import plot
+    import scale
+    import until_steady
 
     with tempfile.TemporaryDirectory() as folder:
-        plot(figures["scale"], Path(folder) / PLOT.name if quick else PLOT)
+        place = Path(folder) if quick else PLOTS
+        for each in (scale, until_steady):
+            if each.__name__ in figures:
+                each.plot(figures[each.__name__], place / f"{each.__name__}.svg")
 
 
 if __name__ == "__main__":
