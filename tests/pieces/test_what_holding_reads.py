@@ -95,6 +95,18 @@ def entry_of(folder, *inputs):
     return cached.entry
 
 
+def test_the_number_of_threads_is_heeded_if_the_code_asks(tmp_path, threads):
+    asked = entry_of(tmp_path, X, Read(ints(), asks="threads"))
+    torch.set_num_threads(threads + 1)
+    assert entry_of(tmp_path, X, Read(ints(), asks="threads")) != asked
+
+
+def test_an_answer_of_the_process_is_heeded(tmp_path, limit):
+    asked = entry_of(tmp_path, X, Read(ints(), asks="limit"))
+    sys.setrecursionlimit(limit + 1)
+    assert entry_of(tmp_path, X, Read(ints(), asks="limit")) != asked
+
+
 def test_a_slot_is_heeded_as_an_attribute_is(tmp_path):
     first = entry_of(tmp_path, X, Read(ints(), 2.0))
     assert entry_of(tmp_path, X, Read(ints(), 2.0)) == first
@@ -105,3 +117,35 @@ def test_a_slot_is_heeded_as_an_attribute_is(tmp_path):
     assert whole.cache_info().misses == 2
 
 
+def test_an_attribute_of_a_tensor_inside_is_heeded(tmp_path):
+    entry_of(tmp_path, X, Read(ints()))
+    shifted = ints()
+    shifted.shift = 2.0
+    assert cached_graph(product(), [X, Read(shifted)], cache_dir=tmp_path).entry is None
+
+
+def test_one_object_is_told_from_two_with_one_memory(tmp_path):
+    inside = ints()
+    one, other = Read(inside), Read(inside)
+    both = entry_of(tmp_path, one, one)
+    assert entry_of(tmp_path, one, other) != both
+    assert entry_of(tmp_path, other, other) == both
+
+
+def test_what_a_fake_implementation_asks_of_the_process_is_heeded(tmp_path, limit, monkeypatch):
+    # As in a new process: torch evaluates the types of new_empty, which is no code of the user.
+    monkeypatch.setattr(operator_schemas, "_SCHEMA_TO_SIGNATURE_CACHE", {})
+    wide = torch.ops.npugx_what_holding_reads.wide.default
+
+    def entry():
+        graph = fx.Graph()
+        graph.output((graph.call_function(wide, (graph.placeholder("x"),)),))
+        cached = cached_graph(fx.GraphModule(nn.Module(), graph), [X], cache_dir=tmp_path)
+        assert len(cached(X)[0]) == sys.getrecursionlimit()
+        return cached.entry
+
+    first = entry()
+    assert load_graph(first, cache_dir=tmp_path).entry == first
+    sys.setrecursionlimit(limit + 1)
+    assert "getrecursionlimit" in load_graph(first, cache_dir=tmp_path).reason
+    assert entry() != first
