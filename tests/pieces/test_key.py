@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import gc
 import json
 import operator
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -396,6 +398,18 @@ def test_each_state_of_torch_is_a_condition(name, tmp_path):
     assert any(word in reason for reason in refusals[0].reasons), missed.explain()
     assert found.entry == missed.entry
     assert answer().entry == stored.entry
+
+
+def test_a_graph_keeps_none_of_the_inputs_that_it_was_made_or_found_for(tmp_path):
+    graphs = []
+    for _ in range(2):
+        x = torch.ones(4, 8)
+        graphs.append(compiled.cached_graph(traced_by_fx(plain), [x], cache_dir=tmp_path))
+        alive = weakref.ref(x)
+        del x
+        gc.collect()
+        assert alive() is None
+    assert graphs[0].entry == graphs[1].entry is not None
 
 
 # --- graphs that no tracer makes
