@@ -544,6 +544,17 @@ def test_a_graph_whose_inputs_no_text_covers_runs_uncached(tmp_path, caplog):
     assert "whose code is not in the graph" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # Inductor imports that
+def test_a_graph_that_an_engine_refuses_runs_without_the_engine(tmp_path, caplog):
+    x = torch.ones(2, 3)
+    ran = compiled.cached_graph(
+        of_one_call(torch.bernoulli), [x], backend="inductor", cache_dir=tmp_path
+    )
+    assert ran.entry is None
+    assert torch.equal(ran(x)[0], x)
+    assert "draws random numbers" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
