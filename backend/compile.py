@@ -54,21 +54,22 @@ def compile_graph(
         streams.make_waits_operators(graph_module)
         vendor_scopes.replace(graph_module, operators.scope_operator)
     static = lowering.static_inputs(graph_module, example_inputs)
+    given = graph_module
     try:
         if example_inputs is None:
             graph_module = lowering.traced_alike(graph_module)
         else:
             graph_module = lowering.lower(graph_module, example_inputs, decompositions)
+        engines.load(engine).optimise(graph_module, checked, distinct_inputs=distinct)
     except (lowering.NotKept, NotPortable) as error:
         reason = str(error)
         if isinstance(error, lowering.NotKept):
             place = location.of_text(error.stack)
             reason = location.reason(error.what, place, "do this outside of it")
         logger.warning("a graph runs without optimisation: %s", reason)
-        return graph_module.forward
+        return given.forward
     parts = graph_module.meta.get(lowering.PARTS, ())
     static = inner_tensors.positions(static, parts)
-    engines.load(engine).optimise(graph_module, checked, distinct_inputs=distinct)
     try:
         program, constants = to_program(graph_module)
     except NotPortable:

@@ -18,6 +18,7 @@ from torch import _prims_common, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, is_fake
+from torch.fx import operator_schemas
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, rebind_unbacked
 from torch.fx.node import map_aggregate, map_arg
@@ -216,17 +217,17 @@ def _refuse_lost_tensors(
 
 @contextlib.contextmanager
 def _told(ran: Callable[[types.FrameType, str], None]) -> Iterator[None]:
-    """Tell `ran` each frame of Python code that this thread begins and ends, imports aside."""
+    """Tell `ran` each frame of Python code that this thread begins and ends, but not in `_ONCE`."""
     before: Any = sys.getprofile()
-    importing = 0
+    inside = 0
 
     def note(frame: types.FrameType, event: str, arg: object) -> None:
-        nonlocal importing
+        nonlocal inside
         if getattr(before, "__code__", None) is note.__code__:  # one of ours is told as well
             before(frame, event, arg)
-        if frame.f_code is _IMPORT:
-            importing += (event == "call") - (event == "return")
-        elif event in ("call", "return") and not importing:
+        if frame.f_code in _ONCE:
+            inside += (event == "call") - (event == "return")
+        elif event in ("call", "return") and not inside:
             ran(frame, event)
 
     sys.setprofile(note)
@@ -380,8 +381,12 @@ def _is_custom(target: object) -> bool:
     return namespace not in TORCHS_NAMESPACES
 
 
-_IMPORT = vars(importlib)["_bootstrap"]._find_and_load.__code__
-"""The code that runs for every import of a module that is not loaded yet."""
+_ONCE = (
+    vars(importlib)["_bootstrap"]._find_and_load.__code__,
+    vars(operator_schemas)["_torchscript_schema_to_signature"].__code__,
+)
+"""The code that imports a module that is not loaded yet, and torch's that evaluates the types of an
+operator. What these run, only the first trace of a process would see."""
 
 
 @contextlib.contextmanager

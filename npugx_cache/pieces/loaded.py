@@ -14,7 +14,7 @@ import torch
 from npugx_cache import config, events, store
 from npugx_cache.backend import engines, runtime
 from npugx_cache.backend import options as backend_options
-from npugx_cache.conditions import Kind
+from npugx_cache.conditions import Kind, Step
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import restore
@@ -125,8 +125,10 @@ def bound(
         return Miss("an input holds other tensors: give `cached_graph` the graph and the inputs")
     checks = dict(checker.conditions.checks)
     checks.pop(Kind.SHAPE, None)
-    unsized = replace(checker.conditions, parents=(), steps=(), args=(), checks=checks)
-    scope, checker = Scope({}, {}), Checker(unsized)
+    unsized = replace(checker.conditions, checks=checks)
+    places = zip(unsized.steps, unsized.args, strict=True)
+    sizes = [str(name) for step, name in places if step == Step.LOCAL]  # now nothing reads them
+    scope, checker = Scope(dict.fromkeys(sizes), {}), Checker(unsized)
     with torch.no_grad():  # as in the lookup that compiled it
         if not checker.holds(scope):
             return Miss("; ".join(restore.failures(checker, scope, restore.NO_CODE)))

@@ -199,24 +199,30 @@ class PieceLookup(StoreClient):
 
             run = inner_tensors.taking_apart(run, program.bindings.parts)
         called = (lambda *inputs: run(*inputs, *held)) if held else run
-        return CachedGraph(called, entry, self.explained(), partial(self._saved, blobs))
+        return CachedGraph(called, entry, self.explained(), self._saver(blobs))
 
-    def _saved(self, blobs: Callable[[], Blobs], gradients: Gradients | None) -> bytes:
-        """The graph as bytes for a file of torch's. Raises `NotPortable`."""
-        from npugx_cache.pieces.saved import Saved
+    def _saver(self, blobs: Callable[[], Blobs]) -> Callable[[Gradients | None], bytes]:
+        """What gives the graph as bytes for a file of torch's, or raises `NotPortable`.
 
-        if self.piece.held:
-            raise NotPortable(f"it holds {len(self.piece.held)} tensors of its own")
-        if self.piece.named:
-            raise NotPortable("an input holds other tensors, and a file tells nothing of it")
-        found = blobs()
-        if isinstance(found, store.Miss):
-            raise NotPortable(found.reason)
+        It lives as long as the graph, and holds none of the inputs.
+        """
+        held, has_wrappers = len(self.piece.held), self.piece.text.has_wrappers
+        title, backend, factors = self.piece.text.title, self.backend, self.piece.fingerprint.factors
         options = self.shaping.options if self.captures else None
-        factors = self.piece.fingerprint.factors
-        return Saved(self.piece.text.title, self.backend, options, factors, found).to_bytes(
-            gradients
-        )
+
+        def saved(gradients: Gradients | None) -> bytes:
+            from npugx_cache.pieces.saved import Saved
+
+            if held:
+                raise NotPortable(f"it holds {held} tensors of its own")
+            if has_wrappers:
+                raise NotPortable("an input holds other tensors, and a file tells nothing of it")
+            found = blobs()
+            if isinstance(found, store.Miss):
+                raise NotPortable(found.reason)
+            return Saved(title, backend, options, factors, found).to_bytes(gradients)
+
+        return saved
 
     # --- compile
 

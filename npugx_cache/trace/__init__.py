@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import location
-from npugx_cache.backend.engines import LIBRARY, NotCompiled
+from npugx_cache.backend.engines import NotCompiled
 from npugx_cache.backend.inner_tensors import positions
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
@@ -41,6 +41,7 @@ from npugx_cache.trace.conditions.surroundings import (
     environment_of,
     lookups_of,
     refuse_names,
+    threads_for,
 )
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of, placed
@@ -160,7 +161,7 @@ def _portable(
     ran.add_attributes_of_others(builder, nodes, trace.function.__code__)
     read = ran.facts(builder, trace.function.__code__)
     facts = (*add_observed(builder, _told(builder, trace, ran, owners), owners), *read)
-    tree = builder.build(state, _threads([*trace.code, *ran.codes], graph))
+    tree = builder.build(state, threads_for([*trace.code, *ran.codes], graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     if Observation(Question.KEY_ORDER, None, True) in trace.observed:
@@ -236,10 +237,3 @@ def _lowered(
     graph.meta[wrapper_subclasses.RUN] = ran
     lowered.check(trace.graph, graph)
     return graph
-
-
-def _threads(codes: list[types.CodeType], graph: torch.fx.GraphModule | None) -> int | None:
-    """The number of threads, if the traced code asked for it or if a library has it compiled in."""
-    asks = graph is not None and graph.meta.get(LIBRARY) is not None
-    asks = asks or any("get_num_threads" in code.co_names for code in codes)
-    return torch.get_num_threads() if asks else None

@@ -33,9 +33,11 @@ from npugx_cache.trace.conditions.source_facts import (
     run_for_operators,
     values_read_by,
 )
+from npugx_cache.trace.conditions.surroundings import answers_to, environment_of, threads_for
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of_piece, placed
 from npugx_cache.trace.lowered import PortableGraph
+from npugx_cache.trace.observe import lstm
 from npugx_cache.trace.streams import lost_order
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from npugx_cache.backend.inner_tensors import Parts
     from npugx_cache.conditions import Check
     from npugx_cache.key.symbols import Symbols
-    from npugx_cache.trace.conditions.source_facts import Owners
 
 
 def portable(
@@ -72,24 +73,28 @@ def portable(
     graph = _lowered(graph_module, inputs, decompositions, ran)
     passes = optimise(graph)
     run = run_for_operators(graph.meta[tracing.CODE_RUN])
-    owners = owners_of([*run, *ran.codes])
+    codes = [*run, *ran.codes]
+    owners = owners_of(codes)
     scope = Scope({**symbols.values(), **wrappers}, {})
     builder = TreeBuilder(scope, _no_global)
     for name in symbols.names:  # the first nodes: the conditions on sizes name their places
         builder.step(CALL, Step.LOCAL, name)
     for condition in symbols.conditions():
         builder.check(CALL, Kind.SHAPE, condition)
-    read = _of_wrappers(builder, wrappers, ran, owners)
-    conditions = builder.build(live_state(), None).plus(
+    read = _of_wrappers(builder, wrappers, ran)
+    asked = (*environment_of(codes), *answers_to(builder, codes, lstm.questions(graph_module)))
+    observed = add_observed(builder, (*asked, *ran.observations()), owners)
+    conditions = builder.build(live_state(), threads_for(codes, graph)).plus(
         (
             *facts_of([*run, *ran.unreached], portable.__code__, owners),
             *values_read_by(run, owners),
             *tensor_method_facts(sorted(methods)),
             *class_facts_of((), (), [torch.Tensor]),
+            *observed,
             *read,
         )
     )
-    untraced = [*run, *ran.codes, *shaping]
+    untraced = [*codes, *shaping]
     parts = graph.meta[tracing.PARTS]
     device = accelerator_of_piece(graph_module, graph, conditions, untraced, owners)
     conditions = placed(conditions, device)
@@ -134,7 +139,7 @@ def _lowered(
 
 
 def _of_wrappers(
-    builder: TreeBuilder, wrappers: Mapping[str, Any], ran: CodeRun, owners: Owners
+    builder: TreeBuilder, wrappers: Mapping[str, Any], ran: CodeRun
 ) -> tuple[Check, ...]:
     """Conditions for the inputs that hold other tensors, and what their code may have read.
 
@@ -143,16 +148,15 @@ def _of_wrappers(
     if not wrappers:
         return ()
     nodes = [builder.step(CALL, Step.LOCAL, name) for name in wrappers]
-    waiting = [node for node in nodes if runtime.is_wrapper(builder.value(node))]
-    for node in waiting:
-        builder.check_type(node)
-        wrapper_subclasses.add_attributes(builder, node)
-        for name, value in inner_tensors.held_by(builder.value(node)):
-            if runtime.is_wrapper(value):
-                waiting.append(builder.step(node, Step.ATTR, name))
+    for node in nodes:
+        if runtime.is_wrapper(value := builder.value(node)):
+            builder.check_type(node)
+            wrapper_subclasses.add_attributes(builder, node)
+            inner = inner_tensors.held_by(value)
+            nodes += [builder.step(node, Step.ATTR, name) for name, _ in inner]
+    builder.tell_apart(nodes)
     ran.add_attributes_of_others(builder, nodes, portable.__code__)
-    facts = ran.facts(builder, portable.__code__)
-    return (*add_observed(builder, ran.observations(), owners), *facts)
+    return ran.facts(builder, portable.__code__)
 
 
 def _no_global(name: str) -> NoReturn:

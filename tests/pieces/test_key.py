@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import gc
 import json
 import operator
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -398,6 +400,18 @@ def test_each_state_of_torch_is_a_condition(name, tmp_path):
     assert answer().entry == stored.entry
 
 
+def test_a_graph_keeps_none_of_the_inputs_that_it_was_made_or_found_for(tmp_path):
+    graphs = []
+    for _ in range(2):
+        x = torch.ones(4, 8)
+        graphs.append(compiled.cached_graph(traced_by_fx(plain), [x], cache_dir=tmp_path))
+        alive = weakref.ref(x)
+        del x
+        gc.collect()
+        assert alive() is None
+    assert graphs[0].entry == graphs[1].entry is not None
+
+
 # --- graphs that no tracer makes
 
 
@@ -528,6 +542,17 @@ def test_a_graph_whose_inputs_no_text_covers_runs_uncached(tmp_path, caplog):
     assert torch.equal(ran(X)[0], X)
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     assert "whose code is not in the graph" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # Inductor imports that
+def test_a_graph_that_an_engine_refuses_runs_without_the_engine(tmp_path, caplog):
+    x = torch.ones(2, 3)
+    ran = compiled.cached_graph(
+        of_one_call(torch.bernoulli), [x], backend="inductor", cache_dir=tmp_path
+    )
+    assert ran.entry is None
+    assert torch.equal(ran(x)[0], x)
+    assert "draws random numbers" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from npugx_cache import location
+from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.conditions import Step
 from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import NotPortable, is_covered_class, module_of
@@ -24,6 +27,8 @@ from npugx_cache.trace.refuse import NotEager
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterable, Iterator
+
+    from torch import fx
 
     from npugx_cache.trace.conditions.builder import TreeBuilder
     from npugx_cache.trace.conditions.source_facts import Owners
@@ -67,6 +72,13 @@ def answers_to(
 _PLACE_IN_MESH = frozenset(
     {"get_local_rank", "get_coordinate", "_sym_get_coordinate", "_coordinate_on_dim", "_rank"}
 )
+
+
+def threads_for(codes: Iterable[types.CodeType], graph: fx.GraphModule | None) -> int | None:
+    """The number of threads, if the traced code asked for it or if a library has it compiled in."""
+    asks = graph is not None and graph.meta.get(LIBRARY) is not None
+    asks = asks or any("get_num_threads" in code.co_names for code in codes)
+    return torch.get_num_threads() if asks else None
 
 
 def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: Owners) -> None:

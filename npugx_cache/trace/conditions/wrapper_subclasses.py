@@ -56,14 +56,25 @@ def add_attributes(builder: TreeBuilder, node: int) -> None:
 def _add_names(builder: TreeBuilder, node: int, without: frozenset[str], depth: int) -> None:
     value = builder.value(node)
     builder.described.update(dict.fromkeys(_classes_of(type(value))))
-    names = attribute_names(value)
-    builder.check(node, Kind.ATTRIBUTES, names)
-    for name in names:
+    builder.check(node, Kind.ATTRIBUTES, attribute_names(value))
+    for name, own in _own(value):
         if name not in without:
             child = builder.step(node, Step.ATTR, name)
-            if builder.value(child) is not vars(value)[name]:
+            if builder.value(child) is not own:
                 raise NotPortable(f"{name} is another thing in the class of the object")
             _add_value(builder, child, name, depth + 1)
+
+
+def _own(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object has of its own, by name: in its `__dict__`, and in slots of its classes."""
+    yield from ((name, vars(value)[name]) for name in attribute_names(value))
+    for cls in type(value).__mro__:
+        for name, member in vars(cls).items():
+            if isinstance(member, types.MemberDescriptorType) and not is_covered_class(cls):
+                try:
+                    yield name, member.__get__(value)
+                except AttributeError:
+                    raise NotPortable(f"the slot {name} is empty") from None
 
 
 def _add_value(builder: TreeBuilder, node: int, name: str, depth: int) -> None:
@@ -124,7 +135,7 @@ def _described(value: Any) -> str:
     made = []
     for each in wrappers_in(value):
         inner = each.__tensor_flatten__()[0]
-        own = {name: vars(each)[name] for name in attribute_names(each) if name not in inner}
+        own = {name: own for name, own in _own(each) if name not in inner}
         made.append([type(each).__qualname__, list(inner), Contents(own).text])
     return repr(made)
 
