@@ -206,8 +206,8 @@ class PieceLookup(StoreClient):
 
         It lives as long as the graph, and holds none of the inputs.
         """
-        held, has_wrappers = len(self.piece.held), self.piece.text.has_wrappers
-        title, backend, factors = self.piece.text.title, self.backend, self.piece.fingerprint.factors
+        text, factors, backend = self.piece.text, self.piece.fingerprint.factors, self.backend
+        held, has_wrappers, title = len(self.piece.held), text.has_wrappers, text.title
         options = self.shaping.options if self.captures else None
 
         def saved(gradients: Gradients | None) -> bytes:

@@ -346,6 +346,10 @@ _REFUSED_ATTRIBUTES = frozenset(
         *("modules", "import_module", "__globals__", "f_globals", "__subclasses__"),
     }
 )
+_OF_THE_CALL = frozenset(
+    {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_shared", "_version"}
+)
+"""What a trace, which runs without gradients and on tensors that it makes, answers by itself."""
 _REFUSED_MODULES = frozenset(
     {*("random", "time", "secrets", "uuid", "datetime", "socket", "tempfile", "subprocess")}
 )
@@ -364,6 +368,8 @@ def _names_read(code: types.CodeType, space: dict[str, Any]) -> Iterator[tuple[s
     for place, each in enumerate(instructions):
         if each.opname in _LOADS_ATTRIBUTE and each.argval in _REFUSED_ATTRIBUTES:
             _refuse(code, each, f"{each.argval} gives something else in another process")
+        elif each.opname in _LOADS_ATTRIBUTE and each.argval in _OF_THE_CALL:
+            _refuse(code, each, f"{each.argval} gives something else in a trace")
         elif each.opname in _NAMES_MODULE and not _REFUSED_MODULES.isdisjoint(
             each.argval.split(".")
         ):
@@ -387,6 +393,8 @@ def _names_of_global(
         _refuse(code, load, f"{name}() reads or does what no condition tells")
     if _home_of(value) in _REFUSED_MODULES:
         _refuse(code, load, f"{name} gives something else at each call")
+    if isinstance(value, _WITH_MODULE) and value.__name__ in _OF_THE_CALL:
+        _refuse(code, load, f"{name} gives something else in a trace")
     home = _module_of(space)
     if home is not None:
         yield home, name
