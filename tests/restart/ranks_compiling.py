@@ -28,14 +28,38 @@ RESTARTED = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 TIMEOUT = float(os.environ.get("GROUP_TIMEOUT", "600"))
 
 
-def is_first():
-    """Whether the first trace of all is that of this rank."""
-    try:
-        with (FOLDER / "first").open("x") as file:
-            file.write(str(RANK))
-    except FileExistsError:
-        return (FOLDER / "first").read_text() == str(RANK)
-    return True
+class Notes:
+    """What a trace does in this rank. Its attributes are no globals, which would separate ranks."""
+
+    def __init__(self, rank, world, folder, mode, restarted):
+        self.rank, self.world, self.folder = rank, world, folder
+        self.mode, self.restarted = mode, restarted
+
+    def is_first(self):
+        """Whether the first trace of all is that of this rank."""
+        try:
+            with (self.folder / "first").open("x") as file:
+                file.write(str(self.rank))
+        except FileExistsError:
+            return (self.folder / "first").read_text() == str(self.rank)
+        return True
+
+    def begin(self):
+        (self.folder / f"tracing{self.rank}").touch()
+        if self.mode == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.mode == "killed" and not self.restarted and self.is_first():
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.mode == "apart" and not self.is_first():
+            given_up = time.monotonic() + 60
+            while len(list(self.folder.glob("tracing*"))) < self.world:
+                if time.monotonic() > given_up:
+                    break
+                time.sleep(0.02)
+            (self.folder / f"together{self.rank}").touch()
+
+
+NOTES = Notes(RANK, WORLD, FOLDER, MODE, RESTARTED)
 
 
 @torch.library.custom_op("compiling::double", mutates_args=())
@@ -45,16 +69,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 @double.register_fake
 def _(x):
-    (FOLDER / f"tracing{RANK}").touch()
-    if MODE == "stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif MODE == "killed" and not RESTARTED and is_first():
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif MODE == "apart" and not is_first():
-        given_up = time.monotonic() + 60
-        while len(list(FOLDER.glob("tracing*"))) < WORLD and time.monotonic() < given_up:
-            time.sleep(0.02)
-        (FOLDER / f"together{RANK}").touch()
+    NOTES.begin()
     return torch.empty_like(x)
 
 
