@@ -1,16 +1,23 @@
-"""Private names of torch for CUDA. Written against torch's sources, not run on a GPU yet."""
+"""Private names of torch for CUDA, and what CUDA's driver says of itself."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from typing import Any
 
 import torch
 
 
 def driver_version() -> str:
-    extension: Any = torch._C  # a CPU build lacks this function, but has no CUDA tensors either
-    return str(extension._cuda_getDriverVersion())
+    """The newest CUDA that the driver runs, as its library counts: `13000` is CUDA 13.0.
+
+    torch has no function that tells the version. Call this only where a CUDA device is in use,
+    because the driver's library is loaded then.
+    """
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return str(version.value)
 
 
 def make_blas_handle() -> None:
