@@ -1,8 +1,9 @@
-"""Capture with torch.cuda.CUDAGraph. Written against torch's sources, not run on a GPU yet."""
+"""Capture with torch.cuda.CUDAGraph."""
 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,13 +42,32 @@ class CudaDevice(StreamedDevice):
             finally:
                 cuda.clear_blas_workspaces()
 
+    def end(self, graph: Any) -> None:
+        with warnings.catch_warnings():
+            # A program of views alone launches nothing. torch warns of its graph as of a mistake.
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            super().end(graph)
+
     def abandon(self, graph: Any, pool: Any) -> None:
         try:
             graph.capture_end()
-        except Exception:  # noqa: BLE001 - torch has not told its allocator that the capture ended
+        except Exception:  # noqa: BLE001 - torch's allocator and generator do not know of the end
             cuda.leave_pool(self.index, pool)
+            self._end_capture_of_random_numbers()
         with contextlib.suppress(Exception):
             graph.reset()
+
+    def _end_capture_of_random_numbers(self) -> None:
+        """Capture nothing, so that torch's generator of random numbers leaves its capture.
+
+        `CUDAGraph.capture_end` tells the generator after the device has ended the capture. If the
+        device fails then, the generator stays as in a capture, and each later random number of the
+        process raises "Offset increment outside graph capture encountered unexpectedly".
+        """
+        nothing = self._new_graph()
+        nothing.capture_begin(capture_error_mode=self.error_mode)
+        nothing.capture_end()
+        nothing.reset()
 
 
 DEVICE = CudaDevice

@@ -51,6 +51,10 @@ class StreamedDevice(Device):
     def new_pool(self) -> Any:
         return self._api.graph_pool_handle()
 
+    def end(self, graph: Any) -> None:
+        """End a capture that went well; for subclasses."""
+        graph.capture_end()
+
     def abandon(self, graph: Any, pool: Any) -> None:
         """End a failed capture, even if the device has ended the capture already."""
         del pool
@@ -75,13 +79,14 @@ class StreamedDevice(Device):
         self.synchronize()
         # During a capture the allocator can't return cached memory to the device, so do it before.
         self._api.empty_cache()
-        reserved = self._api.memory_reserved(self.index)
         graph, mode = self._new_graph(), options.capture_error_mode or self.error_mode
         with self.capture_stream():
+            # Read here, because what the stream needed at its first use is not the graph's.
+            reserved = self._api.memory_reserved(self.index)
             try:
                 graph.capture_begin(pool=pool, capture_error_mode=mode)
                 returned = program(*inputs)
-                graph.capture_end()
+                self.end(graph)
             except BaseException:
                 self.abandon(graph, pool)
                 raise
