@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 import torch
+
+from npugx_cache import cache_compile
+from npugx_cache.key import environment
 
 pytestmark = pytest.mark.cuda
 
@@ -112,3 +116,60 @@ def test_dropped_graphs_give_their_memory_back(compiled):
     run.captures.close()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() <= before + (8 << 20)
+
+
+def test_a_capture_without_memory_runs_uncaptured(compiled):
+    run = compiled(lambda x: (x * 2).cumsum(0), on_gpu(7, 1 << 20))
+    x = on_gpu(64, 1 << 20)  # 256 MiB: a call needs two such results, a capture three tensors
+    want = (x * 2).cumsum(0)
+    torch.testing.assert_close(run(x), want)
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved() + (640 << 20)
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info()[1])
+    try:
+        got = run(x)
+        assert graphs(run) == []
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.testing.assert_close(got, want)
+    for _ in range(2):
+        torch.testing.assert_close(run(x), want)
+    assert len(graphs(run)) == 1
+
+
+def test_each_precision_of_products_is_a_graph_of_its_own(tmp_path):
+    cached = cache_compile(product, cache_dir=tmp_path)
+    x, weight = on_gpu(64, 512), on_gpu(512, 512)
+    found = []
+    for allow in (False, True, False, True):
+        torch.backends.cuda.matmul.allow_tf32 = allow
+        try:
+            want = product(x, weight)
+            found += [(cached(x, weight) - want).abs().max().item() for _ in range(3)]
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+    assert found == [0.0] * 12
+    info = cached.cache_info()
+    assert (info.misses, info.bypasses, info.entries) == (2, 0, 2)
+
+
+def test_the_key_tells_the_driver_and_the_gpu():
+    found = dict(environment.factors(frozenset({"cuda"})))
+    driver = int(found["cuda"].split()[1])
+    assert driver >= 12000
+    assert found["cuda.device"].startswith(torch.cuda.get_device_name())
+
+
+def test_a_broken_graph_is_served_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPUGX_CACHE_DIR", str(tmp_path))
+
+    def says(x):
+        y = (x @ x.T).relu()
+        print("between", file=sys.stderr)
+        return y.sum(-1) * 2
+
+    call = torch.compile(says, backend="npugx")
+    with torch.no_grad():
+        for n in range(4):
+            x = on_gpu(8, 8) + n
+            torch.testing.assert_close(call(x), says(x))

@@ -19,6 +19,7 @@ PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 EVERYWHERE = {**PASSES, **REPLAY, **UNCAPTURED}
 ALL = "NPUGX_TEST_ALL_OPTIONS" in os.environ
 """Also what is far from the graphs of this model, or tested on the other device: takes minutes."""
+UNCHECKED = "unsafe_skip_npugraph_capture_validation"
 ON_CPU = ["default", "remove_noop_ops", "inplace_pass", "post_grad_custom_pre_pass", "force_eager"]
 SOME_STATIC = ["static_kernel_compile", "_vllm_aclnn_static_kernel_sym_range"]
 ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize", *SOME_STATIC]
@@ -64,6 +65,8 @@ def run_both(once):
 @pytest.mark.parametrize("loop", ["growing", "decoding"])
 @pytest.mark.parametrize("name", HERE)
 def test_qwen3_cold_and_restarted(run_both, name, loop):
+    if DEVICE == "cuda" and (name, loop) == (UNCHECKED, "decoding"):
+        pytest.skip("the option promises that caches stay where they are; the second loop's do not")
     cold, warm = (run[loop] for run in run_both(name))
     assert cold["close"]
     assert warm["close"]
@@ -73,6 +76,9 @@ def test_qwen3_cold_and_restarted(run_both, name, loop):
     captures = DEVICE != "cpu" or name in REPLAY
     captured = captures and name not in UNCAPTURED and name not in MERGED
     captured = captured and not name.startswith("_vllm")  # with force_eager
+    # A GPU captures what comes a second time. With this option that is an address: each call of
+    # these loops has tensors of its own.
+    captured = captured and not (DEVICE == "cuda" and name == "clone_input")
     assert (warm["replays"] > 0) == captured
 
 
