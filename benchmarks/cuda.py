@@ -1,8 +1,7 @@
 """On a GPU: the first call after a restart, and steady calls against eager and `reduce-overhead`.
 
 A decode step of Qwen3 with a StaticCache, which writes its keys and values in place. Every way runs
-in processes of its own: the last of two with one cache is what is shown. It has not been run yet:
-nothing else than its refusal without a GPU is known to work.
+in processes of its own: the last of two with one cache is what is shown.
 """
 
 from __future__ import annotations
@@ -22,7 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WAYS = ("eager", "npugx_cache", "torch.compile, reduce-overhead")
-COLUMNS = ("way", "first call, s", "steady call, us", "steady / eager's", "logits to eager's")
+COLUMNS = (
+    "way",
+    "first call, s",
+    "steady call, us",
+    "steady / eager's",
+    "logits to eager's",
+    "restored, replayed",
+)
 
 
 def measure(way: str, folder: str, layers: int, times: int) -> Numbers:
@@ -46,7 +52,11 @@ def measure(way: str, folder: str, layers: int, times: int) -> Numbers:
             found.append(time.perf_counter() - started)
     steady = sorted(found[len(found) // 2 :])  # what captures does so at its first calls
     error = float((got - want).abs().max())
-    return {"first": first, "steady": steady[len(steady) // 2], "error": error}
+    used = "-"
+    if way == "npugx_cache":
+        info = call.cache_info()
+        used = f"{info.hits}, {sum(graph.replays for graph in info.graphs)}"
+    return {"first": first, "steady": steady[len(steady) // 2], "error": error, "used": used}
 
 
 def _step(layers: int) -> tuple[Any, Callable[[Callable[..., Any], int], Any]]:
@@ -65,12 +75,12 @@ def _step(layers: int) -> tuple[Any, Callable[[Callable[..., Any], int], Any]]:
     return model, step
 
 
-def _made(way: str, model: Any, folder: str) -> Callable[..., Any]:
+def _made(way: str, model: Any, folder: str) -> Any:
     import torch
 
     from npugx_cache import cache_compile
 
-    call: Callable[..., Any] = model.forward
+    call: Any = model.forward
     if way == "npugx_cache":
         call = cache_compile(model.forward, cache_dir=folder)
     elif way != "eager":
@@ -111,6 +121,7 @@ def main() -> None:
             f"{row['steady'] * 1e6:.0f}",
             f"{row['steady'] / eager:.2f}",
             f"{row['error']:.1e}",
+            row["used"],
         ]
         for way, row in zip(WAYS, rows, strict=True)
     ]
