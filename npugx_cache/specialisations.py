@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import threading
 from typing import TYPE_CHECKING
 
+from npugx_cache.conditions.argument_facts import Index, Pinned
 from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
@@ -14,48 +17,79 @@ if TYPE_CHECKING:
     from npugx_cache.entry.restore import Specialisation
 
 
+class _Bound:
+    """A graph, what its conditions pin, and the turn at which it was last used."""
+
+    __slots__ = ("graph", "pinned", "used")
+
+    def __init__(self, graph: Specialisation, pinned: Pinned, used: int) -> None:
+        self.graph, self.pinned, self.used = graph, pinned, used
+
+
+_TURN = operator.attrgetter("used")
+
+
 class Specialisations:
     """The graphs, newest hit first. Safe to use from several threads; `find` waits for no lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._known: tuple[Specialisation, ...] = ()
+        self._latest: Specialisation | None = None
+        """The graph that comes first."""
+        self._known: dict[int, _Bound] = {}
+        """By the identity of the graph."""
+        self._index: Index[_Bound] = Index()
+        self._turns = itertools.count()
         survive_forks(self, "_lock")
 
     def find(self, scope: Scope) -> Specialisation | None:
         """The graph that accepts a call, or None; that graph comes first from then on."""
-        known = self._accepting(scope)
+        latest = self._latest
+        if latest is not None and latest.holds_quickly(scope):
+            return latest
+        known = self._accepting(scope, latest)
         # Does not wait for the lock, because the order only saves time and decides nothing.
-        if known is not None and self._known[0] is not known and self._lock.acquire(blocking=False):
+        if known is not None and self._lock.acquire(blocking=False):
             try:
-                self._known = (known, *(each for each in self._known if each is not known))
+                if id(known.graph) in self._known:  # not removed meanwhile
+                    known.used, self._latest = next(self._turns), known.graph
             finally:
                 self._lock.release()
-        return known
+        return None if known is None else known.graph
 
-    def _accepting(self, scope: Scope) -> Specialisation | None:
-        known = self._known
-        for each in known:
-            if each.holds_quickly(scope):
+    def _accepting(self, scope: Scope, latest: Specialisation | None) -> _Bound | None:
+        """The graph that accepts a call; `latest`, which comes first, does not accept quickly."""
+        found = sorted(self._index.select(scope.frame_locals), key=_TURN, reverse=True)
+        for each in found:
+            if each.graph is not latest and each.graph.holds_quickly(scope):
                 return each
         # Full checks come last: one takes as long as many quick checks, and two shapes may take
         # turns.
-        for each in known:
-            if each.holds(scope):
+        for each in found:
+            if each.graph.holds(scope):
                 return each
         return None
 
     def add(self, made: Iterable[Specialisation]) -> None:
+        """Add graphs, which come before all others, in the order in which they are given."""
         with self._lock:
-            new = [each for each in made if not any(each is known for known in self._known)]
-            self._known = (*new, *self._known)
+            new = [each for each in made if id(each) not in self._known]
+            for graph in reversed(new):
+                bound = _Bound(graph, graph.conditions.pinned(), next(self._turns))
+                self._known[id(graph)] = bound
+                self._index.add(bound, bound.pinned)
+                self._latest = graph
 
     def remove(self, failed: Specialisation) -> None:
         with self._lock:
-            self._known = tuple(known for known in self._known if known is not failed)
+            bound = self._known.pop(id(failed), None)
+            if bound is not None:
+                self._index.remove(bound, bound.pinned)
+                self._latest = next(iter(self), None)
 
     def __iter__(self) -> Iterator[Specialisation]:
-        return iter(self._known)
+        known = sorted(list(self._known.values()), key=_TURN, reverse=True)  # noqa: C414 - in one go
+        return (each.graph for each in known)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -18,6 +18,7 @@ from npugx_cache.conditions.kinds import KINDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from npugx_cache.conditions.argument_facts import Pinned
     from npugx_cache.conditions.evaluate import Scope
 
 
@@ -35,6 +36,9 @@ class ArgumentsOnly:
             if isinstance(value, torch.nn.Module)
         }
         self._checker = Checker(_below(tree, frozenset(scope.frame_locals) - self._modules.keys()))
+
+    def pinned(self) -> Pinned:
+        return self._checker.pinned()
 
     def holds(self, scope: Scope) -> bool:
         return self._same_modules(scope) and self._checker.holds(scope)

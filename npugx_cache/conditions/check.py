@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.conditions.argument_facts import Pinned, pinned
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import CALL, Check, Conditions, Step
@@ -52,6 +53,10 @@ class Checker:
         self._native: NativeCheck | None = None
         self._held = 0
 
+    def pinned(self) -> Pinned:
+        """What the conditions demand of arguments exactly: `argument_facts.Index`."""
+        return pinned(self.conditions)
+
     def holds(self, scope: Scope) -> bool:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
         try:
@@ -59,14 +64,16 @@ class Checker:
             watched = watch is not None and watch.unchanged()
             if watch is not None and not watched:
                 return False
+            if not _hold(self._before, []):
+                return False
+            values = evaluate(self._plan, scope)
+            if not _hold(self._of_call, values):
+                return False
             if watch is None and self._held:
                 # Before the code is checked: what is patched meanwhile is seen at the next call.
                 facts = ((row.watch, fact) for row, facts in self._code for _, fact in facts)
                 watch = Watch(facts)
-            if not _hold(self._before, []):
-                return False
-            values = evaluate(self._plan, scope)
-            if not _hold(self._of_call, values) or not (watched or self.code_holds()):
+            if not (watched or self.code_holds()):
                 return False
         except Exception as error:  # noqa: BLE001 - user code (properties, __eq__) raises anything
             from npugx_cache.interruptions import let_through

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.layout import Layout
     from npugx_cache.backend.inductor.library import Library
     from npugx_cache.backend.program import Operator
+    from npugx_cache.conditions.argument_facts import Pinned
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.portable.devices import Accelerator
 
@@ -46,6 +47,9 @@ class Repeated(Protocol):
 
     def holds_quickly(self, scope: Scope) -> bool:
         """False may mean that only `holds`, which is much slower, can tell."""
+
+    def pinned(self) -> Pinned:
+        """What is demanded of arguments exactly; a call with another fact is never accepted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend import subgraphs
+from npugx_cache.conditions.argument_facts import Pinned
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.portable import NotPortable
@@ -48,6 +49,10 @@ class LocalOnly:
     unchanged: Callable[[], bool]
     run: Callable[..., Any]
     conditions: Conditions | None = None
+
+    def pinned(self) -> Pinned:
+        """Nothing: what torch's guards demand is not known here."""
+        return Pinned()
 
     def holds(self, scope: Scope) -> bool:
         """Whether this process may run it for a call: `restore.Repeated`."""

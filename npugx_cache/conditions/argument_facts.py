@@ -1,0 +1,165 @@
+"""Finds, among many graphs of one function, the few whose conditions may hold for a call.
+
+The conditions of most graphs pin facts of the arguments: the sizes and the dtype of a tensor, the
+value of a number or a flag. An `Index` looks up by these facts which graphs a call may have. The
+index decides nothing: it leaves out a graph only if one of the graph's own conditions certainly
+fails, and the conditions of the others are still checked.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from npugx_cache.conditions.data import Kind, Step
+from npugx_cache.portable import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from npugx_cache.conditions.data import Conditions, TensorFact
+    from npugx_cache.portable import Plain
+
+T = TypeVar("T")
+
+_MAX_PLACES = 16
+_CONTAINERS = frozenset({dict, list, tuple})
+_SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
+_ENCODED = frozenset({"bool", "int", "float", "torch"})
+"""How the encodings of such values begin that are lists."""
+_TENSORS: dict[tuple[str, ...], type] = {
+    ("class", "torch", "Tensor"): torch.Tensor,
+    ("class", "torch.nn.parameter", "Parameter"): torch.nn.Parameter,
+}
+
+
+class Place(NamedTuple):
+    """Where a fact is read: an argument by its name, or what a container has under `key`.
+
+    `dims` are the dimensions of a tensor whose sizes count; None means all of them.
+    """
+
+    name: str
+    inside: bool = False
+    key: Any = None
+    dims: tuple[int, ...] | None = None
+
+
+class Pinned(NamedTuple):
+    """What conditions demand: at each place one fact, as `_fact` reads it."""
+
+    places: tuple[Place, ...] = ()
+    facts: tuple[Any, ...] = ()
+
+
+class Index(Generic[T]):
+    """Items by what their conditions pin. Readers wait for no lock; writers must hold one."""
+
+    def __init__(self) -> None:
+        self._groups: tuple[tuple[tuple[Place, ...], dict[Any, tuple[T, ...]]], ...] = ()
+
+    def add(self, item: T, demanded: Pinned) -> None:
+        places, facts = demanded
+        found = next((items for known, items in self._groups if known == places), None)
+        if found is None:
+            self._groups = (*self._groups, (places, {facts: (item,)}))
+        else:
+            found[facts] = (*found.get(facts, ()), item)
+
+    def remove(self, item: T, demanded: Pinned) -> None:
+        places, facts = demanded
+        for known, items in self._groups:
+            if known == places:
+                items[facts] = tuple(each for each in items.get(facts, ()) if each is not item)
+
+    def select(self, frame_locals: Mapping[str, Any]) -> list[T]:
+        """All items but those of which a condition certainly fails for a call, in no order."""
+        found: list[T] = []
+        for places, items in self._groups:
+            try:
+                found += items.get(tuple([_fact(place, frame_locals) for place in places]), ())
+            except Exception as error:  # noqa: BLE001 - what can't be read leaves nothing out
+                from npugx_cache.interruptions import let_through
+
+                let_through(error)
+                found += chain.from_iterable(list(items.values()))
+        return found
+
+
+def pinned(tree: Conditions) -> Pinned:
+    """What conditions demand of arguments and of what stands in the usual containers."""
+    found = sorted(_pins(tree), key=lambda pin: (pin[0].name, repr(pin[0])))[:_MAX_PLACES]
+    return Pinned(tuple(place for place, _ in found), tuple(fact for _, fact in found))
+
+
+def _pins(tree: Conditions) -> Iterator[tuple[Place, Any]]:
+    for node, arg in zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True):
+        place = _place(tree, node)
+        if place is not None and (fact := _recorded(arg)) is not None:
+            yield place, fact
+    for node, arg in zip(*tree.checks.get(Kind.TENSOR, ((), ())), strict=True):
+        place, tensor = _place(tree, node), tree.tensors[arg]
+        ident = tree.idents[tensor.type]
+        kind = _TENSORS.get(tuple(ident)) if _is_flat(ident) else None
+        if place is not None and kind is not None:
+            yield _of_tensor(place, kind, tensor)
+
+
+def _place(tree: Conditions, node: int) -> Place | None:
+    parent, step, arg = tree.parents[node], tree.steps[node], tree.args[node]
+    if parent < 0:
+        return Place(str(arg)) if step == Step.LOCAL else None
+    if tree.parents[parent] >= 0 or tree.steps[parent] != Step.LOCAL:
+        return None
+    if step not in (Step.ITEM, Step.INDEX) or type(arg) not in (str, int):
+        return None
+    return Place(str(tree.args[parent]), True, arg)
+
+
+def _is_flat(data: Plain) -> bool:
+    return type(data) is list and {*map(type, data)} <= {str, int}
+
+
+def _recorded(arg: Plain) -> Any:
+    """The fact that a value with this encoding gives; None if the index does not know such values.
+
+    A sealed text is not known, because each call would have to hash its texts.
+    """
+    if _is_flat(arg) and arg[0] in _ENCODED:
+        return tuple(arg)
+    return (arg,) if arg is None or type(arg) in (str, int) else None
+
+
+def _of_tensor(place: Place, kind: type, tensor: TensorFact) -> tuple[Place, Any]:
+    dims, sizes = None, tensor.size
+    if None in sizes:
+        dims = tuple(dim for dim, size in enumerate(sizes) if size is not None)
+        sizes = (len(sizes), *(sizes[dim] for dim in dims))
+    dtype = decode(["torch", tensor.dtype])
+    return place._replace(dims=dims), (kind, dtype, tensor.requires_grad, sizes)
+
+
+def _fact(place: Place, frame_locals: Mapping[str, Any]) -> Any:
+    """The fact at a place of a call; raises anything if there is none that the index knows.
+
+    Only values of exactly the known types are read, so that no code of a user's runs.
+    """
+    name, inside, key, dims = place
+    value = frame_locals[name]
+    if inside:
+        if type(value) not in _CONTAINERS:
+            raise LookupError(name)
+        value = value[key]
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        sizes = value.shape
+        if dims is not None:
+            count = len(sizes)
+            sizes = (count, *[sizes[dim] for dim in dims if dim < count])
+        return kind, value.dtype, value.requires_grad, sizes
+    if kind not in _SCALARS:
+        raise LookupError(name)
+    encoded = encode(value)
+    return tuple(encoded) if type(encoded) is list else (encoded,)

@@ -1,0 +1,282 @@
+"""Among many graphs of one function, a call finds its own with few checks, and none is left out."""
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npugx_cache import cache_compile
+from npugx_cache.conditions import Check, Conditions, Kind, Step, TensorFact
+from npugx_cache.conditions.argument_facts import Index
+from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.data import CALL, columns
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.conditions.kinds import live_state
+from npugx_cache.entry import restore
+from npugx_cache.entry.restore import Specialisation
+from npugx_cache.portable import encode, identity
+from npugx_cache.private import runtime
+from npugx_cache.specialisations import Specialisations
+
+MANY = 32
+LEVEL = 0
+AGAIN_EACH = 2  # the C++ managers of a graph are made at its second full check
+
+
+class Box:
+    level = 0
+
+
+BOX = Box()
+
+
+def sized(x, flag, mode):
+    x = x * 2 if flag else x + 2
+    return x - 1 if mode == "less" else x
+
+
+def levelled(x):
+    return x * LEVEL + BOX.level
+
+
+@pytest.fixture
+def full_checks(monkeypatch):
+    """The conditions that were checked in full, one after the other."""
+    seen, check = [], Checker.holds
+
+    def noted(self, scope):
+        seen.append(self)
+        return check(self, scope)
+
+    monkeypatch.setattr(Checker, "holds", noted)
+    return seen
+
+
+@pytest.fixture
+def candidates(monkeypatch):
+    """The stored conditions that were read and decoded."""
+    seen, decode = [], restore.candidate
+
+    def noted(blobs):
+        seen.append(blobs)
+        return decode(blobs)
+
+    monkeypatch.setattr(restore, "candidate", noted)
+    return seen
+
+
+def test_restores_and_calls_in_turn_check_few_graphs_in_full(tmp_path, full_checks):
+    calls = [
+        (torch.ones(size, dtype=dtype), flag, "more")
+        for size, dtype, flag in itertools.product(
+            range(2, 2 + MANY // 4), (torch.float32, torch.float64), (False, True)
+        )
+    ]
+    filled = cache_compile(sized, cache_dir=tmp_path, dynamic=False)
+    for call in calls:
+        filled.warm(*call)
+    assert filled.cache_info().misses == MANY
+
+    restored = cache_compile(sized, cache_dir=tmp_path, dynamic=False)
+    full_checks.clear()
+    for call in calls:
+        assert torch.equal(restored(*call), sized(*call))
+    assert restored.cache_info()[:2] == (MANY, 0)
+    assert len(full_checks) == MANY
+    full_checks.clear()
+    for call in [*calls, *calls, *calls]:
+        assert torch.equal(restored(*call), sized(*call))
+    assert restored.cache_info().hits == MANY
+    assert len(full_checks) <= AGAIN_EACH * MANY
+
+
+def test_entries_that_only_texts_tell_apart_are_read_once(tmp_path, candidates):
+    modes = ["less", *map(str, range(7))]
+    x = torch.ones(3)
+    filled = cache_compile(sized, cache_dir=tmp_path, dynamic=False)
+    for mode in modes:
+        filled.warm(x, True, mode)
+    assert filled.cache_info().misses == len(modes)
+
+    restored = cache_compile(sized, cache_dir=tmp_path, dynamic=False)
+    candidates.clear()
+    for mode in modes:
+        assert torch.equal(restored(x, True, mode), sized(x, True, mode))
+    assert restored.cache_info()[:2] == (len(modes), 0)
+    # Each is read once to learn what it is about, and once more to be bound.
+    assert len(candidates) <= 2 * len(modes)
+
+
+def test_reasons_of_a_miss_are_those_of_all_entries(tmp_path, monkeypatch):
+    x = torch.ones(3)
+    filled = cache_compile(sized, cache_dir=tmp_path, dynamic=False)
+    for mode in ("less", "a", "b"):
+        filled.warm(x, True, mode)
+
+    monkeypatch.setenv("NPUGX_CACHE_ON_MISS", "eager")
+    experienced, fresh = (cache_compile(sized, cache_dir=tmp_path, dynamic=False) for _ in range(2))
+    for mode in ("a", "b", "less"):
+        experienced(x, True, mode)
+    assert experienced.cache_info().hits == 3
+    for cached in (experienced, fresh):
+        assert torch.equal(cached(x, True, "c"), sized(x, True, "c"))
+    assert len(fresh.explain()) == 4
+    assert experienced.explain() == fresh.explain()
+
+
+def test_graphs_that_no_argument_tells_apart_are_found(tmp_path, monkeypatch):
+    x, states = torch.ones(3), [*itertools.product((2, 3), (4, 5))]
+
+    def go_round(cached, times):
+        for level, of_box in states * times:
+            monkeypatch.setattr(f"{__name__}.LEVEL", level)
+            monkeypatch.setattr(BOX, "level", of_box)
+            assert torch.equal(cached(x), levelled(x))
+
+    filled = cache_compile(levelled, cache_dir=tmp_path, dynamic=False)
+    go_round(filled, 3)
+    assert filled.cache_info()[:2] == (0, 4)
+    restored = cache_compile(levelled, cache_dir=tmp_path, dynamic=False)
+    go_round(restored, 3)
+    assert restored.cache_info()[:2] == (4, 0)
+
+
+def test_a_graph_for_any_size_is_found_beside_those_for_one(tmp_path):
+    def doubled(x):
+        return x * 2
+
+    for dynamic in (False, True):
+        cached = cache_compile(doubled, cache_dir=tmp_path, dynamic=dynamic)
+        for _ in range(3):
+            for size in (4, 5, 6):
+                assert torch.equal(cached(torch.ones(size, 2)), torch.full((size, 2), 2.0))
+        assert cached.cache_info().misses == (1 if dynamic else 3)
+
+
+# The index against all candidates in order
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What one graph demands; None where it demands nothing."""
+
+    size: tuple
+    dtype: torch.dtype
+    grad: bool
+    scalar: object
+    inside: object
+    level: object
+
+
+NOTHING = object()
+SCALARS = [0, 1, True, False, None, 1.0, 0.0, -0.0, float("nan"), "1", torch.float32]
+SIZES = st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=2).map(tuple)
+DTYPES = st.sampled_from([torch.float32, torch.float64])
+
+
+def graphs():
+    sizes = st.lists(st.sampled_from([2, 3, 4, None]), min_size=1, max_size=2).map(tuple)
+    scalars = st.sampled_from([NOTHING, *SCALARS])
+    levels = st.sampled_from([NOTHING, 1, 2])
+    made = st.builds(Graph, sizes, DTYPES, st.booleans(), scalars, scalars, levels)
+    return st.lists(made, min_size=1, max_size=12)
+
+
+def values():
+    tensors = st.builds(
+        lambda size, dtype, grad: torch.ones(size, dtype=dtype, requires_grad=grad),
+        SIZES,
+        DTYPES,
+        st.booleans(),
+    )
+    odd = st.sampled_from([None, 1, [], torch.nn.Parameter(torch.ones(2))])
+    scalars = st.sampled_from([*SCALARS, [], Box])
+    inside = st.one_of(scalars.map(lambda value: {"key": value}), st.sampled_from([{}, None]))
+    call = st.fixed_dictionaries(
+        {
+            "x": st.one_of(tensors, tensors, tensors, odd),
+            "n": scalars,
+            "box": inside,
+        }
+    )
+    return st.lists(st.tuples(call, st.sampled_from([1, 2])), min_size=1, max_size=12)
+
+
+def conditions(graph):
+    checks = [Check(CALL, Kind.STATE, live_state()), Check(0, Kind.TENSOR, 0)]
+    for node, value in ((1, graph.scalar), (3, graph.inside), (4, graph.level)):
+        if value is not NOTHING:
+            checks.append(Check(node, Kind.EQUALS, encode(value)))
+    stride = None if None in graph.size else torch.empty(graph.size).stride()
+    like = torch.ones(1, dtype=graph.dtype, requires_grad=graph.grad)
+    return Conditions(
+        parents=(-1, -1, -1, 2, -1),
+        steps=(Step.LOCAL, Step.LOCAL, Step.LOCAL, Step.ITEM, Step.GLOBAL),
+        args=("x", "n", "box", "key", "LEVEL"),
+        checks=columns(checks),
+        idents=(identity(torch.Tensor),),
+        tensors=(
+            TensorFact(
+                0,
+                str(graph.dtype).removeprefix("torch."),
+                "cpu",
+                graph.grad,
+                runtime.dispatch_keys(like).raw_repr(),
+                graph.size,
+                stride or (None,) * len(graph.size),
+                (),
+            ),
+        ),
+    )
+
+
+class InOrder:
+    """All graphs in order, the latest first, each asked quickly and then in full."""
+
+    def __init__(self, known):
+        self.known = list(known)
+
+    def find(self, scope):
+        for holds in (Specialisation.holds_quickly, Specialisation.holds):
+            for each in self.known:
+                if holds(each, scope):
+                    self.known.sort(key=lambda other: other is not each)
+                    return each
+        return None
+
+
+def specialisation(number, graph):
+    return Specialisation(str(number), Checker(conditions(graph)), print, (), None)
+
+
+@settings(max_examples=150)
+@given(graphs(), values(), st.booleans())
+def test_the_choice_is_that_of_trying_all_in_order(wanted, calls, removed):
+    indexed, in_order = Specialisations(), InOrder([])
+    for number, graph in enumerate(wanted):
+        indexed.add([specialisation(number, graph)])
+        in_order.known.insert(0, specialisation(number, graph))
+    for turn, (frame_locals, level) in enumerate(calls * 3):
+        scope = Scope(frame_locals, {"LEVEL": level})
+        found, expected = indexed.find(scope), in_order.find(scope)
+        assert (found and found.entry) == (expected and expected.entry)
+        if turn == len(calls) and found is not None and removed:
+            indexed.remove(found)
+            in_order.known.remove(expected)
+        assert [each.entry for each in indexed] == [each.entry for each in in_order.known]
+
+
+@settings(max_examples=150)
+@given(graphs(), values())
+def test_what_the_index_leaves_out_does_not_hold(wanted, calls):
+    index, checkers = Index(), [Checker(conditions(graph)) for graph in wanted]
+    for checker in checkers:
+        index.add(checker, checker.pinned())
+    for frame_locals, level in calls:
+        selected = {id(each) for each in index.select(frame_locals)}
+        for checker in checkers:
+            if checker.holds(Scope(frame_locals, {"LEVEL": level})):
+                assert id(checker) in selected
