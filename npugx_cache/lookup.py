@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import events, location, store
+from npugx_cache.conditions.argument_facts import Index
+from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore
 from npugx_cache.entry.artifact import (
@@ -57,7 +59,6 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture import Captures
     from npugx_cache.compile import Compiled
     from npugx_cache.conditions import Conditions
-    from npugx_cache.conditions.check import Checker
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
@@ -145,6 +146,9 @@ class Lookup(StoreClient):
         """What runs the calls that can't be one graph, if the user wants pieces."""
         self._beyond: dict[str, str] = {}
         """Why calls that no entry accepts are not compiled, by `Signature.exact`."""
+        self._pinned: set[str] = set()
+        """The entries that did not fit a call of this process, which `_stored` has."""
+        self._stored: Index[str] = Index()
         self._restoring = threading.RLock()
         self._compiling = NamedLocks()
         survive_forks(self, "_restoring")
@@ -315,22 +319,38 @@ class Lookup(StoreClient):
         """Bind the first entry whose conditions hold. Skips entries that this call has tried."""
         call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
+        new.sort(key=lambda m: m.about.get("signature_id") != call.signature.exact)
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
-        for manifest in sorted(
-            new, key=lambda m: m.about.get("signature_id") != call.signature.exact
-        ):
-            answer = self._try(opened, manifest, call)
-            if isinstance(answer, Specialisation):
-                opened.record_hit(manifest)
-                self._count("hits", seconds=manifest.cost_seconds)
-                return answer
-            if answer is not None:
-                refusals.append(answer)
+        unlikely = self._pinned.difference(self._stored.select(call.scope.frame_locals))
+        answers: dict[str, Checker | events.Refusal] = {}
+        # Reasons come last, because a hit needs none.
+        for manifest in new:
+            if manifest.entry not in unlikely:
+                answer = self._try(opened, manifest, call)
+                if isinstance(answer, Specialisation):
+                    return self._hit(opened, manifest, answer)
+                if answer is not None:
+                    answers[manifest.entry] = answer
+        for manifest in new:
+            known = answers.get(manifest.entry) or self._try(opened, manifest, call)
+            if isinstance(known, Specialisation):
+                return self._hit(opened, manifest, known)
+            if isinstance(known, Checker):
+                known = self._why(opened, manifest, known, call)
+            if known is not None:
+                refusals.append(known)
             call.tried.add(manifest.entry)
         if first or refusals:
             refusals.sort(key=lambda refusal: len(refusal.reasons))
             self.refusals = tuple(refusals)
         return None
+
+    def _hit(
+        self, opened: store.Store, manifest: store.Manifest, found: Specialisation
+    ) -> Specialisation:
+        opened.record_hit(manifest)
+        self._count("hits", seconds=manifest.cost_seconds)
+        return found
 
     def _set_up(
         self, opened: store.Store, candidates: store.Candidates, call: Call
@@ -368,7 +388,12 @@ class Lookup(StoreClient):
                 continue
             call.tried.add(manifest.entry)
             known = any(ref.name == CONDITIONS for ref in manifest.blobs)
-            if not known or self._try(opened, manifest, call) is not None:
+            if not known:
+                continue
+            answer = self._try(opened, manifest, call)
+            if isinstance(answer, Checker) and not answer.code_holds():
+                call.outdated.add(manifest.entry)
+            if answer is not None:
                 continue
             reason = str(manifest.about.get("reason"))
             self._log("refused", started, f"entry {manifest.entry[:12]}")
@@ -378,33 +403,27 @@ class Lookup(StoreClient):
             breaks = manifest.about.get("breaks") is True
             failed = Failed(reason, breaks, manifest.entry)
             self._untraced.remember(call.signature.kind, failed, call.scope.frame_locals)
-            answer = self._broken(failed, call.scope.frame_locals)
-            if answer.in_pieces is not None:
+            runs = self._broken(failed, call.scope.frame_locals)
+            if runs.in_pieces is not None:
                 opened.record_hit(manifest)  # the note saves a trace, so it is not evicted first
-            return answer
+            return runs
         return None
 
     def _try(
         self, opened: store.Store, manifest: store.Manifest, call: Call
-    ) -> Specialisation | events.Refusal | None:
-        """An entry bound for a call, or why it does not fit; None for a bypass that does."""
+    ) -> Specialisation | Checker | events.Refusal | None:
+        """An entry bound for a call; its conditions, if they don't hold; or why it is of no use.
+
+        None for a bypass that fits.
+        """
         blobs = opened.read(manifest, [CONDITIONS])
         if isinstance(blobs, store.Miss):
             return self._fault(opened, manifest.entry, blobs.reason)
         try:
             candidate = restore.candidate(blobs)
             if not candidate.holds(call.scope):
-                if manifest.kind == "bypass" and not candidate.code_holds():
-                    call.outdated.add(manifest.entry)
-                if manifest.kind == "graph" and candidate.is_of_another_rank(call.scope):
-                    call.of_other_ranks.add(manifest.entry)
-                code = self.recipe.function.__code__
-                kind, reasons = restore.refusal(candidate, call.scope, code)
-                if manifest.kind == "graph" and not self.recipe.dynamic:
-                    from npugx_cache.conditions import causes  # a first hit needs no reasons
-
-                    reasons = causes.with_advice(reasons)
-                return events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind)
+                self._note_pinned(manifest.entry, candidate)
+                return candidate
             if manifest.kind == "bypass":
                 return None
             present = {ref.name for ref in manifest.blobs}
@@ -412,11 +431,39 @@ class Lookup(StoreClient):
             if isinstance(parts, store.Miss):
                 return self._fault(opened, manifest.entry, parts.reason)
             return self._bind(candidate, parts, call, manifest.entry)
-        except CorruptEntry as error:
-            opened.quarantine(manifest, str(error))
-            return self._fault(opened, manifest.entry, str(error))
-        except NotPortable as error:
+        except (CorruptEntry, NotPortable) as error:
+            return self._of_no_use(opened, manifest, error)
+
+    def _why(
+        self, opened: store.Store, manifest: store.Manifest, refused: Checker, call: Call
+    ) -> events.Refusal:
+        """Why the conditions of a stored graph don't hold for a call."""
+        try:
+            if refused.is_of_another_rank(call.scope):
+                call.of_other_ranks.add(manifest.entry)
+            code = self.recipe.function.__code__
+            kind, reasons = restore.refusal(refused, call.scope, code)
+        except (CorruptEntry, NotPortable) as error:
+            return self._of_no_use(opened, manifest, error)
+        if not self.recipe.dynamic:
+            from npugx_cache.conditions import causes  # a first hit needs no reasons
+
+            reasons = causes.with_advice(reasons)
+        return events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind)
+
+    def _of_no_use(
+        self, opened: store.Store, manifest: store.Manifest, error: CorruptEntry | NotPortable
+    ) -> events.Refusal:
+        if isinstance(error, NotPortable):
             return events.Refusal(entry=manifest.entry, reasons=(str(error),), kind="code")
+        opened.quarantine(manifest, str(error))
+        return self._fault(opened, manifest.entry, str(error))
+
+    def _note_pinned(self, entry: str, refused: Checker) -> None:
+        """Note which calls an entry may fit, so that later hits need not read its conditions."""
+        if entry not in self._pinned:
+            self._pinned.add(entry)
+            self._stored.add(entry, refused.pinned())
 
     # --- compile
 
