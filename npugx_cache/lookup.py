@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import events, location, store
-from npugx_cache.conditions.argument_facts import Index
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore
@@ -54,11 +53,12 @@ from npugx_cache.private import compile_lock
 from npugx_cache.store_client import USUAL, StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npugx_cache.backend.capture import Captures
     from npugx_cache.compile import Compiled
     from npugx_cache.conditions import Conditions
+    from npugx_cache.conditions.argument_facts import Index
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
@@ -88,6 +88,10 @@ _ON_MISS = (
 )
 # Raised also without `strict`: what the user asked for can't be had, or the user's own pass failed.
 _ASKED_FOR = (BackendUnavailable, CacheMiss, OptionError, PassError, VerificationError)
+
+
+Answers = dict[str, Checker | events.Refusal]
+"""What entries that did not fit a call answered: their conditions, or why they are of no use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class Lookup(StoreClient):
         """Why calls that no entry accepts are not compiled, by `Signature.exact`."""
         self._pinned: set[str] = set()
         """The entries that did not fit a call of this process, which `_stored` has."""
-        self._stored: Index[str] = Index()
+        self._stored: Index[str] | None = None
         self._restoring = threading.RLock()
         self._compiling = NamedLocks()
         survive_forks(self, "_restoring")
@@ -278,12 +282,16 @@ class Lookup(StoreClient):
             opened = self.opened()
             if opened is None:
                 return None
-            candidates = opened.candidates(call.fingerprint.key)
-            # First: what a model is without it is no reason why an entry does not fit.
-            if (due := self._set_up(opened, candidates, call)) is not None:
-                return due
-            first = _LOOKED not in call.tried
-            found = self._restored(opened, candidates, call, first=first)
+            key, answers = call.fingerprint.key, Answers()
+            likely = opened.likely(key, call.signature.exact)
+            found = self._first_to_fit(opened, likely, call, answers)
+            if found is None:
+                candidates = opened.candidates(key)
+                # First: what a model is without it is no reason why an entry does not fit.
+                if (due := self._set_up(opened, candidates, call)) is not None:
+                    return due
+                first = _LOOKED not in call.tried
+                found = self._restored(opened, candidates, call, answers, first=first)
             if found is not None and not self.settings.verify:
                 self.bound.add([found])
         if found is None:
@@ -314,35 +322,58 @@ class Lookup(StoreClient):
         return self._found(call, started, "hit, fetched from the remote tier")
 
     def _restored(
-        self, opened: store.Store, candidates: store.Candidates, call: Call, *, first: bool
+        self,
+        opened: store.Store,
+        candidates: store.Candidates,
+        call: Call,
+        answers: Answers,
+        *,
+        first: bool,
     ) -> Specialisation | None:
         """Bind the first entry whose conditions hold. Skips entries that this call has tried."""
         call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
         new.sort(key=lambda m: m.about.get("signature_id") != call.signature.exact)
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
-        unlikely = self._pinned.difference(self._stored.select(call.scope.frame_locals))
-        answers: dict[str, Checker | events.Refusal] = {}
-        # Reasons come last, because a hit needs none.
-        for manifest in new:
-            if manifest.entry not in unlikely:
-                answer = self._try(opened, manifest, call)
-                if isinstance(answer, Specialisation):
-                    return self._hit(opened, manifest, answer)
-                if answer is not None:
-                    answers[manifest.entry] = answer
-        for manifest in new:
-            known = answers.get(manifest.entry) or self._try(opened, manifest, call)
-            if isinstance(known, Specialisation):
-                return self._hit(opened, manifest, known)
-            if isinstance(known, Checker):
-                known = self._why(opened, manifest, known, call)
-            if known is not None:
-                refusals.append(known)
+        found = self._first_to_fit(opened, new, call, answers)
+        if found is not None:
+            return found
+        for manifest in new:  # reasons come last, because a hit needs none
+            answer = answers.get(manifest.entry) or self._try(opened, manifest, call)
+            if isinstance(answer, Specialisation):
+                return self._hit(opened, manifest, answer)
+            if isinstance(answer, Checker):
+                answer = self._why(opened, manifest, answer, call)
+            if answer is not None:
+                refusals.append(answer)
             call.tried.add(manifest.entry)
         if first or refusals:
             refusals.sort(key=lambda refusal: len(refusal.reasons))
             self.refusals = tuple(refusals)
+        return None
+
+    def _first_to_fit(
+        self,
+        opened: store.Store,
+        manifests: Iterable[store.Manifest],
+        call: Call,
+        answers: Answers,
+    ) -> Specialisation | None:
+        """Bind the first of these entries that fits, but for those that are known not to fit.
+
+        `answers` has what entries answered to this call, and gets what others answer now.
+        """
+        unlikely: set[str] = set()
+        if self._stored is not None:
+            unlikely = self._pinned.difference(self._stored.select(call.scope.frame_locals))
+        for manifest in manifests:
+            entry = manifest.entry
+            if entry not in answers and entry not in unlikely and entry not in call.tried:
+                answer = self._try(opened, manifest, call)
+                if isinstance(answer, Specialisation):
+                    return self._hit(opened, manifest, answer)
+                if answer is not None:
+                    answers[entry] = answer
         return None
 
     def _hit(
@@ -461,6 +492,10 @@ class Lookup(StoreClient):
 
     def _note_pinned(self, entry: str, refused: Checker) -> None:
         """Note which calls an entry may fit, so that later hits need not read its conditions."""
+        if self._stored is None:
+            from npugx_cache.conditions.argument_facts import Index  # a first hit needs none
+
+            self._stored = Index()
         if entry not in self._pinned:
             self._pinned.add(entry)
             self._stored.add(entry, refused.pinned())

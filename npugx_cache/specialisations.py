@@ -7,23 +7,23 @@ import operator
 import threading
 from typing import TYPE_CHECKING
 
-from npugx_cache.conditions.argument_facts import Index, Pinned
 from npugx_cache.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from npugx_cache.conditions.argument_facts import Index
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.restore import Specialisation
 
 
 class _Bound:
-    """A graph, what its conditions pin, and the turn at which it was last used."""
+    """A graph, and the turn at which it was last used."""
 
-    __slots__ = ("graph", "pinned", "used")
+    __slots__ = ("graph", "used")
 
-    def __init__(self, graph: Specialisation, pinned: Pinned, used: int) -> None:
-        self.graph, self.pinned, self.used = graph, pinned, used
+    def __init__(self, graph: Specialisation, used: int) -> None:
+        self.graph, self.used = graph, used
 
 
 _TURN = operator.attrgetter("used")
@@ -38,7 +38,8 @@ class Specialisations:
         """The graph that comes first."""
         self._known: dict[int, _Bound] = {}
         """By the identity of the graph."""
-        self._index: Index[_Bound] = Index()
+        self._index: Index[_Bound] | None = None
+        """None as long as there was at most one graph."""
         self._turns = itertools.count()
         survive_forks(self, "_lock")
 
@@ -59,7 +60,9 @@ class Specialisations:
 
     def _accepting(self, scope: Scope, latest: Specialisation | None) -> _Bound | None:
         """The graph that accepts a call; `latest`, which comes first, does not accept quickly."""
-        found = sorted(self._index.select(scope.frame_locals), key=_TURN, reverse=True)
+        index = self._index
+        found = list(self._known.values()) if index is None else index.select(scope.frame_locals)
+        found.sort(key=_TURN, reverse=True)
         for each in found:
             if each.graph is not latest and each.graph.holds_quickly(scope):
                 return each
@@ -75,16 +78,28 @@ class Specialisations:
         with self._lock:
             new = [each for each in made if id(each) not in self._known]
             for graph in reversed(new):
-                bound = _Bound(graph, graph.conditions.pinned(), next(self._turns))
+                bound = _Bound(graph, next(self._turns))
                 self._known[id(graph)] = bound
-                self._index.add(bound, bound.pinned)
+                if self._index is not None:
+                    self._index.add(bound, graph.conditions.pinned())
                 self._latest = graph
+            if self._index is None and len(self._known) > 1:
+                self._index = self._indexed()
+
+    def _indexed(self) -> Index[_Bound]:
+        from npugx_cache.conditions.argument_facts import Index  # one graph needs none
+
+        index: Index[_Bound] = Index()
+        for bound in self._known.values():
+            index.add(bound, bound.graph.conditions.pinned())
+        return index
 
     def remove(self, failed: Specialisation) -> None:
         with self._lock:
             bound = self._known.pop(id(failed), None)
             if bound is not None:
-                self._index.remove(bound, bound.pinned)
+                if self._index is not None:
+                    self._index.remove(bound, failed.conditions.pinned())
                 self._latest = next(iter(self), None)
 
     def __iter__(self) -> Iterator[Specialisation]:

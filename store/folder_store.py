@@ -92,6 +92,14 @@ class FolderStore:
         """
         return entries.candidates(self._folder, key, skip, self._verified)
 
+    def likely(self, key: str, signature: str) -> tuple[Manifest, ...]:
+        """The graphs under a key that were made for such arguments, as far as they are in memory.
+
+        `signature` is their `signature_id`. Empty also if a set-up has to come first. If none of
+        them fits, ask for the `candidates`.
+        """
+        return entries.likely(key, signature, self._verified)
+
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
         """The entries of one function under any key, newest first, without bypasses."""
         return entries.siblings(self._folder, identity, limit)

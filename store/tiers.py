@@ -109,6 +109,10 @@ class Layered:
             set_ups=tuple(set_ups.values()),
         )
 
+    def likely(self, key: str, signature: str) -> tuple[Manifest, ...]:
+        """Those of the nearest folder, which has each entry that was hit."""
+        return self.tiers[0].likely(key, signature)
+
     def siblings(self, identity: str, *, limit: int = 64) -> tuple[Manifest, ...]:
         found: dict[str, Manifest] = {}
         for tier in self.tiers:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import torch
 
 from npugx_cache.conditions.data import Kind, Step
-from npugx_cache.portable import decode, encode
+from npugx_cache.portable import decode, encode, seal
+from npugx_cache.portable.texts import is_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_PLACES = 16
+_INTO = frozenset({int(Step.ITEM), int(Step.INDEX)})
 _CONTAINERS = frozenset({dict, list, tuple})
 _SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
 _ENCODED = frozenset({"bool", "int", "float", "torch"})
@@ -38,13 +40,15 @@ _TENSORS: dict[tuple[str, ...], type] = {
 class Place(NamedTuple):
     """Where a fact is read: an argument by its name, or what a container has under `key`.
 
-    `dims` are the dimensions of a tensor whose sizes count; None means all of them.
+    `dims` are the dimensions of a tensor whose sizes count; None means all of them. `sealed`: a
+    text is read by its length and digest.
     """
 
     name: str
     inside: bool = False
     key: Any = None
     dims: tuple[int, ...] | None = None
+    sealed: bool = False
 
 
 class Pinned(NamedTuple):
@@ -95,41 +99,48 @@ def pinned(tree: Conditions) -> Pinned:
 
 
 def _pins(tree: Conditions) -> Iterator[tuple[Place, Any]]:
+    places = _places(tree)
     for node, arg in zip(*tree.checks.get(Kind.EQUALS, ((), ())), strict=True):
-        place = _place(tree, node)
-        if place is not None and (fact := _recorded(arg)) is not None:
-            yield place, fact
+        if node not in places:
+            continue
+        if type(arg) is list and is_sealed(arg):
+            yield places[node]._replace(sealed=True), _flat(arg)
+        elif arg is None or type(arg) in (str, int) or (_is_flat(arg) and arg[0] in _ENCODED):
+            yield places[node], _flat(arg)
     for node, arg in zip(*tree.checks.get(Kind.TENSOR, ((), ())), strict=True):
-        place, tensor = _place(tree, node), tree.tensors[arg]
-        ident = tree.idents[tensor.type]
-        kind = _TENSORS.get(tuple(ident)) if _is_flat(ident) else None
-        if place is not None and kind is not None:
-            yield _of_tensor(place, kind, tensor)
+        if node in places:
+            tensor = tree.tensors[arg]
+            ident = tree.idents[tensor.type]
+            kind = _TENSORS.get(tuple(ident)) if _is_flat(ident) else None
+            if kind is not None:
+                yield _of_tensor(places[node], kind, tensor)
 
 
-def _place(tree: Conditions, node: int) -> Place | None:
-    parent, step, arg = tree.parents[node], tree.steps[node], tree.args[node]
-    if parent < 0:
-        return Place(str(arg)) if step == Step.LOCAL else None
-    if tree.parents[parent] >= 0 or tree.steps[parent] != Step.LOCAL:
-        return None
-    if step not in (Step.ITEM, Step.INDEX) or type(arg) not in (str, int):
-        return None
-    return Place(str(tree.args[parent]), True, arg)
+def _places(tree: Conditions) -> dict[int, Place]:
+    """The arguments and what they contain, by their nodes."""
+    nodes = list(enumerate(zip(tree.parents, tree.steps, tree.args, strict=True)))
+    found = {
+        node: Place(str(arg))
+        for node, (parent, step, arg) in nodes
+        if parent < 0 and step == Step.LOCAL
+    }
+    within = {
+        node: Place(found[parent].name, True, arg)
+        for node, (parent, step, arg) in nodes
+        if parent in found and step in _INTO and type(arg) in (str, int)
+    }
+    return found | within
 
 
 def _is_flat(data: Plain) -> bool:
     return type(data) is list and {*map(type, data)} <= {str, int}
 
 
-def _recorded(arg: Plain) -> Any:
-    """The fact that a value with this encoding gives; None if the index does not know such values.
-
-    A sealed text is not known, because each call would have to hash its texts.
-    """
-    if _is_flat(arg) and arg[0] in _ENCODED:
-        return tuple(arg)
-    return (arg,) if arg is None or type(arg) in (str, int) else None
+def _flat(encoded: Plain) -> tuple[Any, ...]:
+    """An encoded value of a type that the index knows as a key of a dict."""
+    if type(encoded) is not list:
+        return (encoded,)
+    return tuple(tuple(part) if type(part) is list else part for part in encoded)
 
 
 def _of_tensor(place: Place, kind: type, tensor: TensorFact) -> tuple[Place, Any]:
@@ -146,7 +157,7 @@ def _fact(place: Place, frame_locals: Mapping[str, Any]) -> Any:
 
     Only values of exactly the known types are read, so that no code of a user's runs.
     """
-    name, inside, key, dims = place
+    name, inside, key, dims, sealed = place
     value = frame_locals[name]
     if inside:
         if type(value) not in _CONTAINERS:
@@ -161,5 +172,4 @@ def _fact(place: Place, frame_locals: Mapping[str, Any]) -> Any:
         return kind, value.dtype, value.requires_grad, sizes
     if kind not in _SCALARS:
         raise LookupError(name)
-    encoded = encode(value)
-    return tuple(encoded) if type(encoded) is list else (encoded,)
+    return _flat(seal(value) if sealed and kind is str else encode(value))

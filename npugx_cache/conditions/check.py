@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.argument_facts import Pinned, pinned
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import CALL, Check, Conditions, Step
@@ -21,6 +20,7 @@ from npugx_cache.portable import NotPortable
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
+    from npugx_cache.conditions.argument_facts import Pinned
     from npugx_cache.conditions.causes import Failed
     from npugx_cache.conditions.kinds import Row
 
@@ -55,7 +55,9 @@ class Checker:
 
     def pinned(self) -> Pinned:
         """What the conditions demand of arguments exactly: `argument_facts.Index`."""
-        return pinned(self.conditions)
+        from npugx_cache.conditions import argument_facts  # the only graph of a function needs none
+
+        return argument_facts.pinned(self.conditions)
 
     def holds(self, scope: Scope) -> bool:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""

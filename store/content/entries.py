@@ -186,6 +186,12 @@ def candidates(
     return Candidates(graphs, refused, missing, bypasses, set_ups)
 
 
+def likely(key: str, signature: str, verified: Verified) -> tuple[Manifest, ...]:
+    found = [e for e in verified.likely(key, signature) if e.manifest.kind not in _NOTES]
+    found.sort(key=lambda entry: entry.status.st_mtime, reverse=True)
+    return tuple([entry.manifest for entry in found])
+
+
 _NOTES = ("bypass", "set-up")
 """The kinds of entries that hold no graph."""
 

@@ -100,6 +100,20 @@ class Verified:
             return None
         return known[1]
 
+    def likely(self, key: str, signature: str) -> list[Entry]:
+        """Return those of the kept entries that were made for such arguments.
+
+        Only their files are looked at, so that the work does not grow with the number of entries.
+        Empty if none are kept, if they have changed, or if a set-up is among all kept entries.
+        """
+        seen, kept = self._keys.get(key, (None, []))
+        found = [each for each in kept if each.manifest.about.get("signature_id") == signature]
+        if seen is None or not found or not self._is_local():
+            return []
+        if any(each.manifest.kind == "set-up" for each in kept):
+            return []
+        return found if self._is_unchanged(key, seen, found) else []
+
     def _is_unchanged(self, key: str, seen: Stamp, entries: list[Entry]) -> bool:
         place = f"{key[:2]}/{key}"
         try:

@@ -126,6 +126,29 @@ def test_a_changed_or_deleted_manifest_and_a_new_entry_are_noticed(
     assert store.candidates(given.key).missing_reason == "no entry under this key"
 
 
+def test_the_likely_ones_are_those_in_memory_with_this_signature(store, publish, settled):
+    one, two = (publish(store, about={"signature_id": each}) for each in ("1", "2"))
+    assert store.likely(one.key, "1") == ()
+    entries(store, one)
+    assert store.likely(one.key, "1") == (one,)
+    assert store.likely(one.key, "2") == (two,)
+    assert store.likely(one.key, "3") == ()
+
+
+@pytest.mark.parametrize("change", ["another entry", "nonsense in its place", "a set-up"])
+def test_nothing_is_likely_after_a_change(store, publish, settled, change):
+    one = publish(store, about={"signature_id": "1"})
+    entries(store, one)
+    if change == "nonsense in its place":
+        entry_path(store, one).write_bytes(b"nonsense")
+    else:
+        publish(store, kind="set-up" if change == "a set-up" else "graph", about={"calls": "2"})
+    assert store.likely(one.key, "1") == ()
+    if change == "a set-up":
+        entries(store, one)
+        assert store.likely(one.key, "1") == ()
+
+
 def test_a_young_file_is_not_remembered(store, given, monkeypatch):
     monkeypatch.setattr(verified, "_RACY_NS", 3600 * 10**9)
     manifest = store.publish(given).manifest
