@@ -193,51 +193,49 @@ class Graph:
 
 
 NOTHING = object()
-SCALARS = [
-    0,
-    1,
-    True,
-    False,
-    None,
-    1.0,
-    0.0,
-    -0.0,
-    float("nan"),
-    "1",
-    "a text",
-    "another",
-    torch.float32,
-]
-SIZES = st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=2).map(tuple)
-DTYPES = st.sampled_from([torch.float32, torch.float64])
+SCALARS = [0, 1, True, None, 1.0, 0.0, -0.0, float("nan"), "1", "a text", "another", torch.float32]
+ODD = [None, 1, [], Box, torch.nn.Parameter(torch.ones(2))]
+CHANGES = ["", "", "size", "dtype", "grad", "x", "n", "box", "inside"]
+NUMBERS = st.sampled_from(SCALARS)
 
 
 def graphs():
-    sizes = st.lists(st.sampled_from([2, 3, 4, None]), min_size=1, max_size=2).map(tuple)
-    scalars = st.sampled_from([NOTHING, *SCALARS])
+    sizes = st.lists(st.sampled_from([2, 3, None]), min_size=1, max_size=2).map(tuple)
+    dtypes = st.sampled_from([torch.float32, torch.float64])
+    demanded = st.one_of(st.just(NOTHING), NUMBERS)
     levels = st.sampled_from([NOTHING, 1, 2])
-    made = st.builds(Graph, sizes, DTYPES, st.booleans(), scalars, scalars, levels, st.booleans())
-    return st.lists(made, min_size=1, max_size=12)
+    return st.builds(Graph, sizes, dtypes, st.booleans(), demanded, demanded, levels, st.booleans())
 
 
-def values():
-    tensors = st.builds(
-        lambda size, dtype, grad: torch.ones(size, dtype=dtype, requires_grad=grad),
-        SIZES,
-        DTYPES,
-        st.booleans(),
-    )
-    odd = st.sampled_from([None, 1, [], torch.nn.Parameter(torch.ones(2))])
-    scalars = st.sampled_from([*SCALARS, [], Box])
-    inside = st.one_of(scalars.map(lambda value: {"key": value}), st.sampled_from([{}, None]))
-    call = st.fixed_dictionaries(
-        {
-            "x": st.one_of(tensors, tensors, tensors, odd),
-            "n": scalars,
-            "box": inside,
+@st.composite
+def graphs_and_calls(draw):
+    """Graphs of one function, and calls: most of them as one of the graphs demands, or nearly."""
+    wanted = draw(st.lists(graphs(), min_size=1, max_size=8))
+    calls = []
+    for _ in range(draw(st.integers(1, 12))):
+        graph = draw(st.sampled_from(wanted))
+        changed = draw(
+            st.sampled_from(["", "", "size", "dtype", "grad", "x", "n", "box", "inside"])
+        )
+        sizes = [size or draw(st.sampled_from([2, 3, 4])) for size in graph.size]
+        other_type = {torch.float32: torch.float64, torch.float64: torch.float32}[graph.dtype]
+        x = torch.ones(
+            [4, *sizes[1:]] if changed == "size" else sizes,
+            dtype=other_type if changed == "dtype" else graph.dtype,
+            requires_grad=graph.grad is not (changed == "grad"),
+        )
+        n, inside = (
+            draw(NUMBERS) if changed == name or value is NOTHING else value
+            for name, value in (("n", graph.scalar), ("inside", graph.inside))
+        )
+        frame_locals = {
+            "x": draw(st.sampled_from(ODD)) if changed == "x" else x,
+            "n": n,
+            "box": draw(st.sampled_from([{}, None, []])) if changed == "box" else {"key": inside},
         }
-    )
-    return st.lists(st.tuples(call, st.sampled_from([1, 2])), min_size=1, max_size=12)
+        level = draw(st.sampled_from([1, 2])) if graph.level is NOTHING else graph.level
+        calls.append((frame_locals, level))
+    return wanted, calls
 
 
 def conditions(graph):
@@ -289,8 +287,9 @@ def specialisation(number, graph):
 
 
 @settings(max_examples=150)
-@given(graphs(), values(), st.booleans())
-def test_the_choice_is_that_of_trying_all_in_order(wanted, calls, removed):
+@given(graphs_and_calls(), st.booleans())
+def test_the_choice_is_that_of_trying_all_in_order(drawn, removed):
+    wanted, calls = drawn
     indexed, in_order = Specialisations(), InOrder([])
     for number, graph in enumerate(wanted):
         indexed.add([specialisation(number, graph)])
@@ -306,8 +305,9 @@ def test_the_choice_is_that_of_trying_all_in_order(wanted, calls, removed):
 
 
 @settings(max_examples=150)
-@given(graphs(), values())
-def test_what_the_index_leaves_out_does_not_hold(wanted, calls):
+@given(graphs_and_calls())
+def test_what_the_index_leaves_out_does_not_hold(drawn):
+    wanted, calls = drawn
     index, checkers = Index(), [Checker(conditions(graph)) for graph in wanted]
     for checker in checkers:
         index.add(checker, checker.pinned())
