@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from npugx_cache.backend.program import (
     FUNCTION,
@@ -19,6 +19,7 @@ from npugx_cache.backend.program import (
     values_in,
 )
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from npugx_cache.backend.program import Call, Function

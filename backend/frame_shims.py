@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npugx_cache.portable import ordered_keys
 from npugx_cache.private import runtime
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,11 +7,11 @@ and ["function", n] for a graph inside the graph, such as a branch of `torch.con
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable.devices import renamed
+from npugx_cache.records import NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

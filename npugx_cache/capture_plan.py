@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache import events, store
 from npugx_cache.backend.capture import planned
@@ -20,6 +20,7 @@ from npugx_cache.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.portable import NotPortable
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.upkeep import flushing
 
 if TYPE_CHECKING:

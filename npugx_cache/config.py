@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from npugx_cache.errors import OptionError
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import threading
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache.forks import survive_forks
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

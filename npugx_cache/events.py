@@ -6,11 +6,11 @@ import contextlib
 import logging
 import sys
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npugx_cache import config
 from npugx_cache.errors import OptionError
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

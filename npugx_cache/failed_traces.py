@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,9 @@ import re
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     import traceback

@@ -8,7 +8,6 @@ import logging
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,7 @@ from npugx_cache.key.signature import (
 )
 from npugx_cache.portable import NotPortable, digest
 from npugx_cache.private import compile_lock
+from npugx_cache.records import dataclass, field
 from npugx_cache.store_client import USUAL, StoreClient
 
 if TYPE_CHECKING:

@@ -6,7 +6,9 @@ every start, and making an instance of one takes ten times as long as making a n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from npugx_cache.config import EvictionPolicy

@@ -6,9 +6,10 @@ import contextlib
 import sys
 import threading
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache.forks import survive_forks
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.records import dataclass, replace
 
 if TYPE_CHECKING:
     from npugx_cache.portable import Plain

@@ -6,13 +6,13 @@ options of capture have an effect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.options.table import CAPTURE, Options
 from npugx_cache.errors import OptionError
 from npugx_cache.portable import NotPortable, encode
 from npugx_cache.private import inductor_run
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

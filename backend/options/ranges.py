@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache.portable import NotPortable, encode
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

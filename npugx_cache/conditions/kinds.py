@@ -23,9 +23,8 @@ import gc
 import itertools
 import operator
 import types
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -51,6 +50,7 @@ from npugx_cache.portable import (
 )
 from npugx_cache.portable.devices import Accelerator
 from npugx_cache.private import guard_managers, runtime
+from npugx_cache.records import NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence

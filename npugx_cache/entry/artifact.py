@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.capture.layout import Layout
@@ -22,6 +21,7 @@ from npugx_cache.backend.program import Constant, Operator, Program
 from npugx_cache.conditions import Conditions
 from npugx_cache.entry.frame import Frame, as_bytes
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.records import dataclass, replace
 from npugx_cache.store.format.plain import pack, unpack
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import itertools
 import marshal
 import types
 import weakref
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions import Step
@@ -22,6 +21,7 @@ from npugx_cache.conditions.evaluate import Scope, read
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable import NotPortable, Plain, decode
 from npugx_cache.portable.devices import renamed
+from npugx_cache.records import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

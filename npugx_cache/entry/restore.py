@@ -6,7 +6,6 @@ What was just compiled goes through this module as well (P7).
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +24,7 @@ from npugx_cache.entry.artifact import (
 )
 from npugx_cache.errors import CorruptEntry, NpugxCacheError
 from npugx_cache.portable import NotPortable, devices
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     import types

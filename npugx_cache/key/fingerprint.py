@@ -10,11 +10,11 @@ key raises KeyError.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from npugx_cache.events import logger
 from npugx_cache.portable import digest
+from npugx_cache.records import NamedTuple, dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from npugx_cache.errors import OptionError
 from npugx_cache.key import environment
 from npugx_cache.portable import NotPortable, code_hash, digest, encode, unwrap
 from npugx_cache.private import runtime
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.graph_text import GraphText, check_input
 from npugx_cache.portable import devices, digest
 from npugx_cache.private import runtime, streams, vendor_scopes
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,8 +5,9 @@ An entry that may run on any current device says "npu:current".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

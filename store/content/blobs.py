@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.content.files import Fault, quarantine, read_file, write_file
 from npugx_cache.store.content.verified import stamp
 from npugx_cache.store.format.manifest import BlobRef

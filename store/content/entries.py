@@ -7,8 +7,9 @@ several entries, and two publishers never read, change and write back the same f
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.content.files import Fault, quarantine, read_file
 from npugx_cache.store.content.verified import stamp
 from npugx_cache.store.format.layout import VERSION, is_digest, is_key, key_folders, listdir

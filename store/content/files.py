@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.content.verified import stamp
 from npugx_cache.store.format.layout import is_quarantined, listdir, make_parents, stamp_shard
 from npugx_cache.store.io import syscalls

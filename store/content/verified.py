@@ -12,8 +12,9 @@ kept decoded, so that later changes of their bytes have no effect.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.format.layout import VERSION
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.filesystem import is_local

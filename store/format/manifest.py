@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.format.layout import is_digest, is_key
 from npugx_cache.store.format.plain import Malformed, pack, unpack
 from npugx_cache.store.format.signing import FORMAT, seal, unseal

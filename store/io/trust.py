@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.io import syscalls
 
 if TYPE_CHECKING:

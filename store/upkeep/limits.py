@@ -6,9 +6,10 @@ import contextlib
 import threading
 import time
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from npugx_cache.counters import PROCESS
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.content.files import Fault, is_writable_in_place, read_file, write_file
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.upkeep.derived import debug

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from npugx_cache.records import NamedTuple
 from npugx_cache.store.format.layout import is_digest
 from npugx_cache.store.upkeep.derived import Derived, debug
 

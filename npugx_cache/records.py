@@ -1,0 +1,202 @@
+"""Values with named fields, as `typing.NamedTuple` and `dataclasses.dataclass` make them.
+
+Those two write the code of methods as text and compile the text, which would take a restarted
+worker as long as the rest of its imports. Here classes share methods that read the names of fields.
+Dataclasses are always frozen and have slots. A type checker sees the originals, and
+`dataclasses.fields`, `replace` and `asdict` take what is made here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from dataclasses import dataclass, field, replace
+    from typing import NamedTuple
+
+__all__ = ["NamedTuple", "dataclass", "field", "replace"]
+
+_NOTHING = object()
+_SET: Callable[[object, str, object], None] = object.__setattr__
+
+
+def _values(
+    owner: str,
+    fields: tuple[str, ...],
+    defaults: Mapping[str, Any],
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+) -> Iterator[Any]:
+    """The value of each field, as a call of the class gives it. Raises TypeError."""
+    if len(args) > len(fields):
+        raise TypeError(f"{owner}() takes {len(fields)} values, but {len(args)} were given")
+    yield from args
+    for name in fields[len(args) :]:
+        value = named.pop(name, _NOTHING)
+        if value is _NOTHING:
+            value = defaults.get(name, _NOTHING)
+            if isinstance(value, dataclasses.Field):
+                make = value.default_factory
+                value = value.default if make is dataclasses.MISSING else make()
+        if value is _NOTHING:
+            raise TypeError(f"{owner}() misses a value for {name!r}")
+        yield value
+    if named:
+        what = "two values for" if named.keys() & set(fields) else "no field named"
+        raise TypeError(f"{owner}() has {what} {min(named)!r}")
+
+
+def _shown(name: str, fields: Iterable[str], values: Iterable[Any]) -> str:
+    pairs = zip(fields, values, strict=True)
+    return f"{name}({', '.join([f'{field}={value!r}' for field, value in pairs])})"
+
+
+# Named tuples
+
+
+class _Row(tuple[Any, ...]):
+    """What all named tuples have in common."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+    _field_defaults: Mapping[str, Any] = {}
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        if named or len(args) != len(cls._fields):
+            args = tuple(_values(cls.__name__, cls._fields, cls._field_defaults, args, named))
+        return tuple.__new__(cls, args)
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> Self:
+        return cls(*values)
+
+    def _replace(self, **changes: Any) -> Self:
+        values = [changes.pop(*pair) for pair in zip(self._fields, self, strict=True)]
+        if changes:
+            raise ValueError(f"Got unexpected field names: {list(changes)!r}")
+        return tuple.__new__(type(self), values)
+
+    __replace__ = _replace
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return _shown(type(self).__name__, self._fields, self)
+
+
+class _RowMaker(type):
+    """Makes a named tuple of the body of a class, and leaves no trace of itself in it."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        if not bases:
+            return super().__new__(cls, name, bases, body)
+        made: Any = type(name, (_Row,), {**body, "__slots__": ()})
+        fields = tuple(made.__annotations__)
+        made._fields = fields
+        made._field_defaults = {field: body[field] for field in fields if field in body}
+        for index, field in enumerate(fields):
+            setattr(made, field, property(itemgetter(index)))
+        return made
+
+
+# Dataclasses: `__match_args__` names the fields, as in those of the standard library.
+
+
+class _Described:
+    """`__dataclass_fields__` of a record, made when a function of `dataclasses` first reads it."""
+
+    def __get__(self, _: object, owner: Any) -> dict[str, Any]:
+        names, defaults = owner.__match_args__, owner._field_defaults
+        rows = [(name, Any, defaults[name]) if name in defaults else (name, Any) for name in names]
+        original: Any = dataclasses.make_dataclass(owner.__name__, rows, kw_only=True)
+        owner.__dataclass_fields__ = original.__dataclass_fields__
+        return owner.__dataclass_fields__  # type: ignore[no-any-return]
+
+
+def _init(self: Any, *args: Any, **named: Any) -> None:
+    owner, fields = type(self), self.__match_args__
+    if args and owner._kw_only:  # noqa: SLF001 - of a class made here
+        raise TypeError(f"{owner.__name__}() takes values by name only")
+    values = _values(owner.__name__, fields, owner._field_defaults, args, named)
+    for name, value in zip(fields, values, strict=True):
+        _SET(self, name, value)
+
+
+def _content(self: Any) -> list[Any]:
+    return [getattr(self, name) for name in self.__match_args__]
+
+
+def _restore(self: Any, values: list[Any]) -> None:
+    for name, value in zip(self.__match_args__, values, strict=True):
+        _SET(self, name, value)
+
+
+def _equal(self: Any, other: object) -> Any:
+    return _content(self) == _content(other) if type(other) is type(self) else NotImplemented
+
+
+def _refuse(_: object, name: str, *_value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
+
+
+def _replaced(record: Any, /, **changes: Any) -> Any:
+    """As `dataclasses.replace`, for what is made here."""
+    unchanged = zip(record.__match_args__, _content(record), strict=True)
+    return type(record)(**{**dict(unchanged), **changes})
+
+
+_METHODS: dict[str, Any] = {
+    "__dataclass_fields__": _Described(),
+    "__init__": _init,
+    "__eq__": _equal,
+    "__hash__": lambda self: hash(tuple(_content(self))),
+    "__repr__": lambda self: _shown(type(self).__qualname__, self.__match_args__, _content(self)),
+    "__setattr__": _refuse,
+    "__delattr__": _refuse,
+    "__getstate__": _content,
+    "__setstate__": _restore,
+}
+
+
+def _dataclass(
+    *, frozen: bool, slots: bool, kw_only: bool = False, weakref_slot: bool = False
+) -> Callable[[Any], Any]:
+    if not (frozen and slots):
+        raise TypeError("a record is frozen and has slots")
+
+    def make(cls: Any) -> Any:
+        own = tuple(cls.__annotations__)
+        body = {name: value for name, value in vars(cls).items() if name not in own}
+        defaults = {name: vars(cls)[name] for name in own if name in vars(cls)}
+        for name in ("__dict__", "__weakref__"):
+            body.pop(name, None)
+        made: Any = type(
+            cls.__name__,
+            cls.__bases__,
+            {
+                **_METHODS,
+                **body,
+                "__slots__": (*own, "__weakref__") if weakref_slot else own,
+                "__qualname__": cls.__qualname__,
+                "__match_args__": (*getattr(cls, "__match_args__", ()), *own),
+                "_field_defaults": {**getattr(cls, "_field_defaults", {}), **defaults},
+                "_kw_only": kw_only,
+            },
+        )
+        return made
+
+    return make
+
+
+if not TYPE_CHECKING:
+    dataclass, field, replace = _dataclass, dataclasses.field, _replaced
+
+    class NamedTuple(metaclass=_RowMaker):
+        """As `typing.NamedTuple`."""
