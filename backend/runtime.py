@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.updatable import UPDATABLE, key
-from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.backend.frame_shims import handed_over
 from npugx_cache.backend.program import HIGHER_ORDER, MAIN, SCOPES, STREAMS
 from npugx_cache.portable import resolve_op
@@ -58,6 +57,8 @@ _LIMITS_CORES = "npugx_limits_cores"
 
 def compiled(program: Program) -> types.CodeType:
     """The code object of the module that `codegen.source_text` writes for the program."""
+    from npugx_cache.backend.codegen import source_text
+
     return compile(source_text(program), PROGRAM_FILE, "exec", dont_inherit=True)
 
 
@@ -125,6 +126,8 @@ def bind_program(
     hand_over: Callable[[], Mapping[int, Any]] = handed_over,
 ) -> Callable[..., Any]:
     """Compile and bind in one step, for a program that is not stored."""
+    from npugx_cache.backend.codegen import operator_names
+
     names = zip(operator_names(program), program.operators, strict=True)
     return bind(
         compiled(program),

@@ -350,14 +350,14 @@ def environment_with(**changes: str) -> dict[str, str]:
 
 
 _STEERING = ("NPUGX_", "TORCH", "PYTORCH_", "ASCEND_", "CUDA_", "OMP_", "MKL_", "PYTHON")
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|PWD|AUTH|CREDENTIAL")
-_USER_IN_URL = re.compile(r"://[^/\s]*@|[?&][^=&]*(?i:key|token|secret|pass|auth)[^=&]*=")
+_CONFIDENTIAL = "KEY|TOKEN|SECRET|PASS|PWD|AUTH|CREDENTIAL"
+_USER_IN_URL = r"://[^/\s]*@|[?&][^=&]*(?i:key|token|secret|pass|auth)[^=&]*="
 
 
 def steering_environment() -> dict[str, str]:
     """The variables that steer us, torch or a device. Those that may be secret have no value."""
     return {
-        name: "(set)" if _SECRET.search(name) or _USER_IN_URL.search(value) else value
+        name: "(set)" if re.search(_CONFIDENTIAL, name) or re.search(_USER_IN_URL, value) else value
         for name, value in sorted(os.environ.items())
         if name.startswith(_STEERING)
     }

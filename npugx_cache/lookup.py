@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache import events, location, store
+from npugx_cache import events, store
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import restore
@@ -297,6 +297,8 @@ class Lookup(StoreClient):
         if found is None:
             refused = self._refused(opened, candidates, call, started)
             if refused is None and first and not self.refusals:
+                from npugx_cache import location
+
                 place = location.of_code(self.recipe.function.__code__)
                 factors = call.fingerprint.factors
                 siblings = self._from_siblings(opened, self.recipe.identity, factors, place)

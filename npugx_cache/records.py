@@ -1,9 +1,10 @@
-"""Values with named fields, as `typing.NamedTuple` and `dataclasses.dataclass` make them.
+"""Named tuples, dataclasses and enumerations of numbers, of classes that are made quickly.
 
-Those two write the code of methods as text and compile the text, which would take a restarted
-worker as long as the rest of its imports. Here classes share methods that read the names of fields.
-Dataclasses are always frozen and have slots. A type checker sees the originals, and
-`dataclasses.fields`, `replace` and `asdict` take what is made here.
+`typing.NamedTuple` and `dataclasses.dataclass` write the code of methods as text and compile the
+text, which would take a restarted worker as long as the rest of its imports; `enum` takes as long
+for thirty members. Here classes share methods that read the names of fields. Dataclasses are always
+frozen and have slots. A type checker sees the originals, and functions of `dataclasses`, such as
+`replace` and `asdict`, take what is made here.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from dataclasses import dataclass, field, replace
+    from dataclasses import dataclass, field, fields, replace
+    from enum import IntEnum
     from typing import NamedTuple
 
-__all__ = ["NamedTuple", "dataclass", "field", "replace"]
+__all__ = ["IntEnum", "NamedTuple", "dataclass", "field", "fields", "replace"]
 
 _NOTHING = object()
 _SET: Callable[[object, str, object], None] = object.__setattr__
@@ -195,8 +197,76 @@ def _dataclass(
     return make
 
 
+def _fields(cls: Any) -> tuple[Any, ...]:
+    """As `dataclasses.fields`, without types."""
+    found = []
+    for name in cls.__match_args__:
+        default = cls._field_defaults.get(name, dataclasses.MISSING)
+        made = default if isinstance(default, dataclasses.Field) else _field(default=default)
+        made.name = name
+        found.append(made)
+    return tuple(found)
+
+
+_field: Any = dataclasses.field
+
+# Enumerations
+
+_BY_VALUE = "_value2member_map_"  # the name that the standard library uses
+
+
+class _Numbers(type):
+    """Makes a class of named numbers of the body of a class, as `enum.IntEnum` does."""
+
+    __members__: dict[str, Any]
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        if not bases:
+            return super().__new__(cls, name, bases, body)
+        numbers = {key: value for key, value in body.items() if type(value) is int}
+        rest = {key: value for key, value in body.items() if key not in numbers}
+        made: Any = super().__new__(cls, name, (int,), {**rest, **_NUMBER})
+        made.__members__ = {}
+        for key, value in numbers.items():
+            member: Any = int.__new__(made, value)
+            member.name, member.value = key, value
+            setattr(made, key, member)
+            made.__members__[key] = member
+        members = made.__members__.values()
+        setattr(made, _BY_VALUE, {int(member): member for member in members})
+        return made
+
+    def __call__(cls: Any, value: object) -> Any:
+        try:
+            return getattr(cls, _BY_VALUE)[value]
+        except KeyError:
+            raise ValueError(f"{value!r} is not a valid {cls.__qualname__}") from None
+
+    def __getitem__(cls, name: str) -> Any:
+        return cls.__members__[name]
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(cls.__members__.values())
+
+    def __len__(cls) -> int:
+        return len(cls.__members__)
+
+    def __contains__(cls: Any, value: object) -> bool:
+        return value in getattr(cls, _BY_VALUE)
+
+
+_NUMBER: dict[str, Any] = {
+    "__repr__": lambda self: f"<{type(self).__name__}.{self.name}: {self.value}>",
+    "__str__": int.__repr__,
+    "__reduce_ex__": lambda self, _: (type(self), (self.value,)),
+}
+
+
 if not TYPE_CHECKING:
-    dataclass, field, replace = _dataclass, dataclasses.field, _replaced
+    dataclass, field, fields, replace = _dataclass, dataclasses.field, _fields, _replaced
 
     class NamedTuple(metaclass=_RowMaker):
         """As `typing.NamedTuple`."""
+
+    class IntEnum(metaclass=_Numbers):
+        """As `enum.IntEnum`."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.records import dataclass, replace
+from npugx_cache.records import IntEnum, dataclass, replace
 
 if TYPE_CHECKING:
     from npugx_cache.portable import Plain
 
 
-class Role(enum.IntEnum):
+class Role(IntEnum):
     """How a captured graph gets an input.
 
     NUMBER: baked into the graph, so another value is another graph.

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from npugx_cache.backend.options import ranges
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.portable import encode
-from npugx_cache.records import NamedTuple, dataclass, field
+from npugx_cache.records import NamedTuple, dataclass, field, fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

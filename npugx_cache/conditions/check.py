@@ -12,7 +12,6 @@ from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import CALL, Check, Conditions, Step
 from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, plan
-from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order
 from npugx_cache.events import logger
 from npugx_cache.portable import NotPortable
@@ -169,6 +168,7 @@ class Checker:
 
     def _failed(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[Failed]:
         from npugx_cache.conditions.causes import Failed
+        from npugx_cache.conditions.explain import Wording
 
         words = Wording(self.conditions, known)
         values = evaluate_all(self._plan, scope)

@@ -7,13 +7,12 @@ names an unknown step or kind is refused when it is decoded.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable.devices import Accelerator, renamed
-from npugx_cache.records import NamedTuple, dataclass, replace
+from npugx_cache.records import IntEnum, NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -33,7 +33,6 @@ from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
 from npugx_cache.conditions.data import Check, Kind, TensorFact
 from npugx_cache.conditions.evaluate import MISSING
-from npugx_cache.conditions.explain import Wording, tensor_difference, type_name
 from npugx_cache.portable import (
     NotPortable,
     decode,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
 
     from npugx_cache.conditions.cpp_paths import Managers
     from npugx_cache.conditions.data import Conditions
+    from npugx_cache.conditions.explain import Wording
     from npugx_cache.portable import Plain
 
     Rows = Sequence[tuple[int, Any]]
@@ -419,6 +419,8 @@ def _device_as_python(_: Wording, _path: str, device: Any) -> str:
 
 
 def _tensor_reason(words: Wording, path: str, arg: Any, live: Any) -> str:
+    from npugx_cache.conditions.explain import tensor_difference
+
     with runtime.without_torch_function():
         return f"{path}: {tensor_difference(words, arg, live)}"
 
@@ -493,7 +495,10 @@ def _revealed(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
     return revealed
 
 
-def _type_words(path: str, was: str, now: str) -> str:
+def _type_words(words: Wording, path: str, ident: int, live: object) -> str:
+    from npugx_cache.conditions.explain import type_name
+
+    was, now = words.ident(ident), type_name(live)
     if was == now:  # no name leads to the class, and its members were compared
         return f"the class {now} of {path} has other members or bases"
     return f"type({path}) was {was}, is {now}"
@@ -533,6 +538,8 @@ _PARTS_OF_A_FUNCTION = (
 def _equality_words(words: Wording, path: str, recorded: Plain, live: object) -> str:
     was, now = describe(recorded), words.live(live)
     if was == now:
+        from npugx_cache.conditions.explain import type_name
+
         return f"{path} is not what it was, though both are shown as {now}: {type_name(live)}"
     return f"{path} was {was}, is {now}"
 
@@ -543,7 +550,7 @@ KINDS: dict[Kind, Row] = {
         bulk=_types_match,
         native=lambda made, node, *_: made.pin_type(node),
         python=lambda words, path, arg: f"type({path}) is {words.ident(arg)}",
-        reason=lambda words, path, arg, live: _type_words(path, words.ident(arg), type_name(live)),
+        reason=_type_words,
     ),
     Kind.IDENTITY: Row(
         test=lambda value, ident: ident.is_of(value),
@@ -740,6 +747,8 @@ def in_order(tree: Conditions) -> list[Check]:
 
 def lines(tree: Conditions, *, code: bool) -> Iterator[str]:
     """The conditions on code, or all others, as Python, for people to read."""
+    from npugx_cache.conditions.explain import Wording
+
     words = Wording(tree)
     for node, kind, arg in in_order(tree):
         row = KINDS[kind]

@@ -25,7 +25,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache import location
 from npugx_cache.conditions.data import CALL, Check, Kind
 from npugx_cache.portable import (
     NotPortable,
@@ -48,6 +47,7 @@ from npugx_cache.portable.pinned import is_covered_module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from npugx_cache import location
     from npugx_cache.conditions.data import Conditions
 
 
@@ -113,6 +113,8 @@ def function_value_facts(
             if not named or not all(has_name(base) for base, _ in named):
                 raise NotPortable("no name leads to it")  # noqa: TRY301
         except NotPortable as error:
+            from npugx_cache import location
+
             what = f"the attribute {attribute} of {function.__qualname__} has no guard ({error})"
             change = "read it outside the cached function and pass the value in"
             raise NotPortable(location.reason(what, read_at, change)) from None
@@ -158,6 +160,8 @@ def method_facts(
             chain = function_chain(member)
             if any(map(is_traced, chain)) and any(map(captured, chain)):
                 if not has_name(base):
+                    from npugx_cache import location
+
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
                     raise NotPortable(location.reason(what, made_at, change))
@@ -303,6 +307,8 @@ def method_place(module: str, name: str) -> str:
 
 def _places(functions: Iterable[types.FunctionType]) -> str:
     """One of the functions changed, and a digest does not tell which: the places of all."""
+    from npugx_cache import location
+
     written = (each.__code__ for each in functions if not each.__code__.co_filename.startswith("<"))
     return " or ".join(dict.fromkeys(str(location.of_code(code)) for code in written))
 

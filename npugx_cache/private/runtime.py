@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import json
-import re
 import sys
 import threading
 import types
@@ -366,7 +365,7 @@ def _parsed(text: str) -> dict[str, object]:
     return state
 
 
-_CPU_QUESTION = re.compile(r"_is_(\w+)_supported")
+_CPU_QUESTION = "_is_", "_supported"
 
 
 def cpu_features() -> list[str]:
@@ -374,8 +373,15 @@ def cpu_features() -> list[str]:
 
     The code of a tensor that holds others may ask where no trace sees the question.
     """
-    questions = ((_CPU_QUESTION.fullmatch(name), ask) for name, ask in vars(torch.cpu).items())
-    return sorted(found[1] for found, ask in questions if found is not None and ask())
+    first, last = _CPU_QUESTION
+    return sorted(
+        name[len(first) : -len(last)]
+        for name, ask in vars(torch.cpu).items()
+        if name.startswith(first)
+        and name.endswith(last)
+        and len(name) > len(first + last)
+        and ask()
+    )
 
 
 def _dtype_name(number: int) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import enum
 import pickle
 import typing
 import weakref
@@ -23,6 +24,20 @@ def tuple_with(base):
             return f"{self.file}:{self.line}"
 
     return Place
+
+
+def numbers_with(base):
+    class Colour(base):
+        """A colour."""
+
+        RED = 1
+        BLUE = 3
+
+        @property
+        def twice(self):
+            return 2 * self
+
+    return Colour
 
 
 def dataclasses_with(made, field):
@@ -55,6 +70,8 @@ BOTH = pytest.mark.parametrize(("place", "classes"), [(OURS, OUR_CLASSES), (THEI
 for _cls in (OURS, *OUR_CLASSES):  # where pickle looks for the classes
     _cls.__qualname__ = _cls.__name__
 Place = OURS
+Colour = numbers_with(records.IntEnum)
+Colour.__qualname__ = "Colour"
 
 
 @BOTH
@@ -147,3 +164,26 @@ def test_a_record_is_replaced_pickled_and_referred_to():
     assert weakref.ref(kept)() is kept
     with pytest.raises(TypeError):
         records.dataclass(frozen=False, slots=True)
+
+
+@pytest.mark.parametrize("base", [records.IntEnum, enum.IntEnum])
+def test_an_enumeration(base):
+    colour = numbers_with(base)
+    red, blue = colour
+    assert (red, blue, colour.RED, colour["BLUE"], colour(3)) == (1, 3, 1, 3, 3)
+    assert colour(1) is colour.RED is red
+    assert isinstance(red, int)
+    assert isinstance(red, colour)
+    assert (red.name, red.value, repr(red), str(red), f"{red}", red.twice) == (
+        *("RED", 1, "<Colour.RED: 1>", "1", "1", 2),
+    )
+    assert (type(red.value), len(colour), list(colour.__members__)) == (int, 2, ["RED", "BLUE"])
+    assert (red in colour, {red: 1}[1], copy.deepcopy(red) is red) == (True, 1, True)
+    with pytest.raises(ValueError, match="2 is not a valid"):
+        colour(2)
+    with pytest.raises(KeyError):
+        colour["GREEN"]
+
+
+def test_a_number_is_pickled():
+    assert pickle.loads(pickle.dumps(Colour.BLUE)) is Colour.BLUE
