@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.updatable import UPDATABLE, key
-from npugx_cache.backend.frame_shims import handed_over
 from npugx_cache.backend.program import HIGHER_ORDER, MAIN, SCOPES, STREAMS
 from npugx_cache.portable import resolve_op
 from npugx_cache.private import runtime
@@ -69,14 +68,14 @@ def bind(
     *,
     disable_autocast: bool,
     rename: Rename | None = None,
-    hand_over: Callable[[], Mapping[int, Any]] = handed_over,
+    hand_over: Callable[[], Mapping[int, Any]] | None = None,
 ) -> Callable[..., Any]:
     """Make a compiled program callable. Raises `NotPortable` for an unregistered operator.
 
     `operators` pairs each global name in the code with its operator. `hand_over` gives the streams
-    and events of each call. `rename` maps the names of devices in the code to those of this
-    process. The callable takes the graph's inputs in order; the only tensors that it keeps alive
-    are the constants.
+    and events of each call; None: those that a caller frame hands over. `rename` maps the names of
+    devices in the code to those of this process. The callable takes the graph's inputs in order;
+    the only tensors that it keeps alive are the constants.
     """
     device = torch.device if rename is None else _Devices(rename).__getitem__
     namespace: dict[str, Any] = {"torch": torch, "device": device, **constants}
@@ -103,10 +102,10 @@ def bind(
     return function
 
 
-def _streams(hand_over: Callable[[], Mapping[int, Any]]) -> Streams:
+def _streams(hand_over: Callable[[], Mapping[int, Any]] | None) -> Streams:
     from npugx_cache.backend.streams import Seen, Streams  # few programs have any
 
-    return Streams(Seen(), hand_over)
+    return Streams(Seen()) if hand_over is None else Streams(Seen(), hand_over)
 
 
 def streams_of(program: Callable[..., Any]) -> Streams | None:
@@ -123,7 +122,7 @@ def limits_cores(program: Callable[..., Any]) -> bool:
 def bind_program(
     program: Program,
     constants: Mapping[str, torch.Tensor],
-    hand_over: Callable[[], Mapping[int, Any]] = handed_over,
+    hand_over: Callable[[], Mapping[int, Any]] | None = None,
 ) -> Callable[..., Any]:
     """Compile and bind in one step, for a program that is not stored."""
     from npugx_cache.backend.codegen import operator_names

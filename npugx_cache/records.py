@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IntEnum", "NamedTuple", "dataclass", "field", "fields", "replace"]
 
-_NOTHING = object()
 _SET: Callable[[object, str, object], None] = object.__setattr__
 
 
@@ -31,24 +30,31 @@ def _values(
     defaults: Mapping[str, Any],
     args: tuple[Any, ...],
     named: dict[str, Any],
-) -> Iterator[Any]:
-    """The value of each field, as a call of the class gives it. Raises TypeError."""
-    if len(args) > len(fields):
-        raise TypeError(f"{owner}() takes {len(fields)} values, but {len(args)} were given")
-    yield from args
-    for name in fields[len(args) :]:
-        value = named.pop(name, _NOTHING)
-        if value is _NOTHING:
-            value = defaults.get(name, _NOTHING)
-            if isinstance(value, dataclasses.Field):
-                make = value.default_factory
-                value = value.default if make is dataclasses.MISSING else make()
-        if value is _NOTHING:
-            raise TypeError(f"{owner}() misses a value for {name!r}")
-        yield value
-    if named:
-        what = "two values for" if named.keys() & set(fields) else "no field named"
-        raise TypeError(f"{owner}() has {what} {min(named)!r}")
+) -> dict[str, Any]:
+    """`named`, with the value of each field that a call gives otherwise. Raises TypeError."""
+    if args:
+        if len(args) > len(fields):
+            raise TypeError(f"{owner}() takes {len(fields)} values, but {len(args)} were given")
+        given = dict(zip(fields, args, strict=False))
+        for name in named:
+            if name in given:
+                raise TypeError(f"{owner}() has two values for {name!r}")
+        named |= given
+    for name in fields:
+        if name not in named:
+            if name not in defaults:
+                raise TypeError(f"{owner}() misses a value for {name!r}")
+            named[name] = _made(defaults[name])
+    if len(named) > len(fields):
+        raise TypeError(f"{owner}() has no field {min(named.keys() - set(fields))!r}")
+    return named
+
+
+def _made(default: Any) -> Any:
+    if not isinstance(default, dataclasses.Field):
+        return default
+    make = default.default_factory
+    return default.default if make is dataclasses.MISSING else make()
 
 
 def _shown(name: str, fields: Iterable[str], values: Iterable[Any]) -> str:
@@ -64,11 +70,13 @@ class _Row(tuple[Any, ...]):
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
+    _length = 0
     _field_defaults: Mapping[str, Any] = {}
 
     def __new__(cls, *args: Any, **named: Any) -> Self:
-        if named or len(args) != len(cls._fields):
-            args = tuple(_values(cls.__name__, cls._fields, cls._field_defaults, args, named))
+        if named or len(args) != cls._length:
+            found = _values(cls.__name__, cls._fields, cls._field_defaults, args, named)
+            args = tuple([found[name] for name in cls._fields])
         return tuple.__new__(cls, args)
 
     @classmethod
@@ -101,7 +109,7 @@ class _RowMaker(type):
             return super().__new__(cls, name, bases, body)
         made: Any = type(name, (_Row,), {**body, "__slots__": ()})
         fields = tuple(made.__annotations__)
-        made._fields = fields
+        made._fields, made._length = fields, len(fields)  # noqa: SLF001 - made here
         made._field_defaults = {field: body[field] for field in fields if field in body}
         for index, field in enumerate(fields):
             setattr(made, field, property(itemgetter(index)))
@@ -126,9 +134,10 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
     owner, fields = type(self), self.__match_args__
     if args and owner._kw_only:  # noqa: SLF001 - of a class made here
         raise TypeError(f"{owner.__name__}() takes values by name only")
-    values = _values(owner.__name__, fields, owner._field_defaults, args, named)
-    for name, value in zip(fields, values, strict=True):
-        _SET(self, name, value)
+    if args or named.keys() != owner._field_set:  # noqa: SLF001 - as above
+        named = _values(owner.__name__, fields, owner._field_defaults, args, named)
+    for name in fields:
+        _SET(self, name, named[name])
 
 
 def _content(self: Any) -> list[Any]:
@@ -179,6 +188,7 @@ def _dataclass(
         defaults = {name: vars(cls)[name] for name in own if name in vars(cls)}
         for name in ("__dict__", "__weakref__"):
             body.pop(name, None)
+        fields = (*getattr(cls, "__match_args__", ()), *own)
         made: Any = type(
             cls.__name__,
             cls.__bases__,
@@ -187,7 +197,8 @@ def _dataclass(
                 **body,
                 "__slots__": (*own, "__weakref__") if weakref_slot else own,
                 "__qualname__": cls.__qualname__,
-                "__match_args__": (*getattr(cls, "__match_args__", ()), *own),
+                "__match_args__": fields,
+                "_field_set": frozenset(fields),
                 "_field_defaults": {**getattr(cls, "_field_defaults", {}), **defaults},
                 "_kw_only": kw_only,
             },

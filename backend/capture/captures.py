@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.capture.admission import Graphs
 from npugx_cache.forks import survive_forks
 
@@ -137,6 +136,8 @@ def release(graphs: Sequence[CapturedGraph]) -> None:
     """Free graphs, after waiting for the replays that are still running."""
     if not graphs:
         return
+    from npugx_cache.backend.capture import device as capture_device
+
     with capture_device.capturing:
         for device in {graph.device for graph in graphs}:
             device.synchronize()

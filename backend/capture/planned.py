@@ -9,12 +9,13 @@ caller passes don't exist yet: a graph that uses one in place can't be captured 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import torch
 
 from npugx_cache.backend.capture.layout import Role
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from npugx_cache.conditions import code_watch, set_order, shapes, source_facts
+from npugx_cache.conditions import code_watch, shapes, source_facts
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
 from npugx_cache.conditions.data import Check, Kind, TensorFact
@@ -544,6 +544,12 @@ def _equality_words(words: Wording, path: str, recorded: Plain, live: object) ->
     return f"{path} was {was}, is {now}"
 
 
+def _set_order() -> types.ModuleType:
+    from npugx_cache.conditions import set_order  # few graphs walk a set
+
+    return set_order
+
+
 KINDS: dict[Kind, Row] = {
     Kind.TYPE: Row(
         test=lambda value, ident: ident.is_of(type(value)),
@@ -665,14 +671,14 @@ KINDS: dict[Kind, Row] = {
         moved=shapes.moved,
     ),
     Kind.ORDER: Row(
-        test=lambda values, condition: set_order.holds(condition, values),
+        test=lambda values, condition: _set_order().holds(condition, values),
         native=_left_to_python,
-        python=lambda words, _, condition: set_order.as_python(condition, words.path),
-        reason=lambda words, _, condition, values: set_order.failure(condition, values, words),
-        nodes=set_order.nodes_in,
-        moved=set_order.moved,
-        sealed=set_order.sealed,
-        revealed=lambda values, condition: set_order.revealed(condition, values),
+        python=lambda words, _, condition: _set_order().as_python(condition, words.path),
+        reason=lambda words, _, condition, values: _set_order().failure(condition, values, words),
+        nodes=lambda condition: _set_order().nodes_in(condition),
+        moved=lambda condition, numbers: _set_order().moved(condition, numbers),
+        sealed=lambda condition, known: _set_order().sealed(condition, known),
+        revealed=lambda values, condition: _set_order().revealed(condition, values),
     ),
     Kind.STATE: Row(
         test=lambda _, state: live_state() == state,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from npugx_cache.records import NamedTuple
 
 
 class RecordedGraph(NamedTuple):

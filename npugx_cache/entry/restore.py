@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npugx_cache.backend import capture, runtime
-from npugx_cache.backend.frame_shims import handed_over
 from npugx_cache.conditions import source_facts
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.kinds import placed_here
@@ -167,7 +166,7 @@ class BoundProgram:
 def bind_program(
     blobs: Mapping[str, bytes],
     device: Accelerator | None,
-    hand_over: Callable[[], Mapping[int, Any]] = handed_over,
+    hand_over: Callable[[], Mapping[int, Any]] | None = None,
 ) -> BoundProgram:
     """Make the program of an entry callable.
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from npugx_cache.records import NamedTuple
 from npugx_cache.store.format.layout import VERSION
 from npugx_cache.store.io import syscalls
-from npugx_cache.store.io.filesystem import is_local
 
 if TYPE_CHECKING:
     import os
@@ -130,6 +129,8 @@ class Verified:
     def _is_local(self) -> bool:
         # Asked at the first use: a worker that reads each file once never pays for the question.
         if self._local is None:
+            from npugx_cache.store.io.filesystem import is_local
+
             self._local = is_local(self._folder.tree.held().fd)
         return self._local
 

@@ -4,6 +4,8 @@ The store is NPUGX_CACHE_DIR. Empty, it is filled and the counts are those of a 
 """
 
 import collections
+import dataclasses
+import enum
 import json
 import os
 import sys
@@ -115,6 +117,38 @@ class SystemCalls:
         return run
 
 
+class GeneratedClasses(list):
+    """The names of classes that the standard library makes slowly, from here on.
+
+    Dataclasses and named tuples compile their methods; an enumeration works on each member.
+    """
+
+    def __init__(self):
+        dataclasses.dataclass = self._noting(dataclasses.dataclass)
+        make = vars(collections)["namedtuple"]
+        vars(collections)["namedtuple"] = self._noting(make)
+        make = enum.EnumType.__new__
+
+        def noting(metaclass, name, *args, **kwargs):
+            self.append(name)
+            return make(metaclass, name, *args, **kwargs)
+
+        enum.EnumType.__new__ = noting
+
+    def _noting(self, make):
+        def noting(named=None, /, *args, **kwargs):
+            if named is None:
+                return lambda cls: noting(cls, *args, **kwargs)
+            self.append(getattr(named, "__name__", named))
+            return make(named, *args, **kwargs)
+
+        return noting
+
+
+def of_ours():
+    return len([name for name in sys.modules if name.startswith("npugx_cache")])
+
+
 def leave_only(*names):
     """Remove all other environment variables, because a lookup reads each one's name."""
     for name in set(os.environ).difference(names):
@@ -145,13 +179,17 @@ def main(layers, how=""):
     root = os.environ["NPUGX_CACHE_DIR"]
     leave_only("NPUGX_CACHE_DIR", "HOME", "PATH", "TMPDIR")
     model, x = Decoder(int(layers)).eval(), torch.randn(1, 4, 16)
+    generated = GeneratedClasses()
     from npugx_cache import backend, cache_compile, store
+
+    imported = {"modules": of_ours(), "generated": len(generated)}
+    spoil(how)
+    cached, other = cache_compile(model.forward), cache_compile(first)
+    decorated = {"modules": of_ours(), "generated": len(generated)}
     from npugx_cache.store.content import verified
 
     # Of young files less is remembered, by fewer calls: counts must not depend on the time.
     verified._RACY_NS = 0
-    spoil(how)
-    cached, other = cache_compile(model.forward), cache_compile(first)
     homes = (backend, store, sys.modules[cache_compile.__module__])
     with torch.no_grad():
         # What is imported is counted by itself: how many calls that takes depends on sys.path.
@@ -160,7 +198,7 @@ def main(layers, how=""):
         with Calls(tuple(f"{Path(home.__file__).parent}/" for home in homes)) as lookup:
             cached.warm(x)
         seen = dict(syscalls.counts)
-        modules = sorted(set(sys.modules) - IMPORTED_BY_TORCH)
+        modules, made = sorted(set(sys.modules) - IMPORTED_BY_TORCH), list(generated)
         for _ in range(5):
             cached(x)
         with Calls(lookup.folders) as steady:
@@ -171,7 +209,10 @@ def main(layers, how=""):
     answer = {
         "hits": info.hits,
         "compiled": info.misses,
+        "imported": imported,
+        "decorated": decorated,
         "modules": modules,
+        "generated": made,
         "system calls": seen,
         "lookup calls": lookup.all,
         "steady calls": steady.own,
