@@ -6,7 +6,6 @@ a reader what the library does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,6 +23,7 @@ from npugx_cache.errors import OptionError
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import inductor_compile
 from npugx_cache.private.runtime import depends_on_data
+from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
     from torch import fx
