@@ -306,13 +306,15 @@ class _Arguments(TypedDict, total=False):
     pp_rank: int | None
 
 
-class Decorator(Protocol):
-    """What `cache_compile` without a target returns."""
+if TYPE_CHECKING:  # protocols are made slowly
 
-    @overload
-    def __call__(self, target: M, /) -> M: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, target: Callable[P, R], /) -> CachedFunction[P, R]: ...
+    class Decorator(Protocol):
+        """What `cache_compile` without a target returns."""
+
+        @overload
+        def __call__(self, target: M, /) -> M: ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, target: Callable[P, R], /) -> CachedFunction[P, R]: ...
 
 
 @overload  # mypy: a module is callable too; the first match is the one meant

@@ -39,13 +39,15 @@ if TYPE_CHECKING:
     from npugx_cache.portable.devices import Accelerator
 
 
-class Repeated(Protocol):
-    """The conditions of a bound graph, as they are checked at every call."""
+if TYPE_CHECKING:  # protocols are made slowly
 
-    def holds(self, scope: Scope) -> bool: ...
+    class Repeated(Protocol):
+        """The conditions of a bound graph, as they are checked at every call."""
 
-    def holds_quickly(self, scope: Scope) -> bool:
-        """False may mean that only `holds`, which is much slower, can tell."""
+        def holds(self, scope: Scope) -> bool: ...
+
+        def holds_quickly(self, scope: Scope) -> bool:
+            """False may mean that only `holds`, which is much slower, can tell."""
 
     def pinned(self) -> Pinned:
         """What is demanded of arguments exactly; a call with another fact is never accepted."""

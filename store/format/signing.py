@@ -9,7 +9,6 @@ file with another team's signature, which stays where it is.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -51,7 +50,7 @@ def unseal(data: bytes, key: str, secret: bytes | None) -> bytes:
         return content
     if len(content) > _DIGEST and hashlib.sha256(SIGNED + content).digest() == digest:
         body = content[:-_DIGEST]
-        if secret is None or hmac.compare_digest(_mac(body, key, secret), content[-_DIGEST:]):
+        if secret is None or _is_signed(body, key, secret, content[-_DIGEST:]):
             return body
         raise Unsigned("signed with another key, or for another place")
     if secret is not None and _is_plain(content, digest):
@@ -63,7 +62,15 @@ def _is_plain(content: bytes, digest: bytes) -> bool:
     return bool(content) and hashlib.sha256(FORMAT + content).digest() == digest
 
 
+def _is_signed(body: bytes, key: str, secret: bytes, mac: bytes) -> bool:
+    import hmac
+
+    return hmac.compare_digest(_mac(body, key, secret), mac)
+
+
 def _mac(body: bytes, key: str, secret: bytes) -> bytes:
+    import hmac  # few caches are signed
+
     # The NUL ends the key, which is hex: no other split into key and body gives the same bytes.
     return hmac.digest(secret, SIGNED + key.encode("ascii") + b"\0" + body, "sha256")
 

@@ -66,7 +66,7 @@ LIMITS = [
     Limit(
         "other modules imported by a hit",
         lambda c: len([name for name in c.large["modules"] if not name.startswith("npugx_cache")]),
-        10,  # 8: msgpack's and Cython's, hmac, torch.utils._device
+        8,  # 7: msgpack's and Cython's, torch.utils._device
         "the restart: no database, lock, listing or compiler",
     ),
     Limit(
