@@ -134,10 +134,15 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
     owner, fields = type(self), self.__match_args__
     if args and owner._kw_only:  # noqa: SLF001 - of a class made here
         raise TypeError(f"{owner.__name__}() takes values by name only")
-    if args or named.keys() != owner._field_set:  # noqa: SLF001 - as above
+    try:
+        if args or len(named) > owner._length:  # noqa: SLF001 - as above
+            raise KeyError
+        for name in fields:
+            _SET(self, name, named[name])
+    except KeyError:  # a value by position, a default, or an error
         named = _values(owner.__name__, fields, owner._field_defaults, args, named)
-    for name in fields:
-        _SET(self, name, named[name])
+        for name in fields:
+            _SET(self, name, named[name])
 
 
 def _content(self: Any) -> list[Any]:
@@ -198,7 +203,7 @@ def _dataclass(
                 "__slots__": (*own, "__weakref__") if weakref_slot else own,
                 "__qualname__": cls.__qualname__,
                 "__match_args__": fields,
-                "_field_set": frozenset(fields),
+                "_length": len(fields),
                 "_field_defaults": {**getattr(cls, "_field_defaults", {}), **defaults},
                 "_kw_only": kw_only,
             },
