@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     Group = tuple[Row, Sequence[tuple[int, Any]]]
 
-_ANCHORED = 2
-"""How often anchors are tried."""
-
 _MOST_WORDED = 64  # after `.to()`, one condition of each tensor of a model fails
 
 
@@ -53,7 +50,7 @@ class Checker:
             groups.append((row, tuple(zip(nodes, self._arguments.of(kind, args), strict=True))))
         self._watch: Watch | None = None
         self._native: NativeCheck | None = None
-        self._held = self._tries = 0
+        self._held = 0
 
     def pinned(self) -> Pinned:
         """What the conditions demand of arguments exactly: `argument_facts.Index`."""
@@ -129,22 +126,9 @@ class Checker:
         # vain, so it is built ever more rarely.
         if self._held > 1 and self._held.bit_count() == 1:
             try:
-                self._native = self._made_native(values, scope)
+                self._native = NativeCheck(self.conditions, values, scope, self._arguments)
             except Exception as reason:  # noqa: BLE001 - the full check works without it
                 logger.debug("guards stay in Python for now: %r", reason)
-
-    def _made_native(self, values: list[Any], scope: Scope) -> NativeCheck:
-        # Where modules write to their dicts, or other modules come in turn, anchors are soon lost.
-        self._tries += 1
-        again = (lambda: self._checked(scope)) if self._tries <= _ANCHORED else None
-        return NativeCheck(self.conditions, values, scope, self._arguments, again)
-
-    def _checked(self, scope: Scope) -> list[Any]:
-        """All values, after a check in full; raises anything if they don't hold."""
-        values = evaluate(self._plan, scope)
-        if not _hold(self._of_call, values):
-            raise NotPortable("a condition does not hold any more")
-        return values
 
     def failures(
         self, scope: Scope, limit: int = 8, known: Callable[[], Container[object]] = frozenset

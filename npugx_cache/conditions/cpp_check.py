@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.conditions.anchors import Anchors
 from npugx_cache.conditions.code_watch import SealedNames, Watch
 from npugx_cache.conditions.cpp_paths import LeftToPython, Managers
 from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
@@ -19,7 +18,7 @@ from npugx_cache.conditions.kinds import KINDS, LiveArguments
 from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from npugx_cache.conditions.evaluate import Scope
 
@@ -27,30 +26,15 @@ if TYPE_CHECKING:
 class NativeCheck:
     """One guard tree, bound to what was live when it was built. Keeps no tensor and no module.
 
-    `again` reads all values and checks them in full once more. If it is given, conditions may be
-    left to the versions of dicts (`anchors.py`): another thread may have written to a dict before
-    its version was read.
-
     Raises `guard_managers.NotNow` where managers can't be built at the moment.
     """
 
     def __init__(
-        self,
-        tree: Conditions,
-        values: Sequence[Any],
-        scope: Scope,
-        arguments: LiveArguments,
-        again: Callable[[], Sequence[Any]] | None = None,
+        self, tree: Conditions, values: Sequence[Any], scope: Scope, arguments: LiveArguments
     ) -> None:
         with guard_managers.building() as manager_type:
             managers = Managers(tree, values, scope, manager_type)
-            anchors = Anchors(managers) if again is not None else None
-            left = _add_all(tree, managers, anchors)
-        # Or both keep each other alive, and with them the tensors of this call.
-        managers.anchored = None
-        if again is not None and anchors is not None and not anchors.are(again()):
-            raise guard_managers.NotNow("another thread wrote to what the conditions read")
-        self.held = anchors.held if anchors is not None else None
+            left = _add_all(tree, managers)
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep = managers.keep
         self._names = SealedNames(managers.shadows)
@@ -64,7 +48,6 @@ class NativeCheck:
             self._state.holds()
             and scope.frame_globals is self._globals
             and self._managers.check(scope.frame_locals)
-            and (self.held is None or self.held.same())
             and self._names.unchanged()
             and (not self._bodies or all(body.unchanged() for body in self._bodies))
             and self._residue.accept(scope)
@@ -88,14 +71,12 @@ def _watched_bodies(
     return tuple(found.values())
 
 
-def _add_all(tree: Conditions, managers: Managers, anchors: Anchors | None) -> list[Check]:
+def _add_all(tree: Conditions, managers: Managers) -> list[Check]:
     """Put the checks on the managers; returns those that are left to Python."""
     left, values = [], managers.values
     for kind, (nodes, args) in tree.checks.items():
         native = KINDS[kind].native
         for node, arg in zip(nodes, args, strict=True):
-            if anchors is not None and anchors.implies(node, kind, arg):
-                continue
             try:
                 native(managers, node, None if node == CALL else values[node], arg)
             except LeftToPython:

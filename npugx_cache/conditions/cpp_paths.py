@@ -53,8 +53,7 @@ class Managers:
 
     `shadows` are rows for `PinnedNames`: children of modules are read from the module's dicts,
     which is right for as long as no class gives their names another meaning. `keep` holds what
-    guards compare by address. `anchored` gives the managers of values that need no path. `kind` is
-    what torch wants to know of a manager it makes.
+    guards compare by address; `kind` is what torch wants to know of a manager it makes.
     """
 
     def __init__(
@@ -63,18 +62,14 @@ class Managers:
         self.root = guard_managers.RootGuardManager()
         self.values = values
         self.shadows: list[Row] = []
-        self.roots: dict[str, object] = {
-            "modules": sys.modules,
-            "globals": scope.frame_globals,
-        }
-        self.keep: list[object] = [self.roots]
+        roots = {"modules": sys.modules, "globals": scope.frame_globals}
+        self.keep: list[object] = [roots]
         self.kind = manager_type
         self.tree, self._frame_globals = tree, scope.frame_globals
         self._locals = {name: (name, place) for place, name in enumerate(scope.frame_locals)}
-        self.above = self.root.globals_dict_manager(self.roots, "roots", self.roots, manager_type)
-        self._modules = self.item(self.above, "modules", sys.modules, "sys.modules")
-        self._globals = self.item(self.above, "globals", scope.frame_globals, "globals")
-        self.anchored: Callable[[int], Manager | None] | None = None
+        above = self.root.globals_dict_manager(roots, "roots", roots, manager_type)
+        self._modules = self.item(above, "modules", sys.modules, "sys.modules")
+        self._globals = self.item(above, "globals", scope.frame_globals, "globals")
         self._made: dict[int, Manager] = {}
         self._dicts: dict[int, Manager] = {}
         self._tables: dict[tuple[int, str], Manager] = {}
@@ -84,8 +79,6 @@ class Managers:
     def of(self, node: int) -> Manager:
         """The manager of a node; raises `LeftToPython`."""
         made = self._made.get(node)
-        if made is None and self.anchored is not None:
-            made = self.anchored(node)
         if made is None:
             make = _MAKERS.get(self.tree.steps[node])
             if make is None:
@@ -117,7 +110,7 @@ class Managers:
             if not _is_pinnable(value):
                 raise LeftToPython("a function with mutable defaults or free variables")
             self._pin_function(manager, value, str(node), set())
-        elif is_fixed(value):
+        elif _is_fixed(value):
             self.guard_identity(manager, value)
         else:
             raise LeftToPython("identity")
@@ -209,15 +202,15 @@ class Managers:
         module = self.values[parent]
         if not isinstance(module, torch.nn.Module):
             return None
-        if not self.read_past_getattr(type(module), name):
+        if not self._read_past_getattr(type(module), name):
             return None
         self.pin_type(parent)
         if name in vars(module):
             return self.item(self.instance_dict(parent), name, value, str(node))
         return self._child(parent, name, value, str(node))
 
-    def read_past_getattr(self, cls: type, name: str) -> bool:
-        """Whether a name of an object can be read from its dict, or a module's from its dicts.
+    def _read_past_getattr(self, cls: type, name: str) -> bool:
+        """Whether a name of a module can be read from the module's dicts.
 
         If so, `shadows` gets rows that watch that this stays true.
         """
@@ -226,7 +219,7 @@ class Managers:
             plain: Any = cls
             known = (
                 plain.__getattribute__ is object.__getattribute__
-                and getattr(plain, "__getattr__", None) in (None, torch.nn.Module.__getattr__)
+                and plain.__getattr__ is torch.nn.Module.__getattr__
                 and not any(name in vars(base) for base in cls.__mro__)
             )
             self._plain[cls, name] = known
@@ -310,12 +303,12 @@ _MAKERS: dict[int, Callable[[Managers, int, Any], Manager]] = {
 """The other steps are left to Python: keys by position, roots found by name, subclasses, sizes."""
 
 
-def is_fixed(value: object) -> bool:
+def _is_fixed(value: object) -> bool:
     """Whether the portable name of an object can't change while the object lives."""
     if isinstance(value, types.BuiltinFunctionType):
         return value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type, str))
     if type(value) is tuple:
-        return all(map(is_fixed, value))
+        return all(map(_is_fixed, value))
     if isinstance(value, type):
         return is_named(value)
     is_plain = isinstance(value, types.ModuleType) or type(value) in _SCALARS
@@ -333,7 +326,7 @@ def _is_fixed_of_mesh(value: object) -> bool:
 def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
     """Whether a function's defaults and cells hold only fixed values and such functions."""
     if not isinstance(value, types.FunctionType):
-        return is_fixed(value)
+        return _is_fixed(value)
     if any(value is each for each in above):  # a wrapper that calls itself by its name
         return True
     if len(above) > _NESTED_FUNCTIONS or value.__kwdefaults__:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RootGuardManager: Any = _c_guards.RootGuardManager
-dict_version: Any = _c_guards.dict_version
-"""A number that changes with each write to a dict."""
 forbid_aliasing: Any = _c_guards.install_no_tensor_aliasing_guard
 """Called as (managers, names, reasons, None): the values of the managers are different objects."""
 require_aliasing: Any = _c_guards.install_object_aliasing_guard
