@@ -494,13 +494,15 @@ class Lookup(StoreClient):
 
     def _note_pinned(self, entry: str, refused: Checker) -> None:
         """Note which calls an entry may fit, so that later hits need not read its conditions."""
-        if self._stored is None:
-            from npugx_cache.conditions.argument_facts import Index  # a first hit needs none
+        demanded = refused.pinned()
+        with self._restoring:
+            if self._stored is None:
+                from npugx_cache.conditions.argument_facts import Index  # a first hit needs none
 
-            self._stored = Index()
-        if entry not in self._pinned:
-            self._pinned.add(entry)
-            self._stored.add(entry, refused.pinned())
+                self._stored = Index()
+            if entry not in self._pinned:
+                self._stored.add(entry, demanded)
+                self._pinned.add(entry)
 
     # --- compile
 

@@ -134,15 +134,10 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
     owner, fields = type(self), self.__match_args__
     if args and owner._kw_only:  # noqa: SLF001 - of a class made here
         raise TypeError(f"{owner.__name__}() takes values by name only")
-    try:
-        if args or len(named) > owner._length:  # noqa: SLF001 - as above
-            raise KeyError
-        for name in fields:
-            _SET(self, name, named[name])
-    except KeyError:  # a value by position, a default, or an error
+    if args or named.keys() != owner._field_set:  # noqa: SLF001 - as above
         named = _values(owner.__name__, fields, owner._field_defaults, args, named)
-        for name in fields:
-            _SET(self, name, named[name])
+    for name in fields:
+        _SET(self, name, named[name])
 
 
 def _content(self: Any) -> list[Any]:
@@ -181,6 +176,15 @@ _METHODS: dict[str, Any] = {
 }
 
 
+def _is_plain(default: Any) -> bool:
+    """Whether records know all that a default of a field asks for."""
+    if not isinstance(default, dataclasses.Field):
+        return not isinstance(default, (list, dict, set))
+    missing = dataclasses.MISSING
+    has_default = default.default is not missing or default.default_factory is not missing
+    return has_default and (default.init, default.repr, default.compare) == (True, True, True)
+
+
 def _dataclass(
     *, frozen: bool, slots: bool, kw_only: bool = False, weakref_slot: bool = False
 ) -> Callable[[Any], Any]:
@@ -191,6 +195,8 @@ def _dataclass(
         own = tuple(cls.__annotations__)
         body = {name: value for name, value in vars(cls).items() if name not in own}
         defaults = {name: vars(cls)[name] for name in own if name in vars(cls)}
+        if "__post_init__" in vars(cls) or not all(map(_is_plain, defaults.values())):
+            raise TypeError(f"{cls.__name__}: no __post_init__; of a field only its default")
         for name in ("__dict__", "__weakref__"):
             body.pop(name, None)
         fields = (*getattr(cls, "__match_args__", ()), *own)
@@ -203,7 +209,7 @@ def _dataclass(
                 "__slots__": (*own, "__weakref__") if weakref_slot else own,
                 "__qualname__": cls.__qualname__,
                 "__match_args__": fields,
-                "_length": len(fields),
+                "_field_set": frozenset(fields),
                 "_field_defaults": {**getattr(cls, "_field_defaults", {}), **defaults},
                 "_kw_only": kw_only,
             },

@@ -95,7 +95,12 @@ class Index(Generic[T]):
 def pinned(tree: Conditions) -> Pinned:
     """What conditions demand of arguments and of what stands in the usual containers."""
     found = sorted(_pins(tree), key=lambda pin: (pin[0].name, repr(pin[0])))[:_MAX_PLACES]
-    return Pinned(tuple(place for place, _ in found), tuple(fact for _, fact in found))
+    facts = tuple(fact for _, fact in found)
+    try:
+        hash(facts)
+    except TypeError:  # what no trace writes, from a damaged entry: the full check refuses it
+        return Pinned()
+    return Pinned(tuple(place for place, _ in found), facts)
 
 
 def _pins(tree: Conditions) -> Iterator[tuple[Place, Any]]:

@@ -49,8 +49,8 @@ if TYPE_CHECKING:  # protocols are made slowly
         def holds_quickly(self, scope: Scope) -> bool:
             """False may mean that only `holds`, which is much slower, can tell."""
 
-    def pinned(self) -> Pinned:
-        """What is demanded of arguments exactly; a call with another fact is never accepted."""
+        def pinned(self) -> Pinned:
+            """What is demanded of arguments exactly; a call with another fact is not accepted."""
 
 
 @dataclass(frozen=True, slots=True)

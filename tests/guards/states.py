@@ -105,6 +105,16 @@ def cell(function, value):
         held.cell_contents = old
 
 
+@contextlib.contextmanager
+def in_place(parameter):
+    other = frozen(*parameter.shape).double()
+    torch.utils.swap_tensors(parameter, other)
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors(parameter, other)
+
+
 def frozen(*size):
     return nn.Parameter(torch.randn(*size), requires_grad=False)
 
@@ -183,6 +193,13 @@ STATES = {
         sys.modules["torch.nn.modules.module"]._global_forward_hooks, 1, lambda *a: None
     ),
     "a backward hook": lambda t: hook(t.model.layers[0], "register_full_backward_hook"),
+    "another __dict__ of a module": lambda t: assigned(
+        t.model.layers[0], "__dict__", {**vars(t.model.layers[0]), "gain": 9.0}
+    ),
+    "another class in place": lambda t: assigned(
+        t.model.layers[0], "__class__", type("Other", (t.toy.Block,), {})
+    ),
+    "a parameter swapped for another in place": lambda t: in_place(t.model.head.weight),
     # --- values
     "another float": lambda t: swapped(t.model.layers[1], "gain", 2.0),
     "an int for a float": lambda t: swapped(t.model.layers[1], "gain", 1),

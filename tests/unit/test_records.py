@@ -187,3 +187,20 @@ def test_an_enumeration(base):
 
 def test_a_number_is_pickled():
     assert pickle.loads(pickle.dumps(Colour.BLUE)) is Colour.BLUE
+
+
+def test_what_records_do_not_know_is_refused():
+    with pytest.raises(TypeError, match="Own: no __post_init__; of a field only its default"):
+
+        @records.dataclass(frozen=True, slots=True)
+        class Own:
+            size: int
+
+            def __post_init__(self):
+                pass
+
+    for default in (records.field(default=1, compare=False), records.field(), [1]):
+        with pytest.raises(TypeError, match="of a field only its default"):
+            records.dataclass(frozen=True, slots=True)(
+                type("Other", (), {"__annotations__": {"size": "int"}, "size": default})
+            )
