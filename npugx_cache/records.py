@@ -44,15 +44,14 @@ def _values(
         if name not in named:
             if name not in defaults:
                 raise TypeError(f"{owner}() misses a value for {name!r}")
-            named[name] = _made(defaults[name])
+            default = defaults[name]
+            named[name] = _made(default) if default.__class__ is dataclasses.Field else default
     if len(named) > len(fields):
         raise TypeError(f"{owner}() has no field {min(named.keys() - set(fields))!r}")
     return named
 
 
-def _made(default: Any) -> Any:
-    if not isinstance(default, dataclasses.Field):
-        return default
+def _made(default: dataclasses.Field[Any]) -> Any:
     make = default.default_factory
     return default.default if make is dataclasses.MISSING else make()
 
@@ -74,7 +73,8 @@ class _Row(tuple[Any, ...]):
     _field_defaults: Mapping[str, Any] = {}
 
     def __new__(cls, *args: Any, **named: Any) -> Self:
-        if named or len(args) != cls._length:
+        # Too many values or too few, told without a call: a lookup makes a hundred rows.
+        if named or args[cls._length :] or not args[cls._length - 1 :]:
             found = _values(cls.__name__, cls._fields, cls._field_defaults, args, named)
             args = tuple([found[name] for name in cls._fields])
         return tuple.__new__(cls, args)

@@ -84,9 +84,7 @@ LIMITS = [
     Limit(
         "calls of a lookup, fixed",
         lambda c: c.fixed("lookup calls"),
-        4_766,  # 4,759: key, manifest, source facts; without the way to the store's folder. 99 are
-        # of values of `records`, which take `len` more to make than generated code does, and save
-        # 20 ms of imports; 15 are of the index of a function's graphs
+        4_661,  # 4,653: key, manifest, source facts; without the way to the store's folder
         "the restart of a small model",
     ),
     Limit(
