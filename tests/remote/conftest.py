@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +44,6 @@ def networks() -> Iterator[list[namespaces.Network]]:
     with contextlib.ExitStack() as stack:
         try:
             made = stack.enter_context(namespaces.two_networks())
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (namespaces.NotAllowed, FileNotFoundError) as error:
             pytest.skip(f"no network namespaces here (they need root and iproute2): {error}")
         yield made

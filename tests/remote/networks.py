@@ -48,17 +48,31 @@ class Network:
         _ip("-n", self.name, "link", "set", self._there, "up")
 
     def remove(self) -> None:
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            _ip("netns", "del", self.name)  # and the link with it
+        # First the link: the kernel takes it away some time after its namespace, and until then no
+        # other may have its name.
+        for command in (("link", "del", self._here), ("netns", "del", self.name)):
+            with contextlib.suppress(NotAllowed, FileNotFoundError, RuntimeError):
+                _ip(*command)
+
+
+class NotAllowed(Exception):
+    """This user may not make namespaces on this host, or its kernel has none."""
+
+
+_REFUSALS = ("not permitted", "Permission denied", "not supported", "Unknown device type")
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
+    if any(refusal in done.stderr for refusal in _REFUSALS):
+        raise NotAllowed(done.stderr)
+    if done.returncode:
+        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr}")
 
 
 @contextlib.contextmanager
 def two_networks() -> Iterator[list[Network]]:
-    """Raises OSError or CalledProcessError if this host does not allow namespaces."""
+    """Raises `NotAllowed`, or FileNotFoundError if there is no program `ip`."""
     made = [Network(1), Network(2)]
     try:
         for network in made:
