@@ -14,6 +14,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo import exc
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
@@ -21,6 +22,7 @@ from torch._dynamo.variables import dicts
 
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,15 +132,40 @@ def guard_hasattr(variable: Any, tx: Any, name: str) -> None:
 
 @observation.around
 def guarding_absence(
-    _: Recorder, method: Callable[..., Any], variable: Any, tx: Any, name: str
+    recorder: Recorder, method: Callable[..., Any], variable: Any, tx: Any, name: str
 ) -> Any:
-    """That an attribute is not there: the code may catch the AttributeError."""
+    """That an attribute is not there: the code may catch the AttributeError.
+
+    Or a `__getattr__` of the user's answers, which Python asks only while nothing else has the
+    name: an attribute that is set later takes the place of the answer.
+    """
     try:
-        return method(variable, tx, name)
+        answer = method(variable, tx, name)
     except exc.ObservedAttributeError:
         if variable.source and not hasattr(_object(variable), name):
             guard_hasattr(variable, tx, name)
         raise
+    if variable.source:
+        _guard_answered(recorder, variable, tx, name)
+    return answer
+
+
+def _guard_answered(recorder: Recorder, variable: Any, tx: Any, name: str) -> None:
+    """Guard that nothing but `__getattr__` answers, if `__getattr__` did."""
+    value = _object(variable)
+    kind = type(value)
+    if getattr(kind, "__getattr__", None) in (None, torch.nn.Module.__getattr__):
+        return
+    if tx.output.side_effects.has_pending_mutation_of_attr(variable, name):
+        return
+    if any(name in vars(base) for base in kind.__mro__):
+        return
+    if isinstance(value, type):
+        if not any(name in vars(base) for base in value.__mro__):
+            recorder.note(Question.NAME, value, name)
+    elif name not in getattr(value, "__dict__", (name,)):
+        absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
+        install_guard(variable.source.make_guard(absent))
 
 
 def _object(variable: Any) -> Any:
