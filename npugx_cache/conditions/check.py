@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 
     from npugx_cache.conditions.argument_facts import Pinned
     from npugx_cache.conditions.causes import Failed
+    from npugx_cache.conditions.dict_versions import Found
     from npugx_cache.conditions.kinds import Row
 
     Group = tuple[Row, Sequence[tuple[int, Any]]]
+
+_MANY = 256
+"""Nodes of a tree. In smaller ones versions of dicts take longer to compare than the values."""
+
+_TRIES, _LOOKS = 2, 8
+"""How often checks of versions are made, and how often what they would stand for is looked for.
+
+A look is in vain if the conditions don't hold.
+"""
 
 _MOST_WORDED = 64  # after `.to()`, one condition of each tensor of a model fails
 
@@ -50,7 +60,7 @@ class Checker:
             groups.append((row, tuple(zip(nodes, self._arguments.of(kind, args), strict=True))))
         self._watch: Watch | None = None
         self._native: NativeCheck | None = None
-        self._held = 0
+        self._held = self._looked = self._of_versions = 0
 
     def pinned(self) -> Pinned:
         """What the conditions demand of arguments exactly: `argument_facts.Index`."""
@@ -68,6 +78,10 @@ class Checker:
             if not _hold(self._before, []):
                 return False
             values = evaluate(self._plan, scope)
+            # Not at the first call: a restart waits for it. At the 2nd, 4th, 8th, ... time: where
+            # objects change at every call the C++ check is made in vain, so ever more rarely.
+            due = self._held > 0 and (self._held + 1).bit_count() == 1
+            found = self._found(values) if due else None
             if not _hold(self._of_call, values):
                 return False
             if watch is None and self._held:
@@ -82,7 +96,9 @@ class Checker:
             let_through(error)
             return False
         self._watch = watch or self._watch
-        self._learn(values, scope)
+        self._held += 1
+        if due:
+            self._learn(values, scope, found)
         return True
 
     def holds_quickly(self, scope: Scope) -> bool:
@@ -119,16 +135,30 @@ class Checker:
         """The live object at a place of the tree. Call it after `holds`; raises anything."""
         return evaluate(self._plan, scope)[node]
 
-    def _learn(self, values: list[Any], scope: Scope) -> None:
-        """Build the C++ check for later calls. Not at the first call: a restart waits for it."""
-        self._held += 1
-        # The 2nd, 4th, 8th, ... time: where objects change at every call the C++ check is built in
-        # vain, so it is built ever more rarely.
-        if self._held > 1 and self._held.bit_count() == 1:
-            try:
-                self._native = NativeCheck(self.conditions, values, scope, self._arguments)
-            except Exception as reason:  # noqa: BLE001 - the full check works without it
-                logger.debug("guards stay in Python for now: %r", reason)
+    def _found(self, values: list[Any]) -> Found | None:
+        """What versions of dicts can stand for, before the conditions are tested."""
+        # Where modules write to their dicts, or other modules come in turn, versions never last.
+        if self._of_versions >= _TRIES or self._looked >= _LOOKS or len(self._plan) < _MANY:
+            return None
+        self._looked += 1
+        from npugx_cache.conditions.dict_versions import Found  # a first call needs none
+
+        try:
+            found = Found(self.conditions, self._plan, values)
+        except Exception as reason:  # noqa: BLE001 - all conditions are checked without it
+            logger.debug("versions of dicts take no condition's place: %r", reason)
+            return None
+        return found if found.roots else None
+
+    def _learn(self, values: list[Any], scope: Scope, found: Found | None) -> None:
+        """Build the check of later calls."""
+        self._of_versions += found is not None
+        try:
+            self._native = NativeCheck(
+                self.conditions, self._plan, values, scope, self._arguments, found
+            )
+        except Exception as reason:  # noqa: BLE001 - the full check works without it
+            logger.debug("guards stay in Python for now: %r", reason)
 
     def failures(
         self, scope: Scope, limit: int = 8, known: Callable[[], Container[object]] = frozenset

@@ -11,36 +11,51 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import SealedNames, Watch
-from npugx_cache.conditions.cpp_paths import LeftToPython, Managers
+from npugx_cache.conditions.cpp_paths import LeftToPython, Managers, PlainReads
 from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
-from npugx_cache.conditions.evaluate import evaluate, plan
+from npugx_cache.conditions.evaluate import evaluate
 from npugx_cache.conditions.kinds import KINDS, LiveArguments
 from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.conditions.data import Rows
+    from npugx_cache.conditions.dict_versions import Found
+    from npugx_cache.conditions.evaluate import Prepared, Scope
 
 
 class NativeCheck:
     """One guard tree, bound to what was live when it was built. Keeps no tensor and no module.
 
+    `steps` is the plan of the tree (`evaluate.py`). `found`, if given, says which conditions the
+    versions of dicts stand for; it was made before the conditions were tested.
     Raises `guard_managers.NotNow` where managers can't be built at the moment.
     """
 
     def __init__(
-        self, tree: Conditions, values: Sequence[Any], scope: Scope, arguments: LiveArguments
+        self,
+        tree: Conditions,
+        steps: Sequence[Prepared],
+        values: Sequence[Any],
+        scope: Scope,
+        arguments: LiveArguments,
+        found: Found | None = None,
     ) -> None:
+        reads = PlainReads() if found is None else found.reads
         with guard_managers.building() as manager_type:
-            managers = Managers(tree, values, scope, manager_type)
-            left = _add_all(tree, managers)
+            managers = Managers(tree, values, scope, reads, manager_type)
+            if found is not None and not managers.pin_objects(found.roots):
+                found = None
+            left = _add_all(tree.checks if found is None else found.left, managers)
         self._managers, self._globals = managers.root, scope.frame_globals
-        self._keep = managers.keep
-        self._names = SealedNames(managers.shadows)
+        self._keep, self._functions = managers.keep, managers.functions
+        self._names = SealedNames(reads.shadows)
         self._bodies = _watched_bodies(tree, values, arguments)
-        self._residue = Residue(tree, left, values, arguments)
+        apart = () if found is None else found.apart
+        self._residue = Residue(tree, steps, left, values, arguments, apart)
         self._state = runtime.SameState()
+        self.versions = None if found is None else found.check
 
     def accept(self, scope: Scope) -> bool:
         """May raise anything that user code raises."""
@@ -48,7 +63,9 @@ class NativeCheck:
             self._state.holds()
             and scope.frame_globals is self._globals
             and self._managers.check(scope.frame_locals)
+            and (self.versions is None or self.versions.hold())
             and self._names.unchanged()
+            and self._functions.unchanged()
             and (not self._bodies or all(body.unchanged() for body in self._bodies))
             and self._residue.accept(scope)
         )
@@ -71,10 +88,10 @@ def _watched_bodies(
     return tuple(found.values())
 
 
-def _add_all(tree: Conditions, managers: Managers) -> list[Check]:
+def _add_all(checks: Mapping[Kind, Rows], managers: Managers) -> list[Check]:
     """Put the checks on the managers; returns those that are left to Python."""
     left, values = [], managers.values
-    for kind, (nodes, args) in tree.checks.items():
+    for kind, (nodes, args) in checks.items():
         native = KINDS[kind].native
         for node, arg in zip(nodes, args, strict=True):
             try:
@@ -88,20 +105,22 @@ class Residue:
     """The checks that are left to Python, made ready. Reads only the nodes that they need.
 
     `values` have just passed the checks: live texts take the place of digests, so that no call
-    hashes a text.
+    hashes a text. `apart` are nodes, and the ids of objects that none of their values may be.
     """
 
     def __init__(
         self,
         tree: Conditions,
+        steps: Sequence[Prepared],
         left: Sequence[Check],
         values: Sequence[Any],
         arguments: LiveArguments,
+        apart: Sequence[tuple[list[int], frozenset[int]]] = (),
     ) -> None:
         named = (KINDS[check.kind].nodes(check.arg) for check in left)
-        needed = tree.with_ancestors({check.node for check in left}.union(*named))
+        alone = (nodes for nodes, _ in apart)
+        needed = tree.with_ancestors({check.node for check in left}.union(*named, *alone))
         place = {node: position for position, node in enumerate(needed)} | {CALL: CALL}
-        steps = plan(tree)
         self._plan = tuple((place[p], step, arg) for p, step, arg in (steps[n] for n in needed))
         on_values, on_call = [], []
         for node, kind, arg in _without_implied(left):
@@ -112,6 +131,8 @@ class Residue:
                 on_call.append((row.test, made))
             else:
                 on_values.append((place[node], row.test, made))
+        for nodes, ids in apart:
+            on_call.append((_are_apart, ([place[node] for node in nodes], ids)))
         self._on_values, self._on_call = tuple(on_values), tuple(on_call)
 
     def accept(self, scope: Scope) -> bool:
@@ -124,6 +145,11 @@ class Residue:
             if not test(values, arg):
                 return False
         return True
+
+
+def _are_apart(values: Sequence[Any], arg: tuple[list[int], frozenset[int]]) -> bool:
+    nodes, ids = arg
+    return ids.isdisjoint([id(values[node]) for node in nodes])
 
 
 def _without_implied(checks: Sequence[Check]) -> list[Check]:

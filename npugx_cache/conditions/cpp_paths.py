@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 import types
 from collections import OrderedDict
+from itertools import chain
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,15 +34,7 @@ REASON = ["npugx_cache"]
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.layout)
 _NESTED_FUNCTIONS = 3
-_FUNCTION_PARTS = (
-    "__module__",
-    "__qualname__",
-    "__code__",
-    "__defaults__",
-    "__kwdefaults__",
-    "__closure__",
-)
-_CHILDREN = ("_parameters", "_buffers", "_modules")
+CHILDREN = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module.__getattr__` looks, in its order."""
 
 
@@ -48,20 +42,107 @@ class LeftToPython(Exception):
     """C++ has no manager or guard with exactly this meaning, so Python makes the check."""
 
 
+class PlainReads:
+    """Which attributes are read from an object's own dict, or a module's child from its dicts.
+
+    That is right for as long as no class gives the names another meaning: `shadows` are rows for
+    `SealedNames`, which watch the classes.
+    """
+
+    def __init__(self) -> None:
+        self.shadows: list[Row] = []
+        self._plain: dict[tuple[type, str], bool] = {}
+        self._dicts: dict[type, bool] = {}
+
+    def past_getattr(self, cls: type, name: str) -> bool:
+        """Whether a name of an object can be read from its dict, or of a module from its dicts."""
+        known = self._plain.get((cls, name))
+        if known is None:
+            # Before the question, so that what is patched meanwhile is seen as a change.
+            rows = _rows(cls, ("__getattr__", "__getattribute__", name))
+            plain: Any = cls
+            known = self._plain[cls, name] = (
+                plain.__getattribute__ is object.__getattribute__
+                and getattr(plain, "__getattr__", None) in _GETATTR
+                and not any(name in vars(base) for base in cls.__mro__)
+            )
+            self.shadows += rows if known else ()
+        return known
+
+    def has_plain_dict(self, cls: type) -> bool:
+        """Whether the `__dict__` of an object is where Python keeps the object's attributes."""
+        known = self._dicts.get(cls)
+        if known is None:
+            rows = _rows(cls, ("__dict__",))
+            given = types.GetSetDescriptorType, type(ABSENT)
+            known = self._dicts[cls] = all(type(row["__dict__"]) in given for _, row in rows)
+            self.shadows += rows if known else ()
+        return known
+
+
+def _rows(cls: type, names: tuple[str, ...]) -> list[Row]:
+    return [(base, {name: vars(base).get(name, ABSENT) for name in names}) for base in cls.__mro__]
+
+
+class PinnedFunctions:
+    """Functions that are compared by identity, and all that their identity is made of.
+
+    Each part of a function can be edited in place, and so can what a cell holds. Keeps all of them.
+    """
+
+    def __init__(self) -> None:
+        self._functions: dict[int, types.FunctionType] = {}
+        self._parts: list[object] = []
+        self._cells: list[types.CellType] = []
+        self._contents: list[object] = []
+
+    def add(self, function: types.FunctionType) -> None:
+        if id(function) in self._functions:  # it may be among what it carries itself
+            return
+        self._functions[id(function)] = function
+        self._parts += _PARTS(function)
+        cells = function.__closure__ or ()
+        contents = [cell.cell_contents for cell in cells]
+        self._cells += cells
+        self._contents += contents
+        for carried in (*(function.__defaults__ or ()), *contents):
+            if isinstance(carried, types.FunctionType):
+                self.add(carried)
+
+    def unchanged(self) -> bool:
+        """Raises ValueError if a cell is empty by now."""
+        now = chain.from_iterable(map(_PARTS, self._functions.values()))
+        return all(map(is_, now, self._parts)) and all(
+            map(is_, map(_CONTENT, self._cells), self._contents)
+        )
+
+
+_PARTS: Callable[[types.FunctionType], tuple[object, ...]] = attrgetter(
+    "__module__", "__qualname__", "__code__", "__defaults__", "__kwdefaults__", "__closure__"
+)
+_CONTENT = attrgetter("cell_contents")
+
+_GETATTR = (None, torch.nn.Module.__getattr__)
+
+
 class Managers:
     """Makes the manager of a node when it is first asked for, and those of its ancestors.
 
-    `shadows` are rows for `PinnedNames`: children of modules are read from the module's dicts,
-    which is right for as long as no class gives their names another meaning. `keep` holds what
+    `reads` says which children of modules are read from the module's dicts. `keep` holds what
     guards compare by address; `kind` is what torch wants to know of a manager it makes.
     """
 
     def __init__(
-        self, tree: Conditions, values: Sequence[Any], scope: Scope, manager_type: object
+        self,
+        tree: Conditions,
+        values: Sequence[Any],
+        scope: Scope,
+        reads: PlainReads,
+        manager_type: object,
     ) -> None:
         self.root = guard_managers.RootGuardManager()
         self.values = values
-        self.shadows: list[Row] = []
+        self._reads = reads
         roots = {"modules": sys.modules, "globals": scope.frame_globals}
         self.keep: list[object] = [roots]
         self.kind = manager_type
@@ -70,11 +151,11 @@ class Managers:
         above = self.root.globals_dict_manager(roots, "roots", roots, manager_type)
         self._modules = self.item(above, "modules", sys.modules, "sys.modules")
         self._globals = self.item(above, "globals", scope.frame_globals, "globals")
+        self.functions = PinnedFunctions()
         self._made: dict[int, Manager] = {}
         self._dicts: dict[int, Manager] = {}
         self._tables: dict[tuple[int, str], Manager] = {}
         self._pinned: set[int] = set()
-        self._plain: dict[tuple[type, str], bool] = {}
 
     def of(self, node: int) -> Manager:
         """The manager of a node; raises `LeftToPython`."""
@@ -103,44 +184,28 @@ class Managers:
         self.keep.append(value)
         manager.add_id_match_guard(id(value), REASON, None)
 
+    def pin_objects(self, nodes: Sequence[int]) -> bool:
+        """Guard that these are the live objects, without keeping them; whether C++ can."""
+        try:
+            for node in nodes:
+                self.pin_type(node)
+                self.of(node).add_id_match_guard(id(self.values[node]), REASON, None)
+        except LeftToPython:
+            return False
+        return True
+
     def pin_identity(self, node: int) -> None:
         """Guard that it is the live object, and that its portable name stays; `LeftToPython`."""
         manager, value = self.of(node), self.values[node]
         if isinstance(value, types.FunctionType):
             if not _is_pinnable(value):
                 raise LeftToPython("a function with mutable defaults or free variables")
-            self._pin_function(manager, value, str(node), set())
-        elif _is_fixed(value):
+            self.guard_identity(manager, value)
+            self.functions.add(value)
+        elif is_fixed(value):
             self.guard_identity(manager, value)
         else:
             raise LeftToPython("identity")
-
-    def _pin_function(
-        self, manager: Manager, function: types.FunctionType, source: str, seen: set[int]
-    ) -> None:
-        """Guard a function and all that its identity is made of, because both can be edited."""
-        self.guard_identity(manager, function)
-        if id(function) in seen:  # it is among what it carries itself; its parts are guarded there
-            return
-        seen.add(id(function))
-        for name in _FUNCTION_PARTS:
-            part, place = getattr(function, name), f"{source}.{name}"
-            holder = self.attribute(manager, name, part, place)
-            self.guard_identity(holder, part)
-            for index, element in enumerate(part if type(part) is tuple else ()):
-                child = self.element(holder, index, element, f"{place}.{index}")
-                self._pin_carried(child, element, seen)
-
-    def _pin_carried(self, manager: Manager, value: Any, seen: set[int]) -> None:
-        """Guard a default or a cell of a function, because its content can be replaced in place."""
-        if isinstance(value, types.CellType):
-            place = f"{manager.get_source()}.contents"
-            content = value.cell_contents
-            manager = self.attribute(manager, "cell_contents", content, place)
-            self.guard_identity(manager, content)
-            value = content
-        if isinstance(value, types.FunctionType):
-            self._pin_function(manager, value, manager.get_source(), seen)
 
     def instance_dict(self, node: int) -> Manager:
         """The manager of an object's `__dict__`; raises `LeftToPython` where that is no dict."""
@@ -202,40 +267,20 @@ class Managers:
         module = self.values[parent]
         if not isinstance(module, torch.nn.Module):
             return None
-        if not self._read_past_getattr(type(module), name):
+        if not self._reads.past_getattr(type(module), name):
             return None
         self.pin_type(parent)
         if name in vars(module):
             return self.item(self.instance_dict(parent), name, value, str(node))
         return self._child(parent, name, value, str(node))
 
-    def _read_past_getattr(self, cls: type, name: str) -> bool:
-        """Whether a name of a module can be read from the module's dicts.
-
-        If so, `shadows` gets rows that watch that this stays true.
-        """
-        known = self._plain.get((cls, name))
-        if known is None:
-            plain: Any = cls
-            known = (
-                plain.__getattribute__ is object.__getattribute__
-                and plain.__getattr__ is torch.nn.Module.__getattr__
-                and not any(name in vars(base) for base in cls.__mro__)
-            )
-            self._plain[cls, name] = known
-            names = ("__getattr__", "__getattribute__", name) if known else ()
-            for base in cls.__mro__:
-                members = vars(base)
-                self.shadows.append((base, {name: members.get(name, ABSENT) for name in names}))
-        return known
-
     def _child(self, parent: int, name: str, value: object, source: str) -> Manager | None:
         space = vars(self.values[parent])
-        place = next((t for t in _CHILDREN if name in space.get(t, ())), None)
-        if place is None or any(type(space.get(table)) not in DICTS for table in _CHILDREN):
+        place = next((t for t in CHILDREN if name in space.get(t, ())), None)
+        if place is None or any(type(space.get(table)) not in DICTS for table in CHILDREN):
             return None
         self.instance_dict(parent).add_dict_contains_guard(False, name, REASON, None)
-        for table in _CHILDREN[: _CHILDREN.index(place)]:
+        for table in CHILDREN[: CHILDREN.index(place)]:
             self._table(parent, table).add_dict_contains_guard(False, name, REASON, None)
         return self.item(self._table(parent, place), name, value, source)
 
@@ -303,12 +348,12 @@ _MAKERS: dict[int, Callable[[Managers, int, Any], Manager]] = {
 """The other steps are left to Python: keys by position, roots found by name, subclasses, sizes."""
 
 
-def _is_fixed(value: object) -> bool:
+def is_fixed(value: object) -> bool:
     """Whether the portable name of an object can't change while the object lives."""
     if isinstance(value, types.BuiltinFunctionType):
         return value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type, str))
     if type(value) is tuple:
-        return all(map(_is_fixed, value))
+        return all(map(is_fixed, value))
     if isinstance(value, type):
         return is_named(value)
     is_plain = isinstance(value, types.ModuleType) or type(value) in _SCALARS
@@ -326,10 +371,10 @@ def _is_fixed_of_mesh(value: object) -> bool:
 def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
     """Whether a function's defaults and cells hold only fixed values and such functions."""
     if not isinstance(value, types.FunctionType):
-        return _is_fixed(value)
+        return is_fixed(value)
     if any(value is each for each in above):  # a wrapper that calls itself by its name
         return True
-    if len(above) > _NESTED_FUNCTIONS or value.__kwdefaults__:
+    if len(above) > _NESTED_FUNCTIONS or value.__kwdefaults__ is not None:
         return False
     try:
         contents = [cell.cell_contents for cell in value.__closure__ or ()]

@@ -25,13 +25,25 @@ from npugx_cache.forks import survive_forks
 from npugx_cache.private.runtime import DIMENSION_MARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 RootGuardManager: Any = _c_guards.RootGuardManager
 forbid_aliasing: Any = _c_guards.install_no_tensor_aliasing_guard
 """Called as (managers, names, reasons, None): the values of the managers are different objects."""
 require_aliasing: Any = _c_guards.install_object_aliasing_guard
 """Called as (manager, manager, reasons, None): the values of both managers are one object."""
+
+dict_version: Any = _c_guards.dict_version
+"""A number that changes with each write to a dict that is not empty, and differs between dicts."""
+
+
+def tensor_metadata(tensors: Iterable[torch.Tensor]) -> Any:
+    """Its `check(*tensors)` says whether tensors have the types and metadata of these, in order.
+
+    That is what guards on tensors compare: dtype, device, sizes, strides, `requires_grad` and
+    dispatch keys. It keeps none of them. They must be different objects.
+    """
+    return _c_guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 
 
 class NotNow(Exception):

@@ -59,14 +59,14 @@ class Calls:
     """Calls of Python functions and of C functions from Python, while it is open.
 
     Calls on the way to the store's folder are left out: their number is that of the folders above.
-    `own` are those in and from this package, `graph` those from the compiled graph, `all` every
-    one. A generator counts as called each time it goes on.
+    `own` are those in and from this package, `graph` those from the compiled graph, `managers` make
+    one of torch's guard managers, `all` are all. A generator counts as called each time it goes on.
     """
 
     on_the_way = False
 
     def __init__(self, folders):
-        self.own = self.graph = self.all = 0
+        self.own = self.graph = self.managers = self.all = 0
         self.folders = folders
 
     def __enter__(self):
@@ -77,10 +77,11 @@ class Calls:
         sys.setprofile(None)
         self.all -= 1  # the call above
 
-    def _count(self, frame, event, _):
+    def _count(self, frame, event, called):
         if event not in {"call", "c_call"} or self.on_the_way:
             return
         self.all += 1
+        self.managers += event == "c_call" and called.__name__.endswith("_manager")
         caller = frame if event == "c_call" else frame.f_back
         self.own += frame.f_code.co_filename.startswith(self.folders)
         self.graph += caller.f_code.co_filename == "<npugx_cache program>"
@@ -199,10 +200,17 @@ def main(layers, how=""):
             cached.warm(x)
         seen = dict(syscalls.counts)
         modules, made = sorted(set(sys.modules) - IMPORTED_BY_TORCH), list(generated)
-        for _ in range(5):
+        other(x), other(x)  # imports what a second call needs
+        with Calls(lookup.folders) as second:
+            cached(x)
+        for _ in range(4):
             cached(x)
         with Calls(lookup.folders) as steady:
             cached(x)
+        for _ in range(4):
+            other(x)
+        with Calls(lookup.folders) as tiny:
+            other(x)
     [known] = cached._state.specialisations
     tree, info = known.conditions.conditions, cached.cache_info()
     files = (path for part in ("ac", "cas") for path in Path(root, "v1", part).rglob("*"))
@@ -215,7 +223,10 @@ def main(layers, how=""):
         "generated": made,
         "system calls": seen,
         "lookup calls": lookup.all,
+        "second calls": second.own,
+        "managers": second.managers,
         "steady calls": steady.own,
+        "tiny calls": tiny.own,
         "graph calls": steady.graph,
         "nodes": len(tree.parents),
         "checks": sum(1 for _ in tree.all_checks()),

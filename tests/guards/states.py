@@ -106,6 +106,16 @@ def cell(function, value):
 
 
 @contextlib.contextmanager
+def merged(table, more):
+    table |= more
+    try:
+        yield
+    finally:
+        for name in more:
+            table.pop(name, None)
+
+
+@contextlib.contextmanager
 def in_place(parameter):
     other = frozen(*parameter.shape).double()
     torch.utils.swap_tensors(parameter, other)
@@ -191,6 +201,9 @@ STATES = {
     ),
     "a hook for all modules": lambda t: swapped(
         sys.modules["torch.nn.modules.module"]._global_forward_hooks, 1, lambda *a: None
+    ),
+    "a merge into an empty table": lambda t: merged(
+        t.model.layers[0]._buffers, {"k": torch.randn(1)}
     ),
     "a backward hook": lambda t: hook(t.model.layers[0], "register_full_backward_hook"),
     "another __dict__ of a module": lambda t: assigned(

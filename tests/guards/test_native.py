@@ -13,11 +13,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from states import STATES
-from test_oracle import LOCALS, Traced, toy
+from test_oracle import LOCALS, Traced, patched, toy
 
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.cpp_check import NativeCheck
-from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.conditions.dict_versions import Found
+from npugx_cache.conditions.evaluate import Scope, evaluate
 
 RANDOM_STATES = 10_000
 
@@ -29,12 +30,34 @@ def traced():
     for _ in range(2):  # the second acceptance builds the managers
         assert made.verdicts()[0]
     assert isinstance(made.ours._native, NativeCheck)
+    made.ours._native, _ = native(made, versions=False)
     return made
 
 
+def native(traced, versions):
+    scope, full = Scope(traced.base, traced.globals), Checker(traced.ours.conditions)
+    with torch.no_grad():
+        values = evaluate(full._plan, scope)
+        found = Found(full.conditions, full._plan, values) if versions else None
+        assert full.holds(scope)
+        return NativeCheck(
+            full.conditions, full._plan, values, scope, full._arguments, found
+        ), found
+
+
 def verdicts(traced, states, change):
-    """Native, full and torch's, in a changed state; the full one has seen nothing before."""
+    """Native, full and torch's, in a changed state; the full one has seen nothing before.
+
+    Versions are read again for each state, because they differ after what the last one wrote.
+    """
+    of_versions, found = native(traced, versions=True)
+    counts = [
+        sum(len(nodes) for nodes, _ in checks.values())
+        for checks in (found.left, traced.ours.conditions.checks)
+    ]
+    assert counts[0] < counts[1] - 80
     with torch.no_grad(), contextlib.ExitStack() as stack:
+        assert of_versions.accept(Scope(traced.base, traced.globals))
         for state in states:
             # An earlier state may have taken the place away, or put a meta tensor there.
             with contextlib.suppress(AttributeError, RuntimeError):
@@ -42,7 +65,12 @@ def verdicts(traced, states, change):
         frame_locals = {**traced.base, **change(traced)}
         scope = Scope(frame_locals, traced.globals)
         full = Checker(traced.ours.conditions).holds(scope)
-        return traced.ours.holds_quickly(scope), full, traced.theirs(frame_locals)
+        theirs, of_tree = traced.theirs(frame_locals), traced.ours.holds_quickly(scope)
+        with patched(traced.ours, "_native", of_versions):
+            accepts = traced.ours.holds_quickly(scope)
+        assert accepts <= full, states
+        assert accepts <= theirs, states
+        return of_tree, full, theirs
 
 
 @pytest.mark.parametrize("state", STATES)

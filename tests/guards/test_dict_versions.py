@@ -1,0 +1,335 @@
+"""Versions of dicts in the place of conditions: what is noticed, kept alive, and given up."""
+
+import gc
+import weakref
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from npugx_cache import cache_compile
+from npugx_cache.conditions import check
+from npugx_cache.conditions.cpp_check import NativeCheck
+from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.private import guard_managers
+
+
+class Doubled:
+    scale = property(lambda self: 2 * vars(self)["scale"], lambda *_: None)
+
+
+class Base:
+    pass
+
+
+class Settings(Base):
+    """A plain object, whose attributes Python keeps outside of a dict until somebody asks."""
+
+    def __init__(self):
+        self.scale, self.more = 2.0, "more"
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.settings = Settings()
+        self.table = {"a": 1.5, "b": 2.5}
+        self.ordered = OrderedDict(a=1.0, b=3.0)
+        self.extra = {}
+        self.calls = 0
+
+    def loaded(self, weight):
+        return weight
+
+    def forward(self, x):
+        y = self.inner(x) * self.settings.scale * self.table["a"]
+        for value in self.ordered.values():
+            y = y * 2 + value
+        return y + len(self.table) + len(self.inner[0]._forward_hooks) + len(self.extra)
+
+
+class Counting(Net):
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return super().forward(x)
+
+
+def made(kind=Net):
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+@pytest.fixture(autouse=True)
+def of_small_models(monkeypatch):
+    monkeypatch.setattr(check, "_MANY", 0)
+
+
+@pytest.fixture
+def cached(tmp_path):
+    return lambda model: cache_compile(model.forward, cache_dir=tmp_path)
+
+
+X = torch.ones(2, 4)
+
+
+def checker(call):
+    (known,) = call._state.specialisations
+    return known.conditions
+
+
+def write_often(settings):
+    """In a loop, so that Python's specialised instructions write."""
+    for number in range(100):
+        settings.scale = float(number)
+
+
+def renewed(linear):
+    linear.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+    linear.bias = nn.Parameter(torch.ones(4, dtype=torch.float64))
+    return linear
+
+
+WRITES = {
+    "an attribute of a plain object": lambda m: setattr(m.settings, "scale", 3.0),
+    "an attribute, many times": lambda m: write_often(m.settings),
+    "object.__setattr__": lambda m: object.__setattr__(m.settings, "scale", 3.0),
+    "vars()": lambda m: vars(m.settings).update(scale=3.0),
+    "another __dict__": lambda m: setattr(m.settings, "__dict__", {"scale": 3.0}),
+    "a deleted attribute": lambda m: delattr(m.settings, "scale"),
+    "a class in place": lambda m: setattr(
+        m.settings, "__class__", type("Other", (Settings,), {"scale": property(lambda _: 4.0)})
+    ),
+    "a property of the class": lambda m: setattr(Settings, "scale", property(lambda _: 5.0)),
+    "other bases of the class": lambda m: setattr(Settings, "__bases__", (Doubled, Base)),
+    "an item": lambda m: m.table.__setitem__("a", 9.0),
+    "|=": lambda m: m.table.__ior__({"a": 9.0}),
+    "pop": lambda m: m.table.pop("b"),
+    "popitem": lambda m: m.table.popitem(),
+    "setdefault": lambda m: m.table.setdefault("c", 0),
+    "clear": lambda m: m.table.clear(),
+    "another order": lambda m: m.ordered.move_to_end("a"),
+    "a module": lambda m: m.inner.append(nn.Tanh()),
+    "a module of the same kind": lambda m: m.inner.__setitem__(0, nn.Linear(4, 4).double()),
+    "a merge into an empty dict": lambda m: m.extra.update({"a": 1}),
+    "|= into an empty dict": lambda m: m.extra.__ior__({"a": 1}),
+    "a mark on a parameter": lambda m: vars(m.inner[0].weight).update(_dynamo_dynamic_indices={0}),
+    "another __dict__ of a parameter": lambda m: setattr(
+        m.inner[0].weight, "__dict__", {"_dynamo_dynamic_indices": {0}}
+    ),
+    "another class of a module": lambda m: setattr(
+        m.inner[1], "__class__", type("Doubling", (nn.ReLU,), {"forward": lambda _, x: 2 * x})
+    ),
+    "a hook": lambda m: m.inner[0].register_forward_hook(lambda *_: torch.ones(2, 4)),
+    "a hook put there by hand": lambda m: m.inner[0]._forward_hooks.update({7: lambda *_: None}),
+    "parameters of another dtype": lambda m: renewed(m.inner[0]),
+    "data of another dtype": lambda m: setattr(m.inner[0].weight, "data", torch.ones(4, 4).half()),
+    "a gradient": lambda m: m.inner[0].weight.requires_grad_(False),
+    "training": lambda m: m.train(),
+}
+
+
+SEEN_ELSEWHERE = {"training"}
+"""Writes to what the graph does not depend on, and no dict was written to: `eval()` again."""
+
+
+def accepts(call, model):
+    """Whether the check of later calls would let the graph run, before any call relearns."""
+    function = type(model).forward
+    scope = Scope({"self": model, "x": X}, function.__globals__)
+    return checker(call).holds_quickly(scope)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_is_noticed(cached, write):
+    model = made()
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(3):
+            call(X)
+        assert checker(call)._native.versions is not None
+        try:
+            WRITES[write](model)
+            assert write in SEEN_ELSEWHERE or not accepts(call, model)
+            for _ in range(3):
+                same_as_eager(model, call)
+        finally:
+            Settings.__bases__ = (Base,)
+            if "scale" in vars(Settings):
+                del Settings.scale
+
+
+def same_as_eager(model, call):
+    try:
+        want = type(model).forward(model, X)
+    except Exception as error:  # the write broke the model: the call says so too
+        with pytest.raises(type(error)):
+            call(X)
+        return
+    torch.testing.assert_close(call(X), want)
+
+
+def in_a_cycle(model):
+    model.inner.owner = [model]
+
+
+def with_a_loader(model):
+    model.inner[0].weight.loader = model.loaded
+
+
+def hooked(model):
+    model.inner[0].weight.requires_grad_().register_hook(lambda _: model)
+
+
+def filled(model):
+    """Dicts that were empty when the check was made hold the model in the end."""
+    model.inner[0].register_forward_hook(lambda *_: model and None)
+    model.extra["model"] = model
+    model._buffers["of_inner"] = model.inner[0].weight
+
+
+@pytest.mark.parametrize("later", [lambda _: None, filled])
+@pytest.mark.parametrize("change", [lambda _: None, in_a_cycle, with_a_loader, hooked])
+def test_a_model_that_is_deleted_is_let_go(tmp_path, change, later):
+    function = cache_compile(lambda m, x: m.inner(x) * (2 + len(m.extra)), cache_dir=tmp_path)
+    model = made()
+    change(model)
+    with torch.no_grad():
+        for _ in range(4):
+            function(model, X)
+    assert checker(function)._native.versions is not None
+    later(model)
+    weight, model = weakref.ref(model.inner[0].weight), None
+    gc.collect()
+    assert weight() is None
+
+
+def test_a_module_that_is_replaced_is_let_go(cached):
+    model = made()
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(4):
+            call(X)
+    assert checker(call)._native.versions is not None
+    weight = weakref.ref(model.inner[0].weight)
+    model.inner[0] = nn.Linear(4, 4)
+    gc.collect()
+    assert weight() is None
+
+
+def test_a_tensor_gets_no_weak_reference(cached):
+    """`torch.utils.swap_tensors` swaps no tensor that has one."""
+    model = made()
+    call, tensors = cached(model), [*model.parameters()]
+    with torch.no_grad():
+        call(X)
+        before = list(map(weakref.getweakrefcount, tensors))
+        for _ in range(4):
+            call(X)
+    assert checker(call)._native.versions is not None
+    assert list(map(weakref.getweakrefcount, tensors)) == before
+
+
+KEPT = made()
+HELD = weakref.ref(KEPT)
+
+
+def test_a_model_that_no_manager_reaches_is_checked_along_its_path(tmp_path):
+    function = cache_compile(lambda x: HELD().inner(x) * 2, cache_dir=tmp_path)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(function(X), KEPT.inner(X) * 2)
+    assert isinstance(checker(function)._native, NativeCheck)
+    assert checker(function)._native.versions is None
+
+
+def test_each_of_several_shapes_gets_versions(tmp_path):
+    function = cache_compile(lambda m, x: m.inner(x) * 2, cache_dir=tmp_path, dynamic=False)
+    model = made()
+    with torch.no_grad():
+        for number in range(12):
+            function(model, torch.ones(2 + number % 3, 4))
+    found = [each.conditions._native.versions for each in function._state.specialisations]
+    assert len(found) == 3
+    assert None not in found
+
+
+def test_inputs_are_not_kept(cached):
+    call = cached(made())
+    inputs, kept = [torch.ones(2, 4) for _ in range(4)], []
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            while inputs:
+                x = inputs.pop()
+                kept.append(weakref.ref(x))
+                call(x)
+                del x
+        assert [each() for each in kept] == [None] * 4
+    finally:
+        gc.enable()
+    assert checker(call)._native.versions is not None
+
+
+def full_checks(call):
+    return checker(call)._held
+
+
+def test_models_in_turn_are_soon_checked_along_their_paths(tmp_path):
+    function = cache_compile(lambda model, x: model.inner(x) * 2, cache_dir=tmp_path)
+    models = [made(), made()]
+    with torch.no_grad():
+        for number in range(40):
+            torch.testing.assert_close(function(models[number % 2], X), models[0].inner(X) * 2)
+        assert checker(function)._native.versions is None
+        before = full_checks(function)
+        for number in range(10):
+            function(models[number % 2], X)
+    assert full_checks(function) == before
+
+
+def test_a_module_that_is_written_to_between_calls_is_soon_checked_along_its_paths(cached):
+    model = made()
+    call = cached(model)
+    with torch.no_grad():
+        for number in range(40):
+            model.calls = number
+            call(X)
+        assert checker(call)._native.versions is None
+        before = full_checks(call)
+        for number in range(10):
+            model.calls = number
+            call(X)
+    assert full_checks(call) == before
+
+
+def test_a_write_that_changes_nothing_is_forgiven(cached):
+    model = made()
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(3):
+            call(X)
+        model.calls = 5
+        for _ in range(4):
+            call(X)
+        before = full_checks(call)
+        for _ in range(5):
+            call(X)
+    assert full_checks(call) == before
+    assert checker(call)._native.versions is not None
+
+
+def test_without_versions_every_condition_is_checked(cached, monkeypatch):
+    def fails(_):
+        raise RuntimeError("not in this torch")
+
+    monkeypatch.setattr(guard_managers, "tensor_metadata", fails)
+    model = made()
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(call(X), model(X))
+    assert call.cache_info().misses == 1
+    assert checker(call)._native.versions is None
