@@ -64,10 +64,11 @@ _REFUSALS = ("not permitted", "Permission denied", "not supported", "Unknown dev
 
 def _ip(*arguments: str) -> None:
     done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
+    if not done.returncode:
+        return
     if any(refusal in done.stderr for refusal in _REFUSALS):
         raise NotAllowed(done.stderr)
-    if done.returncode:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr}")
+    raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr}")
 
 
 @contextlib.contextmanager
