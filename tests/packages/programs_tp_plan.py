@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from npugx_cache import cache_compile
+from tests.ranks import leave
 
 SIZES = {
     "vocab_size": 62,  # no multiple of four
@@ -55,6 +56,7 @@ def run(folder, rank, world, place):
     store.wait([f"done {each}" for each in range(world)])
     dist.destroy_process_group()
     print(json.dumps(found))
+    leave()
 
 
 folder, *of_rank = sys.argv[1:]

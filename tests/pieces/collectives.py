@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 
 from npugx_cache.pieces import compiled
+from tests.ranks import leave
 
 rank, world, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 store = dist.FileStore(place, world)
@@ -65,6 +66,7 @@ def main():
     store.wait([f"done {each}" for each in range(world)])
     dist.destroy_process_group()
     print(json.dumps(found))
+    leave()
 
 
 main()

@@ -21,6 +21,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 
 from npugx_cache import cache_compile
+from tests.ranks import leave
 
 FOLDER, MODE = Path(sys.argv[1]), sys.argv[2]
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -103,3 +104,4 @@ found = {
 (FOLDER / f"found{RANK}.json").write_text(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
+leave()

@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from npugx_cache import cache_compile
+from tests.ranks import leave
 
 rank, world, place, mode = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 store = dist.FileStore(place, world)
@@ -222,6 +223,7 @@ def main():
     store.wait([f"done {each}" for each in range(world)])
     dist.destroy_process_group()
     print(json.dumps(found))
+    leave()
 
 
 main()

@@ -101,6 +101,7 @@ RANK = """
     import torch.distributed as dist
     import torch.distributed._functional_collectives as fc
     from npugx_cache import cache_compile
+    from tests.ranks import leave
 
     rank, place = int(sys.argv[1]), sys.argv[2]
     store = dist.FileStore(place, 2)
@@ -123,6 +124,7 @@ RANK = """
     store.wait(["done 0", "done 1"])
     dist.destroy_process_group()
     print(json.dumps(rows))
+    leave()
 """
 
 
