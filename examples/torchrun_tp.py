@@ -38,10 +38,9 @@ rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)  # the same weights on every rank
 config = LlamaConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4)
 model: Any = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
-ids = torch.arange(6)[None]
-if sys.argv[1:] == ["data"]:
-    ids = ids + rank
-else:
+each_its_own = sys.argv[1:] == ["data"]
+ids = torch.arange(6)[None] + rank * each_its_own
+if not each_its_own:
     parallel.parallelize_module(model, init_device_mesh("cpu", (world,)), PLAN)
 with torch.no_grad():
     expected = model(ids, use_cache=False).logits
@@ -52,11 +51,9 @@ start, cpu = time.perf_counter(), time.process_time()
 logits = model(ids, use_cache=False).logits
 took, cpu = time.perf_counter() - start, time.process_time() - cpu
 assert torch.equal(logits, expected)
-info = model.forward.cache_info()
-print(f"result: rank {rank}: {logits.sum():.4f}\n{info}", flush=True)
+print(f"result: rank {rank}: {logits.sum():.4f}\n{model.forward.cache_info()}", flush=True)
 print(f"rank {rank}: first call: {took:.3f} s, CPU {cpu:.3f} s", flush=True)
 dist.destroy_process_group()
-# A thread of gloo may still hold a tensor of the last collective. If the interpreter ended now,
-# torch could abort the process, with or without this cache. So only the exit handlers run.
+# Not the end of the interpreter: torch may abort there, cached or not (docs/deployment.md).
 atexit._run_exitfuncs()  # noqa: SLF001 - it has no public name
 os._exit(0)
