@@ -671,18 +671,18 @@ def _loaded(name: str) -> types.ModuleType:
     return module
 
 
-_code_hashes: dict[types.CodeType, str] = {}
+_code_hashes: dict[int, tuple[types.CodeType, str]] = {}
+"""By the id of the code: code that is equal may walk a constant set in another order."""
 
 
 def code_hash(code: types.CodeType) -> str:
     """A hash of what a code object does; its file, lines, own name and addresses don't count."""
-    known = _code_hashes.get(code)
-    # Equal code objects may differ in qualname, which is no problem as the hash ignores it.
+    known = _code_hashes.get(id(code))
     if known is None:
         # One repr of all parts is fast; a restart hashes a hundred functions before its first call.
         text = repr(_code_parts(code)).encode()
-        known = _code_hashes[code] = hashlib.sha256(text).hexdigest()[:32]
-    return known
+        known = _code_hashes[id(code)] = code, hashlib.sha256(text).hexdigest()[:32]
+    return known[1]
 
 
 def _code_parts(code: types.CodeType) -> tuple[object, ...]:
@@ -733,6 +733,9 @@ _TOLD_BY_REPR = (str, bytes, int, float, complex, bool, type(None))
 def _constant(value: object) -> Plain:
     if isinstance(value, types.CodeType):
         return ["code", code_hash(value)]
+    if type(value) is frozenset and all(type(item) in (int, float) for item in value):
+        # In the order of a walk, which for numbers is that of the source, in every process.
+        return ["in order", list(map(encode, value))]
     try:
         return encode(value)
     except NotPortable:  # a live object that a code generator put among the constants
