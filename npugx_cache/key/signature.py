@@ -188,7 +188,7 @@ def _kind(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{_dtype(value)} of {value.dim()} dimensions"
     if isinstance(value, torch.nn.Module):
-        first = next(value.parameters(), None)
+        first = _first_parameter(value)
         weights = f", {_dtype(first)}" if first is not None else ""
         return f"{type(value).__qualname__} ({'train' if value.training else 'eval'}{weights})"
     if isinstance(value, str):
@@ -227,6 +227,11 @@ def _device_types(frame_locals: Mapping[str, Any], leaves: list[tuple[str, Any]]
             yield value.device.type
     for value in frame_locals.values():
         if isinstance(value, torch.nn.Module):
-            first = next(value.parameters(), None)
+            first = _first_parameter(value)
             if first is not None:
                 yield first.device.type
+
+
+def _first_parameter(module: torch.nn.Module) -> torch.Tensor | None:
+    """Of those that are tensors: what was written to the dict by hand may be anything."""
+    return next((each for each in module.parameters() if isinstance(each, torch.Tensor)), None)
