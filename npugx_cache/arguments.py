@@ -103,9 +103,10 @@ class FrameLocals:
             frame_locals: dict[str, Any] = bind(*args, **kwargs)
         except TypeError as error:
             raise _error_of(function, args, kwargs, error) from None
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
+        cells = function.__closure__
+        if cells is None:
+            return frame_locals
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
             try:
                 frame_locals[name] = cell.cell_contents
             except ValueError:  # the cell is empty: the function would raise NameError

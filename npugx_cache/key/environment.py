@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import platform
 import re
 import sys
@@ -166,7 +167,7 @@ def call_state() -> tuple[object, ...]:
 
     Read at every call: the values alone, in the order of `_SWITCHES`.
     """
-    values = tuple([read() for read in _READERS])  # `_read`, inlined to save a call
+    values = tuple(map(operator.call, _READERS))  # `_read`, inlined to save a call
     return values if values == _seen else _settled(values)
 
 

@@ -279,37 +279,49 @@ class SameState:
     """
 
     def __init__(self) -> None:
-        self._guard = _c_guards.GlobalStateGuard()
+        self._torchs_holds = _c_guards.GlobalStateGuard().check
         self._rest = _rest_of_state()
         found = accelerator()
-        self._kinds = ("cpu",) if found is None else ("cpu", found)
-        self._dtypes = list(map(torch.get_autocast_dtype, self._kinds))
+        kinds = ("cpu",) if found is None else ("cpu", found)
+        self._dtypes = [(kind, _autocast_dtype(kind)) for kind in kinds]
 
     def holds(self) -> bool:
+        if not (self._torchs_holds() and _rest_of_state() == self._rest):
+            return False
         # torch's guard compares the dtypes of autocast only while autocast is on. A graph that
         # enters autocast itself depends on the dtype that was set before.
-        return (
-            self._guard.check()
-            and _rest_of_state() == self._rest
-            and list(map(torch.get_autocast_dtype, self._kinds)) == self._dtypes
-        )
+        for kind, dtype in self._dtypes:  # noqa: SIM110 - a generator costs a call at every call
+            if _autocast_dtype(kind) is not dtype:
+                return False
+        return True
+
+
+# By names of this module, because every call asks each of them.
+_autocast_dtype = torch.get_autocast_dtype
+_is_inference = torch.is_inference_mode_enabled
+_included = torch._C._dispatch_tls_local_include_set
+_excluded = torch._C._dispatch_tls_local_exclude_set
+_dispatch_depth = torch._C._len_torch_dispatch_stack
+_function_depth = torch._C._len_torch_function_stack
+_function_mode_at = torch._C._get_function_stack_at
+_forward_ad = torch.autograd.forward_ad
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 
 
 def _rest_of_state() -> tuple[object, ...]:
+    depth = _function_depth()
     return (
-        torch.is_inference_mode_enabled(),
-        torch._C._dispatch_tls_local_include_set().raw_repr(),
-        torch._C._dispatch_tls_local_exclude_set().raw_repr(),
-        torch._C._len_torch_dispatch_stack(),
+        _is_inference(),
+        _included().raw_repr(),
+        _excluded().raw_repr(),
+        _dispatch_depth(),
         _device.CURRENT_DEVICE,
-        torch.autograd.forward_ad._current_level,
-        torch._C._autograd._top_saved_tensors_default_hooks(True) is None,
-        torch._C._functorch.peek_interpreter_stack() is None,
-        _global_hooks(),
-        *(
-            type(torch._C._get_function_stack_at(level))
-            for level in range(torch._C._len_torch_function_stack())
-        ),
+        _forward_ad._current_level,
+        _saved_tensor_hooks(True) is None,
+        _functorch_level() is None,
+        _global_hooks() if any(_GLOBAL_HOOKS) else 0,
+        [type(_function_mode_at(level)) for level in range(depth)] if depth else None,
     )
 
 
@@ -331,8 +343,6 @@ def _global_hooks() -> int:
     AOTAutograd registers a hook during each trace. All threads share the hooks, so if that hook
     counted, the graphs of every other thread would be refused while one thread compiles.
     """
-    if not any(_GLOBAL_HOOKS):
-        return 0
     every = [hook for hooks in _GLOBAL_HOOKS for hook in tuple(hooks.values())]
     return sum(getattr(hook, "__module__", "") != _AOT for hook in every)
 
