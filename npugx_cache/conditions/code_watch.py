@@ -234,7 +234,10 @@ class Watch:
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
             and (not self._ordered or all(map(is_, self._bases(), self._based)))
-            and all(map(is_, map(issubclass, self._classes, self._others), self._said))
+            and (
+                not self._said
+                or all(map(is_, map(issubclass, self._classes, self._others), self._said))
+            )
         )
 
     def add_functions(self, functions: Iterable[types.FunctionType]) -> None:

@@ -50,7 +50,7 @@ class NativeCheck:
             left = _add_all(tree.checks if found is None else found.left, managers)
         self._managers, self._globals = managers.root, scope.frame_globals
         self._keep, self._functions = managers.keep, managers.functions
-        self._names = SealedNames(reads.shadows)
+        self._names, self._reads = SealedNames(reads.shadows), reads
         self._bodies = _watched_bodies(tree, values, arguments)
         apart = () if found is None else found.apart
         self._residue = Residue(tree, steps, left, values, arguments, apart)
@@ -65,6 +65,7 @@ class NativeCheck:
             and self._managers.check(scope.frame_locals)
             and (self.versions is None or self.versions.hold())
             and self._names.unchanged()
+            and self._reads.have_bases()
             and self._functions.unchanged()
             and (not self._bodies or all(body.unchanged() for body in self._bodies))
             and self._residue.accept(scope)

@@ -38,6 +38,17 @@ CHILDREN = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module.__getattr__` looks, in its order."""
 
 
+def _given_by_torch() -> Any:
+    found: Any = torch.nn.Module.__getattr__
+    home = vars(sys.modules[torch.nn.Module.__module__])
+    is_given = type(found) is types.FunctionType and found.__globals__ is home
+    return found if is_given and found.__code__.co_qualname == "Module.__getattr__" else None
+
+
+MODULE_GETATTR = _given_by_torch()
+"""What looks there. None if somebody put another function in its place before this import."""
+
+
 class LeftToPython(Exception):
     """C++ has no manager or guard with exactly this meaning, so Python makes the check."""
 
@@ -51,6 +62,7 @@ class PlainReads:
 
     def __init__(self) -> None:
         self.shadows: list[Row] = []
+        self._mros: dict[type, tuple[type, ...]] = {}
         self._plain: dict[tuple[type, str], bool] = {}
         self._dicts: dict[type, bool] = {}
 
@@ -59,6 +71,7 @@ class PlainReads:
         known = self._plain.get((cls, name))
         if known is None:
             # Before the question, so that what is patched meanwhile is seen as a change.
+            self._mros.setdefault(cls, cls.__mro__)
             rows = _rows(cls, ("__getattr__", "__getattribute__", name))
             plain: Any = cls
             known = self._plain[cls, name] = (
@@ -69,10 +82,15 @@ class PlainReads:
             self.shadows += rows if known else ()
         return known
 
+    def have_bases(self) -> bool:
+        """Whether the classes have the bases that they had: `SealedNames` watch those alone."""
+        return all(map(is_, map(_MRO, self._mros), self._mros.values()))
+
     def has_plain_dict(self, cls: type) -> bool:
         """Whether the `__dict__` of an object is where Python keeps the object's attributes."""
         known = self._dicts.get(cls)
         if known is None:
+            self._mros.setdefault(cls, cls.__mro__)
             rows = _rows(cls, ("__dict__",))
             given = types.GetSetDescriptorType, type(ABSENT)
             known = self._dicts[cls] = all(type(row["__dict__"]) in given for _, row in rows)
@@ -111,18 +129,20 @@ class PinnedFunctions:
 
     def unchanged(self) -> bool:
         """Raises ValueError if a cell is empty by now."""
+        if not self._parts:
+            return True
         now = chain.from_iterable(map(_PARTS, self._functions.values()))
-        return all(map(is_, now, self._parts)) and all(
-            map(is_, map(_CONTENT, self._cells), self._contents)
+        return all(map(is_, now, self._parts)) and (
+            not self._cells or all(map(is_, map(_CONTENT, self._cells), self._contents))
         )
 
 
 _PARTS: Callable[[types.FunctionType], tuple[object, ...]] = attrgetter(
     "__module__", "__qualname__", "__code__", "__defaults__", "__kwdefaults__", "__closure__"
 )
-_CONTENT = attrgetter("cell_contents")
+_CONTENT, _MRO = attrgetter("cell_contents"), attrgetter("__mro__")
 
-_GETATTR = (None, torch.nn.Module.__getattr__)
+_GETATTR = (None, MODULE_GETATTR)
 
 
 class Managers:
@@ -279,10 +299,24 @@ class Managers:
         place = next((t for t in CHILDREN if name in space.get(t, ())), None)
         if place is None or any(type(space.get(table)) not in DICTS for table in CHILDREN):
             return None
-        self.instance_dict(parent).add_dict_contains_guard(False, name, REASON, None)
-        for table in CHILDREN[: CHILDREN.index(place)]:
-            self._table(parent, table).add_dict_contains_guard(False, name, REASON, None)
+        self._not_before(parent, name, CHILDREN[: CHILDREN.index(place)])
         return self.item(self._table(parent, place), name, value, source)
+
+    def guard_against_shadows(self, parent: int, name: str, place: str) -> None:
+        """Guard that a module gives a name from this one of its dicts; raises `LeftToPython`."""
+        space, kind = vars(self.values[parent]), type(self.values[parent])
+        earlier = CHILDREN[: CHILDREN.index(place)]
+        if any(type(space.get(table)) not in DICTS for table in earlier):
+            raise LeftToPython("a module with dicts of its own kind")
+        if not self._reads.past_getattr(kind, name):
+            raise LeftToPython("a class that gives its attributes in its own way")
+        self.pin_type(parent)
+        self._not_before(parent, name, earlier)
+
+    def _not_before(self, parent: int, name: str, earlier: Sequence[str]) -> None:
+        self.instance_dict(parent).add_dict_contains_guard(False, name, REASON, None)
+        for table in earlier:
+            self._table(parent, table).add_dict_contains_guard(False, name, REASON, None)
 
     def _table(self, parent: int, name: str) -> Manager:
         made = self._tables.get((parent, name))

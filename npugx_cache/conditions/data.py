@@ -82,6 +82,8 @@ class Kind(IntEnum):
     NOT_NONE = 12
     ITERATOR = 13  # a tuple, range or count iterator whose remainder reduces to arg
     ATTRIBUTES = 14  # the names in its __dict__, sorted, but for Dynamo's marks on tensors
+    UNSHADOWED = 15  # a module gives these names, a list for each dict, from the dicts they are in;
+    # with whether its class has a `__getattr__` of its own
     SAME = 32  # the values of two nodes are one object
     DIFFERENT = 33  # the values of these nodes are different objects
     SHAPE = 34  # an expression over sizes and numbers (`shapes.py`)

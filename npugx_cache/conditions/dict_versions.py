@@ -213,11 +213,8 @@ class Found:
         owner = self._owners.get(id(holder)) or self._versioned(holder)
         if owner is None:
             return False
-        place, space, names = owner
-        plain = names.get(name)
-        if plain is None:
-            plain = names[name] = self.reads.past_getattr(type(holder), name)
-        if not plain:
+        place, space, plain = owner
+        if not (plain[name] if name in plain else self._is_plain(holder, plain, name)):
             return False
         if name in space:
             if space[name] is not value:
@@ -228,6 +225,11 @@ class Found:
                 self._tensors[id(value)] = place, False, name
             return True
         return isinstance(holder, torch.nn.Module) and self._is_child(place, space, name, value)
+
+    def _is_plain(self, holder: object, plain: dict[str, bool], name: str) -> bool:
+        """Whether an object gives a name from dicts; `plain` has the answers for its class."""
+        answer = plain[name] = self.reads.past_getattr(type(holder), name)
+        return answer
 
     def _is_child(self, place: int, space: dict[str, Any], name: str, value: object) -> bool:
         for table in CHILDREN:
@@ -320,6 +322,22 @@ class Found:
     def _keeps_attributes(self, value: Any, _: Any) -> bool:
         return self._versioned(value) is not None
 
+    def _keeps_names(self, value: Any, names: Any) -> bool:
+        owner = self._versioned(value)
+        if owner is None:
+            return False
+        place, space, plain = owner
+        for name in (*names[0], *names[1], *names[2]):
+            if not (plain[name] if name in plain else self._is_plain(value, plain, name)):
+                return False
+        _, buffers, modules, _ = names
+        for table in CHILDREN[: 2 if modules else 1 if buffers else 0]:
+            held = space.get(table)
+            if type(held) not in DICTS:
+                return False
+            self._pin(place, table, held)
+        return True
+
     def _keeps_attribute(self, value: Any, name: str) -> bool:
         return self._is_attribute(value, name, getattr(value, name))
 
@@ -346,5 +364,6 @@ _IMPLIED: dict[int, Callable[[Found, Any, Any], bool]] = {
     Kind.KEYS: Found._keeps_order,  # noqa: SLF001
     Kind.ATTRIBUTES: Found._keeps_attributes,  # noqa: SLF001
     Kind.KEY_SET: Found._keeps_keys,  # noqa: SLF001
+    Kind.UNSHADOWED: Found._keeps_names,  # noqa: SLF001
     Kind.NOT_NONE: lambda *_: True,
 }

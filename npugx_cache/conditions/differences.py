@@ -126,6 +126,7 @@ _ROWS: dict[Kind, Callable[[Wording, str, Check], Iterator[tuple[str, _Found]]]]
     Kind.KEYS: _one(lambda _, path, arg: (f"list({path})", describe(arg))),
     Kind.KEY_SET: _one(lambda _, path, arg: (f"set({path})", describe(arg))),
     Kind.NOT_NONE: _whole(lambda _, path, _arg: f"{path} is not None"),
+    Kind.UNSHADOWED: _one(lambda _, path, names: (f"what {path} gives from its dicts", names[:3])),
     Kind.ITERATOR: _one(lambda _, path, arg: (f"remaining({path})", describe(arg))),
     Kind.SAME: _whole(lambda words, _, pair: " is ".join(map(words.path, pair))),
     Kind.DIFFERENT: _whole(

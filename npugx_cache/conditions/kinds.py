@@ -30,7 +30,14 @@ import torch
 
 from npugx_cache.conditions import code_watch, shapes, source_facts
 from npugx_cache.conditions.code_watch import Watch
-from npugx_cache.conditions.cpp_paths import DICTS, REASON, SEQUENCES, LeftToPython
+from npugx_cache.conditions.cpp_paths import (
+    CHILDREN,
+    DICTS,
+    MODULE_GETATTR,
+    REASON,
+    SEQUENCES,
+    LeftToPython,
+)
 from npugx_cache.conditions.data import Check, Kind, TensorFact
 from npugx_cache.conditions.evaluate import MISSING
 from npugx_cache.portable import (
@@ -266,6 +273,46 @@ def _attributes_absent(rows: Rows, values: Values) -> bool:
     return not any(name in values[node].__dict__ for node, name in rows)
 
 
+def _are_unshadowed(rows: Rows, values: Values) -> bool:  # noqa: C901 - calls would cost more
+    """Whether modules give parameters, buffers and modules of these names from their dicts.
+
+    `module.name` comes to something else as soon as somebody writes the name to `module.__dict__`,
+    as `object.__setattr__` does, to the class, or to a dict that `nn.Module` looks at earlier, and
+    when the class gets a `__getattr__` of its own.
+    """
+    of_classes: dict[type, set[str]] = {}
+    for node, names in rows:
+        module = values[node]
+        own = module.__dict__
+        cls: Any = type(module)
+        parameters, buffers, modules, own_getattr = names
+        if not own_getattr and cls.__getattr__ is not MODULE_GETATTR:
+            return False
+        if cls not in of_classes:
+            of_classes[cls] = set()
+        of_classes[cls].update(parameters, buffers, modules)
+        for name in parameters:
+            if name in own:
+                return False
+        if buffers or modules:
+            held = own.get("_parameters") or ()
+            for name in (*buffers, *modules):
+                if name in own or name in held:
+                    return False
+        if modules:
+            held = own.get("_buffers") or ()
+            for name in modules:
+                if name in held:
+                    return False
+    return all(_hides_none(cls, names) for cls, names in of_classes.items())
+
+
+def _hides_none(cls: Any, names: set[str]) -> bool:
+    if cls.__getattribute__ is not object.__getattribute__:
+        return False
+    return all(names.isdisjoint(base.__dict__) for base in cls.__mro__)
+
+
 def _lengths_match(rows: Rows, values: Values) -> bool:
     return all(len(values[node]) == length for node, length in rows)
 
@@ -359,6 +406,12 @@ def _native_has(made: Managers, node: int, value: Any, name: Any) -> None:
     made.attribute(made.of(node), name, getattr(value, name), f"{node}.{name}")
 
 
+def _native_unshadowed(made: Managers, node: int, _value: Any, names: Any) -> None:
+    for table, those in zip(CHILDREN, names[:3], strict=True):
+        for name in those:
+            made.guard_against_shadows(node, name, table)
+
+
 def _native_membership(
     made: Managers, node: int, value: Any, key: Plain, *, expected: bool
 ) -> None:
@@ -423,6 +476,22 @@ def _tensor_reason(words: Wording, path: str, arg: Any, live: Any) -> str:
 
     with runtime.without_torch_function():
         return f"{path}: {tensor_difference(words, arg, live)}"
+
+
+def _shadow_words(_: Wording, path: str, names: Any, live: Any) -> str:
+    own = getattr(live, "__dict__", {})
+    for place, (table, those) in enumerate(zip(CHILDREN, names[:3], strict=True)):
+        for name in those:
+            for where in ("__dict__", *CHILDREN[:place]):
+                if name in (own if where == "__dict__" else own.get(where) or ()):
+                    return f"{path}.{table}[{name!r}] is hidden by {path}.{where}[{name!r}]"
+            for base in type(live).__mro__:
+                if name in vars(base):
+                    return f"{path}.{table}[{name!r}] is hidden by {base.__qualname__}.{name}"
+    given = getattr(type(live), "__getattr__", None)
+    if not names[3] and given is not MODULE_GETATTR:
+        return f"{type(live).__qualname__} gives attributes of {path} by a __getattr__ of its own"
+    return f"{path} was a module that gives attributes as nn.Module does"
 
 
 def _attributes_words(live: Any) -> str:
@@ -642,6 +711,13 @@ KINDS: dict[Kind, Row] = {
         reason=lambda _, path, names, live: (
             f"the attributes of {path} were {', '.join(names)}; are {_attributes_words(live)}"
         ),
+    ),
+    Kind.UNSHADOWED: Row(
+        test=lambda value, names: _are_unshadowed([(0, names)], [value]),
+        bulk=_are_unshadowed,
+        native=_native_unshadowed,
+        python=lambda _, path, names: f"unshadowed({path}, {names[:3]})",
+        reason=_shadow_words,
     ),
     # --- the call as a whole
     Kind.SAME: Row(

@@ -205,6 +205,16 @@ STATES = {
     "a merge into an empty table": lambda t: merged(
         t.model.layers[0]._buffers, {"k": torch.randn(1)}
     ),
+    "a parameter hidden by an attribute": lambda t: swapped(
+        vars(t.model.head), "weight", frozen(*t.model.head.weight.shape)
+    ),
+    "a module hidden by an attribute": lambda t: swapped(
+        vars(t.model), "layers", nn.ModuleList([*t.model.layers][:1])
+    ),
+    "a module hidden by a parameter": lambda t: swapped(t.model._parameters, "head", nn.Identity()),
+    "a parameter hidden by its class": lambda t: swapped(
+        nn.Linear, "weight", frozen(*t.model.head.weight.shape)
+    ),
     "a backward hook": lambda t: hook(t.model.layers[0], "register_full_backward_hook"),
     "another __dict__ of a module": lambda t: assigned(
         t.model.layers[0], "__dict__", {**vars(t.model.layers[0]), "gain": 9.0}

@@ -38,6 +38,34 @@ class Thing:
         vars(self).update(attributes)
 
 
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.register_buffer("mask", torch.ones(2))
+        self.inner = torch.nn.Identity()
+
+
+class Answering(Net):
+    def __getattr__(self, name):
+        return super().__getattr__(name)
+
+
+class Covered(Net):
+    """Its class gets an attribute with the name of a parameter after the module was made."""
+
+
+COVERED = Covered()
+Covered.weight = 2.0
+
+
+def hidden(where, name):
+    """A module that gives a name from another dict than the one it was registered in."""
+    made = Net()
+    (vars(made) if where == "__dict__" else vars(made)[where])[name] = None
+    return made
+
+
 def tensor_fact(value):
     return TensorFact(
         0,
@@ -90,6 +118,18 @@ AT_NODES = {
     Kind.KEY_SET: (encode({"a", "b"}), [{"a": 1, "b": 2}, {"b": 2, "a": 1}], [{"a": 1}, {}]),
     Kind.NOT_NONE: (None, [0, ""], [None]),
     Kind.ITERATOR: (["left", 2], [iterator(2)], [iterator(1), [1, 2]]),
+    Kind.UNSHADOWED: (
+        [["weight"], ["mask"], ["inner"], False],
+        [Net()],
+        [
+            *(hidden("__dict__", name) for name in ("weight", "mask", "inner")),
+            *(hidden("_parameters", name) for name in ("mask", "inner")),
+            hidden("_buffers", "inner"),
+            COVERED,
+            Answering(),
+            3,
+        ],
+    ),
     Kind.ATTRIBUTES: (
         ["a", "b"],
         [Thing(a=1, b=2), Thing(b=3, a=4), Thing(a=1, b=2, _dynamo_mark=3)],

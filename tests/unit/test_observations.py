@@ -43,7 +43,7 @@ def test_every_question_has_one_consequence(question):
         observed._FACTS,
         observed._PLACES,
         observed._ELSEWHERE,
-        {Question.SET_ORDER, Question.METHODS, Question.VALUE},
+        {Question.SET_ORDER, Question.METHODS, Question.VALUE, Question.CHILD},
         {Question.FUNCTION_VALUE, Question.HIDDEN, Question.APART, Question.GENERATED},
     )
     assert sum(question in each for each in places) == 1

@@ -299,4 +299,5 @@ _ROOT = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
 _WORDS = frozenset(
     {"type", "len", "list", "set", "tuple", "hasattr", "check_tensor", "all_distinct", "remaining"}
     | {"not", "in", "is", "and", "or", "None", "True", "False", "values", "attribute_names"}
+    | {"unshadowed"}
 )

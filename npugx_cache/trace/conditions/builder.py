@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFact
+from npugx_cache.conditions.cpp_paths import CHILDREN, MODULE_GETATTR
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
 from npugx_cache.portable import (
@@ -57,6 +58,7 @@ class TreeBuilder:
         self.registries: set[int] = set()
         self.meshes: list[int] = []
         """The nodes of meshes that are guarded in full."""
+        self._children: dict[int, tuple[list[str], list[str], list[str]]] = {}
         self.described: dict[type, None] = {}
         """The classes of user code of tensors that hold others, and of their attributes."""
         self._node_of: dict[tuple[int, Step, str], int] = {}
@@ -202,7 +204,18 @@ class TreeBuilder:
             if node.step in (Step.ATTR, Step.GENERIC_ATTR) and node.parent >= 0:
                 yield type(self.value(node.parent)), node.arg
 
+    def check_child(self, module: int, name: str) -> None:
+        """Guard that a module gives a name from the dict that it gives the name from now."""
+        space = vars(self.value(module))
+        place = next(i for i, table in enumerate(CHILDREN) if name in (space.get(table) or ()))
+        names = self._children.setdefault(module, ([], [], []))[place]
+        if name not in names:
+            names.append(name)
+
     def build(self, state: Mapping[str, Plain], threads: int | None) -> Conditions:
+        for module, names in self._children.items():
+            own = type(self.value(module)).__getattr__ is not MODULE_GETATTR
+            self.check(module, Kind.UNSHADOWED, [*names, own])
         self.check(CALL, Kind.STATE, state)
         if threads is not None:
             self.check(CALL, Kind.THREADS, threads)

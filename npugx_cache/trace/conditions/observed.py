@@ -100,6 +100,9 @@ def _add_check(builder: TreeBuilder, each: Observation) -> bool:
         builder.check(builder.step(-1, Step.CALLED, list(each.owner)), Kind.EQUALS, each.argument)
     elif each.question is Question.HIDDEN:
         builder.check(builder.step(-1, *each.owner), Kind.NOT_CONTAINS, each.argument)
+    elif each.question is Question.CHILD:
+        if not builder.in_compiler(each.owner):
+            builder.check_child(builder.node(each.owner), each.argument)
     elif each.question is Question.APART:
         # A setting of torch's that the key holds is compared with "not set": no place leads there.
         sources = filterfalse(builder.in_compiler, each.owner)

@@ -48,6 +48,7 @@ class Question(enum.Enum):
     METHODS = "what the functions in the class `owner` captured: the trace made an object of it"
     CONSTANT = "what the function `owner` gave, which is marked as constant; `argument`: given what"
     GENERATED = "which code a library writes for the call `owner` (module, name, arguments)"
+    CHILD = "that the module at the source `owner` gives the name `argument` from one of its dicts"
     TENSOR_METHOD = "what the method `argument` of torch.Tensor is"
     DEVICE = "which device a constant is; `owner`: the source that it was read from, if any"
     INDEX = "the index of a device; `argument` says how the trace came to look at the index"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._dynamo import exc
@@ -20,6 +20,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import dicts
 
+from npugx_cache.conditions.cpp_paths import CHILDREN, MODULE_GETATTR
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
@@ -154,11 +155,15 @@ def _guard_answered(recorder: Recorder, variable: Any, tx: Any, name: str) -> No
     """Guard that nothing but `__getattr__` answers, if `__getattr__` did."""
     value = _object(variable)
     kind = type(value)
-    if getattr(kind, "__getattr__", None) in (None, torch.nn.Module.__getattr__):
+    if getattr(kind, "__getattr__", None) is None:
         return
     if tx.output.side_effects.has_pending_mutation_of_attr(variable, name):
         return
     if any(name in vars(base) for base in kind.__mro__):
+        return
+    if isinstance(value, torch.nn.Module):
+        _note_child(recorder, variable, name)
+    if kind.__getattr__ is MODULE_GETATTR:
         return
     if isinstance(value, type):
         if not any(name in vars(base) for base in value.__mro__):
@@ -166,6 +171,24 @@ def _guard_answered(recorder: Recorder, variable: Any, tx: Any, name: str) -> No
     elif name not in getattr(value, "__dict__", (name,)):
         absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
         install_guard(variable.source.make_guard(absent))
+
+
+def _note_child(recorder: Recorder, variable: Any, name: str) -> None:
+    """Note that a module gives a parameter, buffer or submodule: nothing else has that name.
+
+    Dynamo reads such a child from its dict and, to save time, leaves that out.
+    """
+    module, kind = variable.value, cast("Any", type(variable.value))
+    own = vars(module)
+    if name in own or kind.__getattribute__ is not object.__getattribute__:
+        return
+    holding = [table for table in CHILDREN if name in (own.get(table) or ())]
+    if holding == ["_buffers", "_modules"]:
+        recorder.refuse(f"a buffer and a submodule named {name!r}, of which torch takes the latter")
+    elif holding:
+        recorder.note(Question.CHILD, variable.source, name)
+        if kind.__getattr__ is not MODULE_GETATTR:
+            recorder.note(Question.NAME, kind, "__getattr__")
 
 
 def _object(variable: Any) -> Any:
