@@ -206,14 +206,13 @@ STATES = {
         t.model.layers[0]._buffers, {"k": torch.randn(1)}
     ),
     "a parameter hidden by an attribute": lambda t: swapped(
-        vars(t.model.head), "weight", frozen(*t.model.head.weight.shape)
+        vars(t.model.layers[1].o), "bias", frozen(*t.model.layers[1].o.bias.shape)
     ),
     "a module hidden by an attribute": lambda t: swapped(
-        vars(t.model), "layers", nn.ModuleList([*t.model.layers][:1])
+        vars(t.model), "layers", nn.ModuleList(t.model.layers)
     ),
-    "a module hidden by a parameter": lambda t: swapped(t.model._parameters, "head", nn.Identity()),
-    "a parameter hidden by its class": lambda t: swapped(
-        nn.Linear, "weight", frozen(*t.model.head.weight.shape)
+    "a module hidden by a parameter": lambda t: swapped(
+        t.model.layers[2]._parameters, "drop", nn.Identity()
     ),
     "a backward hook": lambda t: hook(t.model.layers[0], "register_full_backward_hook"),
     "another __dict__ of a module": lambda t: assigned(
