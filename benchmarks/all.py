@@ -23,6 +23,7 @@ README, HISTORY, PLOTS = HERE / "README.md", HERE / "history", HERE / "plots"
 BENCHMARKS = (
     "restart",
     "until_steady",
+    "floors",
     "restored",
     "refused",
     "overhead",

@@ -1,0 +1,310 @@
+"""What setup, a second call, the guards of later calls and a tiny call are made of.
+
+Where an aim of `before_after.py` is not met, these parts say what would have to be left out. Parts
+of setup and of the second call are medians over fresh processes; those of later calls are medians
+over rounds in one process. CPU time, one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from measuring import Numbers, Stopwatch, fresh, markdown, rounds, run_script
+from models import qwen3, tiny
+from phases import Phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType
+
+LAYERS, RUNS, ROUNDS = 28, 5, 300
+CONDITIONS = "npugx_cache.conditions"
+SECOND = {
+    "every condition once more, in Python": (f"{CONDITIONS}.check:Checker.holds",),
+    "source facts": (f"{CONDITIONS}.check:Checker.code_holds",),
+    "what versions of dicts stand for": (f"{CONDITIONS}.dict_versions:Found.__init__",),
+    "the watch on code": (f"{CONDITIONS}.code_watch:Watch.__init__",),
+    "C++ managers for the rest": (f"{CONDITIONS}.cpp_check:NativeCheck.__init__",),
+}
+SETUP = {
+    "find the modules": "find",
+    "read and load their code": "load",
+    "run their bodies": "bodies",
+    "decoration, with the bodies of the store's modules": "decorate",
+}
+
+
+def measure(quick: bool) -> Numbers:
+    layers, runs = (2, 1) if quick else (LAYERS, RUNS)
+    with tempfile.TemporaryDirectory() as folder:
+        run = partial(fresh, Path(__file__), layers, folder)
+        run("second")  # fills the cache
+        whats = ("setup", "code", "eager", "second")
+        found = rounds([partial(run, what) for what in whats], runs)
+        later = {str(count): run_later(count, folder) for count in _sizes(quick)}
+    return {**dict(zip(whats, found, strict=True)), "later": later, "layers": layers}
+
+
+def _sizes(quick: bool) -> tuple[int, ...]:
+    return (0,) if quick else (0, LAYERS, 64)
+
+
+def run_later(layers: int, folder: str) -> Numbers:
+    run = partial(fresh, Path(__file__), layers, folder, "later")
+    run()  # fills the cache
+    return run()
+
+
+def text(found: Numbers) -> str:
+    columns = ["tiny" if size == "0" else f"{size} layers" for size in found["later"]]
+    return "\n\n".join(
+        [
+            markdown(["setup", "CPU ms"], _setup(found)),
+            markdown([f"second call, {found['layers']} layers", "CPU ms"], _second(found)),
+            markdown(["check of a later call, us", *columns], _later(found["later"])),
+        ]
+    )
+
+
+def _setup(found: Numbers) -> Iterator[tuple[str, str]]:
+    parts, code = found["setup"], found["code"]
+    for title, name in SETUP.items():
+        yield title, _ms(parts[name])
+    yield "**all**", _ms(sum(parts[name] for name in SETUP.values()))
+    share = code["ran"] / code["loaded"]
+    yield f"modules: {code['modules']}; code loaded, kB", f"{code['loaded'] / 1e3:.0f}"
+    yield "code that ran until the second call was over, kB", f"{code['ran'] / 1e3:.0f}"
+    rest = sum(parts[name] for name in SETUP.values() if name != "load")
+    yield "**floor**: all, with that code alone", _ms(rest + share * parts["load"])
+
+
+def _second(found: Numbers) -> Iterator[tuple[str, str]]:
+    phases, eager = found["second"]["phases"], found["eager"]["second_cpu"]
+    for title in SECOND:
+        yield title, _ms(phases[title])
+    whole = found["second"]["second_cpu"]
+    yield "import of what later calls need", _ms(found["second"]["import_cpu"])
+    yield "the graph and the rest", _ms(whole - sum(phases.values()))
+    yield "**all**", _ms(whole + found["second"]["import_cpu"])
+    yield "eager's second call", _ms(eager)
+    yield "1.3 times eager's", _ms(1.3 * eager)
+
+
+def _later(sizes: dict[str, Numbers]) -> Iterator[list[str]]:
+    for title in next(reversed(sizes.values())):
+        yield [
+            title,
+            *(f"{parts[title]:.1f}" if title in parts else "-" for parts in sizes.values()),
+        ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"
+
+
+# --- in a process of its own
+
+
+def setup(*_: Any) -> Numbers:
+    import gc
+    import importlib._bootstrap_external as external
+
+    import torch
+    import transformers.models.qwen3.modeling_qwen3
+
+    spent = dict.fromkeys(SETUP.values(), 0.0)
+
+    def timed(function: Any, name: str) -> Any:
+        def run(*args: Any) -> Any:
+            started = time.process_time()
+            try:
+                return function(*args)
+            finally:
+                spent[name] += time.process_time() - started
+
+        return run
+
+    private: Any = external
+    private.FileFinder.find_spec = timed(private.FileFinder.find_spec, "find")
+    private.SourceLoader.get_code = timed(private.SourceLoader.get_code, "load")
+    gc.collect()
+    started = time.process_time()
+    from npugx_cache import cache_compile
+
+    imported, of_import = time.process_time(), spent["find"] + spent["load"]
+    spent["bodies"] = imported - started - of_import
+    cache_compile(torch.nn.Linear(2, 2))
+    spent["decorate"] = time.process_time() - imported - (spent["find"] + spent["load"] - of_import)
+    assert transformers
+    return spent
+
+
+def code(layers: int, folder: str) -> Numbers:
+    """How much code two calls load, and how much of it runs."""
+    import importlib.machinery
+    import marshal
+    from types import CodeType
+
+    import torch
+
+    model, inputs = qwen3(layers)
+    before, ran = set(sys.modules), set()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            ran.add(_name(frame.f_code))
+
+    with torch.no_grad():
+        sys.setprofile(note)
+        from npugx_cache import cache_compile
+
+        cached: Any = cache_compile(model, cache_dir=folder)
+        cached(**inputs), cached(**inputs)
+        sys.setprofile(None)
+
+    def size(code: CodeType, of: Callable[[CodeType], bool]) -> int:
+        inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+        own = len(marshal.dumps(code)) - sum(len(marshal.dumps(each)) for each in inner)
+        return own * of(code) + sum(size(each, of) for each in inner)
+
+    loaders = [getattr(sys.modules[name], "__loader__", None) for name in set(sys.modules) - before]
+    files = [each for each in loaders if isinstance(each, importlib.machinery.SourceFileLoader)]
+    found = [each.get_code(each.name) for each in files]
+    return {
+        "modules": len(found),
+        "loaded": sum(size(each, lambda _: True) for each in found if each),
+        "ran": sum(size(each, lambda own: _name(own) in ran) for each in found if each),
+    }
+
+
+def _name(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def eager(layers: int, _: str) -> Numbers:
+    import torch
+
+    model, inputs = qwen3(layers)
+    with torch.no_grad():
+        model(**inputs)
+        watch = Stopwatch()
+        model(**inputs)
+        return watch.read("second")
+
+
+def second(layers: int, folder: str) -> Numbers:
+    import torch
+
+    model, inputs = qwen3(layers)
+    with torch.no_grad():
+        from npugx_cache import cache_compile
+
+        cached: Any = cache_compile(model, cache_dir=folder)
+        cached(**inputs)
+        watch = Stopwatch()
+        from npugx_cache.conditions import cpp_check, dict_versions
+
+        found: Numbers = watch.read("import")
+        phases = Phases(SECOND)
+        watch = Stopwatch()
+        cached(**inputs)
+        found |= watch.read("second")
+    assert cpp_check
+    assert dict_versions
+    return found | {"phases": phases.seconds}
+
+
+def later(layers: int, folder: str) -> Numbers:
+    """The parts of the check of a later call, of a model or of a function of two tensors."""
+    import torch
+
+    from npugx_cache import cache_compile
+    from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.key import environment
+
+    with torch.no_grad():
+        if layers:
+            model, inputs = qwen3(layers)
+            cached: Any = cache_compile(model.forward, cache_dir=folder)
+            owner: tuple[Any, ...] = (model,)
+        else:
+            inputs, owner = {"x": torch.randn(8), "y": torch.randn(8)}, ()
+            cached = cache_compile(tiny, cache_dir=folder, dynamic=False)
+        for _ in range(5):
+            cached(**inputs)
+        [known] = cached._state.specialisations
+        checker, function = known.conditions, cached._recipe.function
+        native, read = checker._native, partial(cached._locals, owner, inputs)
+        names, code = read(), function.__code__
+        scope = Scope(names, function.__globals__, code, environment.call_state())
+        parts: dict[str, Callable[[], object]] = {
+            "**all**": partial(checker.holds_quickly, scope),
+            "torch's state": native._state.holds,
+            "C++ managers": partial(native._managers.check, names),
+            "names in classes": native._names.unchanged,
+            "functions": native._functions.unchanged,
+            "conditions in Python": partial(native._residue.accept, scope),
+            "the watch on code": checker._watch.unchanged,
+            "before the check: locals of the call": read,
+            "before the check: switches": environment.call_state,
+        }
+        if native.versions is not None:
+            parts |= _of_versions(native.versions)
+        nothing = _us(lambda: None)
+        found: Numbers = {title: _us(part) - nothing for title, part in parts.items()}
+        return found
+
+
+def _of_versions(versions: Any) -> dict[str, Callable[[], object]]:
+    from array import array
+    from operator import call, is_
+
+    from npugx_cache.conditions import dict_versions
+
+    version, of_dict = dict_versions._version, dict_versions._DICT
+    owners = list(map(call, versions._owners))
+    own = list(map(of_dict, owners))
+    dicts = own + versions._tables.read(own)
+    tables, tensors = dicts[len(own) :], versions._tensors.read(dicts)
+    return {
+        "versions of dicts": versions.hold,
+        "- modules: owners and dicts": lambda: [*map(of_dict, map(call, versions._owners))],
+        "- their versions": lambda: array("Q", map(version, own)) == versions._versions,
+        "- their classes": lambda: all(map(is_, map(type, owners), versions._types)),
+        "- dicts in them: read": lambda: versions._tables.read(own),
+        "- the versions of those": lambda: array("Q", map(version, tables)),
+        "- empty dicts": lambda: any(versions._empty.read(dicts)),
+        "- tensors: read": lambda: versions._tensors.read(dicts),
+        "- their metadata, in C++": lambda: versions._metadata.check(*tensors),
+        "- their attributes": lambda: array("Q", map(version, map(of_dict, tensors))),
+    }
+
+
+def _us(work: Callable[[], object]) -> float:
+    spent = []
+    for _ in range(ROUNDS):
+        started = time.process_time_ns()
+        for _ in range(20):
+            work()
+        spent.append((time.process_time_ns() - started) / 20e3)
+    return median(spent)
+
+
+FIGURES = {each.__name__: each for each in (setup, code, eager, second, later)}
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4 and sys.argv[3] in FIGURES:
+        import torch
+
+        torch.set_num_threads(1)
+        count, folder, what = sys.argv[1:]
+        print(json.dumps(FIGURES[what](int(count), folder)))
+    else:
+        run_script(__doc__, measure, text)
