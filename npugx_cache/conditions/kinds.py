@@ -324,8 +324,9 @@ def _equals(value: object, arg: Plain) -> bool:
 
 def _has_keys(value: Any, arg: Any) -> bool:
     keys = ordered_keys(value)
-    # All of them str and those of `arg`: nothing has to be encoded.
-    are_names = bool(keys == arg[1]) and _ONLY_STR.issuperset(map(type, keys))
+    # All of them str and those of `arg`: nothing has to be encoded. The types first, because a
+    # number of NumPy's beside a list gives an array, which is neither true nor false.
+    are_names = _ONLY_STR.issuperset(map(type, keys)) and bool(keys == arg[1])
     return are_names or same(encoded_keys(value, list), arg)
 
 

@@ -71,10 +71,12 @@ def _is_truth_value(value: object) -> bool:
 
 @observation.around
 def kept(
-    recorder: Recorder, make: Callable[..., None], variable: Any, value: Any, **arguments: Any
+    recorder: Recorder, make: Callable[..., None], variable: Any, *given: Any, **arguments: Any
 ) -> None:
     """Dynamo makes a float of it, and `type(number)` and `number.dtype` would say so."""
-    make(variable, value, **arguments)
+    make(variable, *given, **arguments)
+    # Since torch 2.15 there may be none: a class derived from `str` has its value elsewhere.
+    value: Any = given[0] if given else arguments.get("value")
     if is_float_of_numpy(value):
         variable.value = value
         _note_texts(recorder)
