@@ -18,7 +18,7 @@ import torch
 from npugx_cache.conditions.code_watch import ABSENT, Row
 from npugx_cache.conditions.data import Conditions, Step
 from npugx_cache.portable import decode, is_named
-from npugx_cache.private import guard_managers
+from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ CHILDREN = ("_parameters", "_buffers", "_modules")
 
 
 def _given_by_torch() -> Any:
-    found: Any = torch.nn.Module.__getattr__
+    found: Any = runtime.without_fx(torch.nn.Module.__getattr__)
     home = vars(sys.modules[torch.nn.Module.__module__])
     is_given = type(found) is types.FunctionType and found.__globals__ is home
     return found if is_given and found.__code__.co_qualname == "Module.__getattr__" else None
@@ -47,6 +47,13 @@ def _given_by_torch() -> Any:
 
 MODULE_GETATTR = _given_by_torch()
 """What looks there. None if somebody put another function in its place before this import."""
+
+
+def gives_children(getattr_of_class: object) -> bool:
+    """Whether it looks there and nowhere else."""
+    if getattr_of_class is not MODULE_GETATTR:  # another thread may trace by torch.fx
+        getattr_of_class = runtime.without_fx(getattr_of_class)
+    return getattr_of_class is MODULE_GETATTR is not None
 
 
 class LeftToPython(Exception):

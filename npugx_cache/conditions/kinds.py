@@ -37,6 +37,7 @@ from npugx_cache.conditions.cpp_paths import (
     REASON,
     SEQUENCES,
     LeftToPython,
+    gives_children,
 )
 from npugx_cache.conditions.data import Check, Kind, TensorFact
 from npugx_cache.conditions.evaluate import MISSING
@@ -286,7 +287,8 @@ def _are_unshadowed(rows: Rows, values: Values) -> bool:  # noqa: C901 - calls w
         own = module.__dict__
         cls: Any = type(module)
         parameters, buffers, modules, own_getattr = names
-        if not own_getattr and cls.__getattr__ is not MODULE_GETATTR:
+        looks = cls.__getattr__
+        if not (own_getattr or looks is MODULE_GETATTR or gives_children(looks)):
             return False
         if cls not in of_classes:
             of_classes[cls] = set()
@@ -490,7 +492,7 @@ def _shadow_words(_: Wording, path: str, names: Any, live: Any) -> str:
                 if name in vars(base):
                     return f"{path}.{table}[{name!r}] is hidden by {base.__qualname__}.{name}"
     given = getattr(type(live), "__getattr__", None)
-    if not names[3] and given is not MODULE_GETATTR:
+    if not (names[3] or gives_children(given)):
         return f"{type(live).__qualname__} gives attributes of {path} by a __getattr__ of its own"
     return f"{path} was a module that gives attributes as nn.Module does"
 

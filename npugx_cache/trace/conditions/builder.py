@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFact
-from npugx_cache.conditions.cpp_paths import CHILDREN, MODULE_GETATTR
+from npugx_cache.conditions.cpp_paths import CHILDREN, gives_children
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
 from npugx_cache.portable import (
@@ -214,7 +214,7 @@ class TreeBuilder:
 
     def build(self, state: Mapping[str, Plain], threads: int | None) -> Conditions:
         for module, names in self._children.items():
-            own = type(self.value(module)).__getattr__ is not MODULE_GETATTR
+            own = not gives_children(type(self.value(module)).__getattr__)
             self.check(module, Kind.UNSHADOWED, [*names, own])
         self.check(CALL, Kind.STATE, state)
         if threads is not None:

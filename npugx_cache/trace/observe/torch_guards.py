@@ -20,7 +20,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import dicts
 
-from npugx_cache.conditions.cpp_paths import CHILDREN, MODULE_GETATTR
+from npugx_cache.conditions.cpp_paths import CHILDREN, gives_children
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
@@ -163,7 +163,7 @@ def _guard_answered(recorder: Recorder, variable: Any, tx: Any, name: str) -> No
         return
     if isinstance(value, torch.nn.Module):
         _note_child(recorder, variable, name)
-    if kind.__getattr__ is MODULE_GETATTR:
+    if gives_children(kind.__getattr__):
         return
     if isinstance(value, type):
         if not any(name in vars(base) for base in value.__mro__):
@@ -187,7 +187,7 @@ def _note_child(recorder: Recorder, variable: Any, name: str) -> None:
         recorder.refuse(f"a buffer and a submodule named {name!r}, of which torch takes the latter")
     elif holding:
         recorder.note(Question.CHILD, variable.source, name)
-        if kind.__getattr__ is not MODULE_GETATTR:
+        if not gives_children(kind.__getattr__):
             recorder.note(Question.NAME, kind, "__getattr__")
 
 
