@@ -46,11 +46,14 @@ def _given_by_torch() -> Any:
 
 
 MODULE_GETATTR = _given_by_torch()
-"""What looks there. None if somebody put another function in its place before this import."""
+"""The function that torch looks up children of a module with.
+
+None if somebody put another function in its place before this import.
+"""
 
 
 def gives_children(getattr_of_class: object) -> bool:
-    """Whether it looks there and nowhere else."""
+    """Whether the `__getattr__` of a class is torch's own, which looks in CHILDREN alone."""
     if getattr_of_class is not MODULE_GETATTR:  # another thread may trace by torch.fx
         getattr_of_class = runtime.without_fx(getattr_of_class)
     return getattr_of_class is MODULE_GETATTR is not None
