@@ -14,7 +14,7 @@ from npugx_cache.portable.devices import renamed
 from npugx_cache.records import NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.backend.notes import Notes
     from npugx_cache.portable import Plain
@@ -119,6 +119,14 @@ class Call(NamedTuple):
         for _, arg in self.kwargs:
             yield arg
 
+    def with_values(self, values: Iterable[int]) -> Call:
+        """The same call with other values, in the order of `values`."""
+        numbers = iter(values)
+        return self._replace(
+            args=[_with(arg, numbers) for arg in self.args],
+            kwargs=[[name, _with(arg, numbers)] for name, arg in self.kwargs],
+        )
+
 
 class Constant(NamedTuple):
     """A tensor that belongs to the graph. Its bytes are stored separately under `name`.
@@ -155,8 +163,10 @@ class Function(NamedTuple):
         )
         return self._replace(calls=calls, outputs=renamed(self.outputs, rename))
 
-    def to_plain(self) -> Plain:
-        return [self.name, list(self.inputs), [list(call) for call in self.calls], self.outputs]
+    def to_plain(self, constants: int) -> Plain:
+        """The function as plain data, in a program with that many constants."""
+        calls = _to_distances(self.calls, len(self.inputs) + constants)
+        return [self.name, list(self.inputs), calls, self.outputs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +216,10 @@ class Program:
             "inputs": list(self.inputs),
             "constants": [[*c[:3], list(c.size), list(c.stride)] for c in self.constants],
             "operators": [list(operator) for operator in self.operators],
-            "calls": [list(call) for call in self.calls],
+            "calls": _to_distances(self.calls, len(self.inputs) + len(self.constants)),
             "outputs": self.outputs,
             "disable_autocast": self.disable_autocast,
-            "functions": [function.to_plain() for function in self.functions],
+            "functions": [each.to_plain(len(self.constants)) for each in self.functions],
             "notes": self.notes.to_plain() if self.notes is not None else None,
         }
 
@@ -217,6 +227,7 @@ class Program:
     def from_plain(cls, data: Any) -> Program:
         """The program that `to_plain` wrote. Raises `CorruptEntry` if `data` is not a program."""
         try:
+            constants = len(data["constants"])
             program = cls(
                 inputs=tuple(map(_identifier, data["inputs"])),
                 constants=tuple(
@@ -224,16 +235,21 @@ class Program:
                     for n, t, d, size, stride in data["constants"]
                 ),
                 operators=tuple(Operator(*map(str, row)) for row in data["operators"]),
-                calls=_calls(data["calls"]),
+                calls=_calls(data["calls"], len(data["inputs"]) + constants),
                 outputs=data["outputs"],
                 disable_autocast=bool(data["disable_autocast"]),
                 functions=tuple(
-                    Function(_identifier(name), tuple(map(_identifier, inputs)), _calls(calls), out)
+                    Function(
+                        _identifier(name),
+                        tuple(map(_identifier, inputs)),
+                        _calls(calls, len(inputs) + constants),
+                        out,
+                    )
                     for name, inputs, calls, out in data["functions"]
                 ),
                 notes=_notes(data),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise CorruptEntry(f"program: {error!r}") from error
         program.validate()
         return program
@@ -271,8 +287,42 @@ def _notes(data: Any) -> Notes | None:
         return None  # a graph without notes is worth more than none
 
 
-def _calls(rows: Any) -> tuple[Call, ...]:
-    return tuple(Call(_identifier(n), int(o), a, k) for n, o, a, k in rows)
+def _calls(rows: Any, first: int) -> tuple[Call, ...]:
+    """The calls that `_to_distances` wrote; `first` is the number of inputs and constants."""
+    calls = []
+    last = 0
+    for own, (name, operator, args, kwargs) in enumerate(rows, first):
+        call = Call(_identifier(name), int(operator), args, kwargs)
+        numbers = []
+        for distance in call.values():
+            if distance > 0:
+                numbers.append(own - distance)
+            else:
+                last = (last - distance) % first
+                numbers.append(last)
+        calls.append(call.with_values(numbers))
+    return tuple(calls)
+
+
+def _to_distances(calls: Iterable[Call], first: int) -> list[Plain]:
+    """Calls as plain data in which the calls of equal layers are equal, so that they compress well.
+
+    The number of a result becomes its distance from the call that takes the result, above 0. The
+    number of an input or constant, which is below `first`, becomes minus its distance from the one
+    that was taken before; the distance of an earlier one is counted over the end.
+    """
+    rows = []
+    last = 0
+    for own, call in enumerate(calls, first):
+        distances = []
+        for value in call.values():
+            if value >= first:
+                distances.append(own - value)
+            else:
+                distances.append(-((value - last) % first))
+                last = value
+        rows.append(list(call.with_values(distances)))
+    return rows
 
 
 def _check_references(data: Plain, values: int, functions: int) -> None:
@@ -296,6 +346,18 @@ def _references(data: Plain, kind: str) -> Iterator[int]:
         case ["list" | "tuple" | "size", list() as items] | ["slice", *items]:
             for item in items:
                 yield from _references(item, kind)
+
+
+def _with(data: Plain, numbers: Iterator[int]) -> Plain:
+    """An encoded argument with other values, in the order of `values_in`."""
+    match data:
+        case [str() as found, _] if found == VALUE:
+            return [VALUE, next(numbers)]
+        case ["list" | "tuple" | "size" as kind, list() as items]:
+            return [kind, [_with(item, numbers) for item in items]]
+        case ["slice", *items]:
+            return ["slice", *(_with(item, numbers) for item in items)]
+    return data
 
 
 def _identifier(name: Any) -> str:

@@ -7,7 +7,7 @@ names an unknown step or kind is refused when it is decoded.
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
@@ -210,10 +210,13 @@ class Conditions:
 
     def to_plain(self) -> dict[str, Plain]:
         return {
-            "parents": list(self.parents),
+            "parents": _distances(self.parents),
             "steps": bytes(self.steps),
             "args": list(self.args),
-            "checks": [[int(kind), *map(list, rows)] for kind, rows in self.checks.items()],
+            "checks": [
+                [int(kind), _distances(nodes), [*_args_by_distance(kind, args)]]
+                for kind, (nodes, args) in self.checks.items()
+            ],
             "idents": list(self.idents),
             "tensors": [list(t) for t in self.tensors],
         }
@@ -223,11 +226,12 @@ class Conditions:
         """Decode; raises `CorruptEntry` for anything that `to_plain` can't have written."""
         try:
             tree = cls(
-                parents=tuple(data["parents"]),
+                parents=tuple(accumulate(data["parents"])),
                 steps=tuple(data["steps"]),
                 args=tuple(data["args"]),
                 checks={
-                    _KINDS[k]: (tuple(nodes), tuple(args)) for k, nodes, args in data["checks"]
+                    _KINDS[k]: (tuple(accumulate(nodes)), tuple(_args_by_number(k, args)))
+                    for k, nodes, args in data["checks"]
                 },
                 idents=tuple(data["idents"]),
                 tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
@@ -236,6 +240,23 @@ class Conditions:
             raise CorruptEntry(f"guard tree: {error!r}") from error
         _validate(tree)
         return tree
+
+
+def _distances(numbers: Iterable[int]) -> list[int]:
+    """Each number as its distance from the one before, from which `accumulate` gives the numbers.
+
+    The numbers of a layer differ from those of the layer before; the distances are the same, so
+    that they compress to little.
+    """
+    return [number - before for before, number in pairwise(chain((0,), numbers))]
+
+
+def _args_by_distance(kind: int, args: Iterable[Any]) -> Iterable[Any]:
+    return map(_distances, args) if kind == Kind.DIFFERENT else args
+
+
+def _args_by_number(kind: int, args: Iterable[Any]) -> Iterable[Any]:
+    return (list(accumulate(arg)) for arg in args) if kind == Kind.DIFFERENT else args
 
 
 _STEPS = {int(step): step for step in Step}

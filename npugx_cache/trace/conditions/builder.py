@@ -213,7 +213,7 @@ class TreeBuilder:
             names.append(name)
 
     def build(self, state: Mapping[str, Plain], threads: int | None) -> Conditions:
-        for module, names in self._children.items():
+        for module, names in sorted(self._children.items()):
             own = not gives_children(type(self.value(module)).__getattr__)
             self.check(module, Kind.UNSHADOWED, [*names, own])
         self.check(CALL, Kind.STATE, state)
