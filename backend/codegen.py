@@ -9,32 +9,53 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from npugx_cache.backend import repeats
 from npugx_cache.backend.program import (
     FUNCTION,
     HIGHER_ORDER,
+    MAIN,
     STREAMS,
     VALUE,
     Operator,
     Program,
     values_in,
 )
+from npugx_cache.backend.repeats import Loop
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npugx_cache.backend.program import Call, Function
+    from npugx_cache.backend.repeats import Folded
     from npugx_cache.portable import Plain
 
 
-def source_text(program: Program) -> str:
+CALLS_SAVED = 64
+"""How many calls in the text a block saves at least: two small layers load faster as they are."""
+
+
+def source_text(program: Program, *, saved: int = CALLS_SAVED) -> str:
     """The text of a Python module that defines `forward(*inputs)`, which returns the outputs.
 
-    A graph inside the graph is a function before `forward`. Each intermediate is deleted after its
-    last use, so that memory is freed as early as in eager.
+    A graph inside the graph is a function before `forward`, and so is a block of calls that is
+    repeated, such as a layer: what a layer adds to the text is one call. Graphs with streams have
+    no such blocks. Each intermediate is deleted after its last use, so that memory is freed as
+    early as in eager. `saved`: how many calls in the text a block must save.
     """
-    operators = operator_names(program)
-    functions = (*program.functions, program.main)
-    return "\n\n".join(function_text(program, function, operators) for function in functions)
+    writer = _Writer(program)
+    for function in program.functions:
+        writer.write(function.name, repeats.unfolded(function))
+    writer.write(MAIN, _folded(program, saved))
+    return "\n\n".join(writer.texts)
+
+
+def _folded(program: Program, saved: int) -> Folded:
+    if any(operator.namespace == STREAMS for operator in program.operators):
+        # What several streams use is kept until the end of the graph, and no block ends there.
+        return repeats.unfolded(program.main)
+    return repeats.fold(program, [""] * len(program.calls), saved=saved)
 
 
 class Names(NamedTuple):
@@ -45,17 +66,137 @@ class Names(NamedTuple):
     functions: list[str]
 
 
-def function_text(program: Program, function: Function, operators: list[str]) -> str:
-    names = Names(operators, program.names_in(function), [f.name for f in program.functions])
-    dying = _last_uses(program, function)
-    first = len(function.inputs) + len(program.constants)
-    lines = [f"def {function.name}({', '.join(function.inputs)}):"]
-    for position, call in enumerate(function.calls):
-        line = f"    {call.name} = {call_text(program, call, names)}"
-        dead = [names.values[value] for value in dying.get(position, ()) if value >= first]
-        lines.append(f"{line}; del {', '.join(dead)}" if dead else line)
-    lines.append(f"    return {argument_text(names, function.outputs)}")
-    return "\n".join(lines) + "\n"
+class _Writer:
+    """Writes the functions of a program's text; a function stands after those that it calls."""
+
+    def __init__(self, program: Program) -> None:
+        self.texts: list[str] = []
+        self._program = program
+        self._operators = operator_names(program)
+        self._functions = [function.name for function in program.functions]
+        self._taken = {*self._operators, *self._functions, MAIN}
+        for function in (*program.functions, program.main):
+            self._taken.update(program.names_in(function))
+        self._dying = self._unique("dying")
+
+    def write(self, name: str, folded: Folded, owned: Sequence[int] = ()) -> None:
+        """Write a function.
+
+        It deletes its results after their last use, and its parameters of the numbers `owned`,
+        which it takes from a list.
+        """
+        function = folded.function
+        names = Names(self._operators, self._program.names_in(function), self._functions)
+        first = len(function.inputs) + len(self._program.constants)
+        freed = {*owned, *range(first, len(names.values))}
+        dying = {
+            position: [value for value in values if value in freed]
+            for position, values in _last_uses(self._program, function).items()
+        }
+        lines = [f"    {names.values[value]} = {self._dying}.pop()" for value in owned]
+        for item in folded.items:
+            if isinstance(item, Loop):
+                lines += self._loop(item, function, first, names, dying, freed)
+            else:
+                lines.append(self._call(function.calls[item], names, dying.get(item, [])))
+        parameters = [each for place, each in enumerate(function.inputs) if place not in owned]
+        if owned:
+            parameters.insert(0, self._dying)
+        head = f"def {name}({', '.join(parameters)}):"
+        last = f"    return {argument_text(names, function.outputs)}"
+        self.texts.append("\n".join([head, *lines, last]) + "\n")
+
+    def _call(self, call: Call, names: Names, dead: Sequence[int]) -> str:
+        line = f"    {call.name} = {call_text(self._program, call, names)}"
+        return f"{line}; del {', '.join(names.values[v] for v in dead)}" if dead else line
+
+    def _loop(
+        self,
+        loop: Loop,
+        function: Function,
+        first: int,
+        names: Names,
+        dying: dict[int, list[int]],
+        freed: set[int],
+    ) -> list[str]:
+        """The lines of the copies of a block: a call of the block for each.
+
+        What a copy takes may die in the copy, and then the block must free it. So the block owns
+        such parameters: it takes them from a list, because a call keeps its arguments as long as it
+        lasts, if it has more than thirty or if Dynamo looks at each frame. A copy that would return
+        a result that nothing uses would keep the result for too long: its calls stay as they are.
+        """
+        copies = [
+            _Copy(
+                taken=loop.arguments(copy, first),
+                given_back=loop.given_back(copy, first),
+                dead={value for call in loop.calls(copy) for value in dying.get(call, [])},
+                calls=loop.calls(copy),
+            )
+            for copy in range(loop.copies)
+        ]
+        name, owned = "", []
+        if sum(each.is_exact() for each in copies) > 1:
+            name = self._unique("block")
+            takes = zip(*(each.taken for each in copies), strict=True)
+            owned = [place for place, values in enumerate(takes) if freed.intersection(values)]
+            self.write(name, self._with_parameters(loop.block), owned)
+        lines: list[str] = []
+        for copy in copies:
+            if name and copy.is_exact():
+                lines.append(self._call_of_block(name, copy, owned, names))
+            else:
+                for position in copy.calls:
+                    dead = dying.get(position, [])
+                    lines.append(self._call(function.calls[position], names, dead))
+        return lines
+
+    def _call_of_block(self, name: str, copy: _Copy, owned: Sequence[int], names: Names) -> str:
+        arguments = [
+            names.values[value] for place, value in enumerate(copy.taken) if place not in owned
+        ]
+        line = ""
+        if owned:
+            handed = [copy.taken[place] for place in owned]
+            texts = [names.values[value] for value in reversed(handed)]
+            line = f"{self._dying} = [{', '.join(texts)}]; "
+            if dead := [names.values[v] for v in dict.fromkeys(handed) if v in copy.dead]:
+                line += f"del {', '.join(dead)}; "
+            arguments.insert(0, self._dying)
+        if copy.given_back:
+            line += f"{', '.join(names.values[value] for value in copy.given_back)} = "
+        return f"    {line}{name}({', '.join(arguments)})"
+
+    def _with_parameters(self, block: Folded) -> Folded:
+        """The block with names for its parameters that no value or global of the program has.
+
+        Other blocks may use the names too, because a function sees its own parameters alone.
+        """
+        names = []
+        for name in block.function.inputs:
+            while name in self._taken:
+                name += "_"  # noqa: PLW2901 - until it is free
+            names.append(name)
+        return block._replace(function=block.function._replace(inputs=tuple(names)))
+
+    def _unique(self, wanted: str) -> str:
+        while wanted in self._taken:
+            wanted += "_"
+        self._taken.add(wanted)
+        return wanted
+
+
+class _Copy(NamedTuple):
+    """A copy of a block: the values that it takes and gives back, and those that die in it."""
+
+    taken: list[int]
+    given_back: list[int]
+    dead: set[int]
+    calls: range
+
+    def is_exact(self) -> bool:
+        """Whether all that the block gives back is used later."""
+        return self.dead.isdisjoint(self.given_back)
 
 
 def operator_names(program: Program) -> list[str]:

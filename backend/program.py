@@ -249,7 +249,7 @@ class Program:
                 ),
                 notes=_notes(data),
             )
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise CorruptEntry(f"program: {error!r}") from error
         program.validate()
         return program

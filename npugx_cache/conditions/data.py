@@ -236,9 +236,9 @@ class Conditions:
                 idents=tuple(data["idents"]),
                 tensors=tuple(_tensor_fact(row) for row in data["tensors"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            _validate(tree)
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise CorruptEntry(f"guard tree: {error!r}") from error
-        _validate(tree)
         return tree
 
 

@@ -56,18 +56,23 @@ _CHECKS = ("aten__assert_scalar", "aten__assert_tensor_metadata")
 
 def _met_other_sizes(error: Exception) -> bool:
     """Whether a check of sizes raised, and not an operator that computes something."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename != PROGRAM_FILE:
-        at = at.tb_next
+    at = None
+    below = error.__traceback__
+    while below is not None:
+        if below.tb_frame.f_code.co_filename == PROGRAM_FILE:
+            at = below  # the innermost: a repeated block is a function that `forward` calls
+        below = below.tb_next
     if at is None:
         return False
-    called = ""
-    for instruction in dis.get_instructions(at.tb_frame.f_code):
-        if instruction.opname == "LOAD_GLOBAL":
-            called = str(instruction.argval)
-        if instruction.offset >= at.tb_lasti:
-            break
-    return called.startswith(_CHECKS)
+    # The first global that a line names is what it calls; arguments may be globals as well.
+    names = (
+        str(instruction.argval)
+        for instruction in dis.get_instructions(at.tb_frame.f_code)
+        if instruction.opname == "LOAD_GLOBAL"
+        and instruction.positions is not None
+        and instruction.positions.lineno == at.tb_lineno
+    )
+    return next(names, "").startswith(_CHECKS)
 
 
 def program_raised(error: Exception, caller: Callable[..., Any]) -> bool:

@@ -59,8 +59,9 @@ class Calls:
     """Calls of Python functions and of C functions from Python, while it is open.
 
     Calls on the way to the store's folder are left out: their number is that of the folders above.
-    `own` are those in and from this package, `graph` those from the compiled graph, `managers` make
-    one of torch's guard managers, `all` are all. A generator counts as called each time it goes on.
+    `own` are those in and from this package, `graph` are operators that the compiled graph calls,
+    `managers` make one of torch's guard managers, `all` are all. A generator counts as called each
+    time it goes on.
     """
 
     on_the_way = False
@@ -84,7 +85,13 @@ class Calls:
         self.managers += event == "c_call" and called.__name__.endswith("_manager")
         caller = frame if event == "c_call" else frame.f_back
         self.own += frame.f_code.co_filename.startswith(self.folders)
-        self.graph += caller.f_code.co_filename == "<npugx_cache program>"
+        self.graph += _is_of_program(caller) and not (
+            called.__name__ == "pop" if event == "c_call" else _is_of_program(frame)
+        )  # a block of the program is called with values that a list hands over
+
+
+def _is_of_program(frame):
+    return frame.f_code.co_filename == "<npugx_cache program>"
 
 
 class SystemCalls:

@@ -444,10 +444,31 @@ def test_conditions_survive_their_stored_form():
     assert again.device is None
 
 
+def test_numbers_of_nodes_survive_their_stored_form():
+    checks = [
+        Check(CALL, Kind.STATE, live_state()),
+        *(Check(node, Kind.EQUALS, node) for node in (3, 0, 2, 2)),
+        Check(CALL, Kind.SAME, [3, 1]),
+        Check(CALL, Kind.DIFFERENT, [3, 0, 1]),
+        Check(CALL, Kind.DIFFERENT, [1, 2]),
+    ]
+    made = replace(
+        conditions([]),
+        parents=(-1, 0, -1, 2),
+        steps=(int(Step.LOCAL), int(Step.ATTR)) * 2,
+        args=("a", "b") * 2,
+        checks=columns(checks),
+    )
+    assert Conditions.from_plain(made.to_plain()) == made
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"checks": []},  # no state of torch
+        {"checks": [[40, [-1], [{}]], [33, [-1], [[0.5, 10**400]]]]},
+        {"checks": [[40, [-1], [{}]], [2, [None], [1]]]},
+        {"parents": ["a"]},
         {"checks": [[40, [-1], [{}]], [10_000, [0], [1]]]},
         {"checks": [[40, [-1], [{}]], [2, [-1], [1]]]},  # a value of no node
         {"checks": [[40, [-1], [{}]], [2, [7], [1]]]},

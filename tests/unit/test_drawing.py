@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from npugx_cache.backend.program import Call, Constant, Operator, Program, values_in
+from npugx_cache.backend.repeats import Loop
 from npugx_cache.entry.view import drawing, graph_text
 from npugx_cache.entry.view.drawing import INPUT, LAYER, RESULTS, Edge
 from npugx_cache.entry.view.given import inputs_of
-from npugx_cache.entry.view.repeats import Loop
 
 OPERATORS = tuple(Operator("aten", name, "Tensor") for name in ("add", "mm", "view", "mean"))
 LAYERS = 5

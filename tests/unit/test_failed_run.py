@@ -1,9 +1,13 @@
 """Which errors let the function itself run a call again."""
 
+import traceback
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from npugx_cache.backend.runtime import PROGRAM_FILE
+from npugx_cache.backend.program import Call, Operator, Program
+from npugx_cache.backend.runtime import PROGRAM_FILE, bind_program
 from npugx_cache.entry import failed_run
 
 
@@ -39,3 +43,54 @@ def test_an_error_from_elsewhere_does_not(error):
 def test_an_error_of_another_graph_does_not():
     error, _ = raised_by_a_program(RuntimeError("stride"))
     assert not failed_run.program_raised(error, lambda: None)
+
+
+ADD, SCALAR, METADATA = (
+    Operator("aten", "add", "Tensor"),
+    Operator("aten", "_assert_scalar", ""),
+    Operator("aten", "_assert_tensor_metadata", ""),
+)
+DTYPE = ["dtype", ["torch", "float64"]], ["device", ["device", "cpu"]]
+
+
+def repeating(operator, args, kwargs=()):
+    """A program of equal blocks: three sums, and a call that raises."""
+    calls, value = [], 0
+    for block in range(30):
+        for place in range(3):
+            calls.append(Call(f"a{block}_{place}", 0, [["value", value], ["value", value]], []))
+            value = len(calls)
+        taken = [["value", value] if arg == "x" else arg for arg in args]
+        calls.append(Call(f"b{block}", 1, taken, [list(each) for each in kwargs]))
+    return Program(
+        inputs=("x",),
+        constants=(),
+        operators=(ADD, operator),
+        calls=tuple(calls),
+        outputs=["value", value],
+        disable_autocast=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "by_data"),
+    [
+        (repeating(METADATA, ["x"], DTYPE), True),
+        (repeating(SCALAR, [["bool", False], "no such size"]), True),
+        (repeating(Operator("aten", "mm", ""), ["x", "x"]), False),
+    ],
+)
+def test_only_a_check_tells_of_other_sizes(program, by_data):
+    run = bind_program(program, {})
+
+    def caller():
+        return run(torch.ones(3))
+
+    graph = SimpleNamespace(run=caller, operators=program.operators, layout=None)
+    try:
+        caller()
+    except RuntimeError as error:
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        failure = failed_run.failure_of([graph], error)
+    assert frames[-1] == "block"
+    assert failure.by_data is by_data

@@ -1,17 +1,23 @@
-"""The graph of an entry as people read it computes what the graph computes."""
+"""Repeated layers are one function, in the code that runs and in the text that people read.
+
+Both compute what the graph computes, and the code frees each result as early as the calls do.
+"""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._C._dynamo.eval_frame import set_eval_frame
 
-from npugx_cache.backend.codegen import operator_names, source_text
+from npugx_cache.backend import repeats
+from npugx_cache.backend.codegen import CALLS_SAVED, operator_names, source_text
 from npugx_cache.backend.notes import Column, Given, Notes
-from npugx_cache.backend.program import Call, Operator, Program
-from npugx_cache.entry.view import graph_text, needs, repeats
+from npugx_cache.backend.program import MAIN, Call, Operator, Program, values_in
+from npugx_cache.entry.view import graph_text, needs
 from npugx_cache.entry.view.given import inputs_of
 
 OPERATORS = tuple(Operator("", f"operator.{name}", "") for name in ("add", "sub", "mul"))
@@ -133,9 +139,9 @@ def test_what_is_repeated_inside_a_repeated_block_is_folded_too():
 
 def test_calls_with_other_labels_are_not_folded():
     program, _ = layers(6)
-    assert list(repeats.loops_in(repeats.fold(program, [""] * len(program.calls))))
+    assert list(repeats.loops_in(repeats.fold(program, [""] * len(program.calls), saved=12)))
     labels = list(range(len(program.calls)))
-    assert not list(repeats.loops_in(repeats.fold(program, labels)))
+    assert not list(repeats.loops_in(repeats.fold(program, labels, saved=12)))
 
 
 @st.composite
@@ -176,7 +182,140 @@ def repeated_programs(draw):
 def test_any_folded_graph_computes_the_same(program):
     values = [3 + 2 * place for place in range(len(program.inputs))]
     described = [f"{name}: {name}" for name in program.inputs]
-    assert shown_result(program, described, values)[0] == stored_result(program, values)
+    assert shown_result(program, described, values)[0] == called_one_by_one(program, values)
+
+
+class Number:
+    """A result, of which it can be seen whether anything still holds it."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Watched:
+    """Calls of operators on numbers: what each computes, and which results are held by then."""
+
+    def __init__(self):
+        self.numbers = []
+        self.seen = []
+
+    def operator(self, compute):
+        def run(a, b):
+            held = [place for place, number in enumerate(self.numbers) if number() is not None]
+            made = Number(compute(a.value, b.value))
+            self.numbers.append(weakref.ref(made))
+            self.seen.append((made.value, held))
+            return made
+
+        return run
+
+
+def watched_runs(program, *, saved=CALLS_SAVED):
+    """What the text of a program does, and what its calls do one by one."""
+    folded, plain = Watched(), Watched()
+    names = dict(zip(operator_names(program), map(folded.operator, FUNCTIONS), strict=True))
+    exec(source_text(program, saved=saved), names)
+    inputs = [Number(3 + 2 * place) for place in range(len(program.inputs))]
+    results = names[MAIN](*inputs)
+    wanted = one_by_one(program, inputs, [plain.operator(each) for each in FUNCTIONS])
+    return (folded, results), (plain, wanted)
+
+
+def one_by_one(program, inputs, functions):
+    """The results of a program without functions, each freed after its last use."""
+    last = {value: place for place, call in enumerate(program.calls) for value in call.values()}
+    kept = set(values_in(program.outputs))
+    values = dict(enumerate(inputs))
+    for place, call in enumerate(program.calls):
+        made = len(inputs) + place
+        values[made] = functions[call.operator](*(values[value] for value in call.values()))
+        for value in {made, *call.values()}:
+            if last.get(value, place) == place and value not in kept and value >= len(inputs):
+                del values[value]
+    return tuple(values[value] for value in values_in(program.outputs))
+
+
+def called_one_by_one(program, values):
+    return one_by_one(program, values, FUNCTIONS)
+
+
+@settings(max_examples=150)
+@given(program=repeated_programs())
+def test_code_with_blocks_computes_and_frees_as_the_calls_do(program):
+    (folded, results), (plain, wanted) = watched_runs(program, saved=8)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+@pytest.mark.parametrize("of_each", [False, True])
+@pytest.mark.parametrize("first_differs", [False, True])
+def test_the_code_of_many_layers_has_one_function_for_all(of_each, first_differs):
+    program, _ = layers(40, of_each=of_each, first_differs=first_differs)
+    text = source_text(program)
+    assert text.count("operator_mul(") <= 8, text
+    assert text.count("block(dying, ") >= 38
+    (folded, results), (plain, wanted) = watched_runs(program)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+def test_a_copy_is_no_call_where_it_would_keep_what_nothing_uses():
+    program, _ = layers(40, of_each=True)
+    last, kept = program.outputs[1][0], program.outputs[1][1:]
+    program = replace(program, outputs=["tuple", [last, *kept[:30]]])
+    text = source_text(program)
+    assert text.count("= block(") == 30
+    assert text.count("operator_mul(") == 2 + 10 * 2
+    (folded, results), (plain, wanted) = watched_runs(program)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+def wide_layers(count, width):
+    """Layers of many weights each: a call with more than thirty arguments keeps them."""
+    inputs = ["x", *(f"w{place}" for place in range(count * width))]
+    calls, hidden = [], 0
+    for place in range(count * width):
+        calls.append((place % width % 2 if place % width else 2, hidden, 1 + place))
+        hidden = len(inputs) + len(calls) - 1
+    return program_of(inputs, calls, [hidden])
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("width", [5, 29, 30, 31, 40])
+def test_a_block_frees_what_it_is_handed_however_it_is_called(width, looked_at):
+    program = wide_layers(30, width)
+    assert source_text(program).count("= block(dying, ") == 30
+    if looked_at:  # as while another thread is in a function that `torch.compile` made
+        set_eval_frame(False)
+    try:
+        (folded, results), (plain, wanted) = watched_runs(program)
+    finally:
+        set_eval_frame(None)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+def test_names_of_a_program_are_no_names_of_blocks_and_their_parameters():
+    program, _ = layers(40)
+    named = ("block", "dying", "p0", "p1", "p2", *program.inputs[5:])
+    program = replace(program, inputs=named)
+    (folded, results), (plain, wanted) = watched_runs(program)
+    assert "def block_(dying_, p1_, p2_, p3)" in source_text(program)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+@given(program=repeated_programs())
+def test_a_program_is_what_was_stored(program):
+    assert Program.from_plain(program.to_plain()) == program
+
+
+def test_layers_are_stored_as_equal_calls():
+    calls = [(place % 2, 9 + place if place else 0, 1 + place) for place in range(8)]
+    program = program_of(["x", *(f"w{place}" for place in range(9))], calls, [17])
+    rows = [row[1:] for row in program.to_plain()["calls"]]
+    assert rows[2:4] == rows[4:6] == rows[6:8]
 
 
 def test_a_keyword_may_be_named_like_a_reference():

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.backend.program import HIGHER_ORDER, values_in
+from npugx_cache.backend.repeats import Loop
 from npugx_cache.entry.view import graph_text, summary
 from npugx_cache.entry.view.numbered import template
-from npugx_cache.entry.view.repeats import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npugx_cache.backend.program import Call, Operator, Program
+    from npugx_cache.backend.repeats import Folded
     from npugx_cache.entry.view.given import Input
-    from npugx_cache.entry.view.repeats import Folded
 
 _NAMED = 3
 INPUT, LAYER, RESULTS = "input", "layer", "results"

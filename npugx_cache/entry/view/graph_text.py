@@ -6,12 +6,12 @@ import keyword
 import re
 from typing import TYPE_CHECKING
 
+from npugx_cache.backend import repeats
 from npugx_cache.backend.codegen import Names, argument_text, call_text
 from npugx_cache.backend.program import HIGHER_ORDER, MAIN
+from npugx_cache.backend.repeats import Folded, Loop
 from npugx_cache.conditions import paths
-from npugx_cache.entry.view import repeats
 from npugx_cache.entry.view.numbered import template
-from npugx_cache.entry.view.repeats import Folded, Loop
 from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ HELD = "w"
 
 OPERATORS = "OPERATORS"
 """The name in the text of the table of operators on graphs."""
+
+_LINES_SAVED = 12
+"""A block is a function of its own in the text if that saves so many lines."""
 
 VARIABLES = "ijklmn"
 _RESERVED = frozenset(
@@ -46,7 +49,7 @@ def graph_text(program: Program, inputs: Sequence[Input]) -> Iterator[str]:
     """The lines that define `forward`, and before it a function for each repeated block."""
     writer = _Writer(program)
     for function, name in zip(program.functions, writer.functions, strict=True):
-        whole = Folded(function, tuple(range(len(function.calls))), ())
+        whole = repeats.unfolded(function)
         names = list(function.inputs)
         yield from _Body(writer, whole, name, names, names, [], 0).lines()
     named = parameters(program, inputs)
@@ -65,7 +68,7 @@ def parameters(program: Program, inputs: Iterable[Input]) -> dict[str, str]:
 
 def folded(program: Program) -> Folded:
     """The graph with its repeats folded, as the text shows it."""
-    return repeats.fold(program, _Writer(program).labels())
+    return repeats.fold(program, _Writer(program).labels(), saved=_LINES_SAVED)
 
 
 def modules(program: Program) -> list[str]:
