@@ -23,7 +23,7 @@ from npugx_cache.conditions.data import CALL, Kind, Step
 from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from npugx_cache.conditions.data import Conditions, Rows
     from npugx_cache.conditions.evaluate import Prepared
@@ -171,8 +171,8 @@ class Found:
     def _left(self, kind: Kind, nodes: tuple[int, ...], args: tuple[Any, ...]) -> Rows:
         implied, known, values = _IMPLIED.get(kind), self._known, self._values
         if kind is Kind.SAME:
-            pairs = [pair for pair in args if not (known[pair[0]] and known[pair[1]])]
-            return (CALL,) * len(pairs), tuple(pairs)
+            pairs = tuple(self._not_same(args))
+            return (CALL,) * len(pairs), pairs
         if kind is Kind.DIFFERENT:
             groups = [group for group in map(self._not_apart, args) if group]
             return (CALL,) * len(groups), tuple(groups)
@@ -184,6 +184,19 @@ class Found:
             if not (known[node] and implied(self, values[node], arg))
         ]
         return tuple(node for node, _ in rows), tuple(arg for _, arg in rows)
+
+    def _not_same(self, pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """The pairs of one object that are still to be compared.
+
+        What is known stays the object that it is: one comparison with it does for all pairs.
+        """
+        compared: set[int] = set()
+        for pair in pairs:
+            others = [node for node in pair if not self._known[node]]
+            if len(others) == 2 or not compared.issuperset(others):
+                yield pair
+            if len(others) == 1:
+                compared.update(others)
 
     def _not_apart(self, group: Collection[int]) -> list[int]:
         """Those of a group of different objects that are still to be compared with one another."""
@@ -205,6 +218,8 @@ class Found:
             if isinstance(value, torch.Tensor):
                 self._tensors[id(value)] = number, True, arg
             return True
+        if step == Step.TYPE:
+            return self._keeps_type(holder, None)
         if step == Step.INDEX:
             return type(holder) is tuple and type(arg) is int and holder[arg] is value
         return False

@@ -11,6 +11,7 @@ from torch import nn
 from npugx_cache import cache_compile
 from npugx_cache.conditions import check
 from npugx_cache.conditions.cpp_check import NativeCheck
+from npugx_cache.conditions.data import Kind
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.private import guard_managers
 
@@ -333,3 +334,46 @@ def test_without_versions_every_condition_is_checked(cached, monkeypatch):
             torch.testing.assert_close(call(X), model(X))
     assert call.cache_info().misses == 1
     assert checker(call)._native.versions is None
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return x.relu()
+
+
+KINDS = {"block": Block}
+
+
+class Asking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.ModuleList(Block() for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.inner:
+            x = layer(x) * (2 if type(layer) == KINDS["block"] else 3)  # noqa: E721 - compared so
+        return x
+
+
+OTHERS = {
+    "another class in the global": lambda _: KINDS.update(block=nn.Tanh),
+    "another class of a layer": lambda m: setattr(
+        m.inner[4], "__class__", type("Other", (Block,), {})
+    ),
+}
+
+
+@pytest.mark.parametrize("write", OTHERS)
+def test_the_class_of_all_layers_is_compared_with_another_place_once(cached, monkeypatch, write):
+    monkeypatch.setitem(KINDS, "block", Block)
+    model = made(Asking)
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(3):
+            call(X)
+        assert len(checker(call).conditions.arguments(Kind.SAME)) >= 6
+        assert len(checker(call)._native._residue._on_call) <= 1
+        assert accepts(call, model)
+        OTHERS[write](model)
+        assert not accepts(call, model)
+        torch.testing.assert_close(call(X), model(X))
