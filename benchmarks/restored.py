@@ -6,6 +6,7 @@ first call, and reading and hashing the files that a restore reads.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -98,6 +99,7 @@ def worker(layers: str, folder: str, what: str) -> Numbers:
 
     torch.set_num_threads(1)
     model, inputs = qwen3(int(layers))
+    gc.collect()  # else whoever makes the next objects pays for what torch's imports left
     with torch.no_grad():
         if what == "floor":
             return _first(model, inputs) | _reading(Path(folder))
