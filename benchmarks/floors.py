@@ -1,13 +1,14 @@
-"""What setup, a second call, the guards of later calls and a tiny call are made of.
+"""What setup, a second call, later calls and a get of the store are made of.
 
 Where an aim of `before_after.py` is not met, these parts say what would have to be left out. Parts
-of setup and of the second call are medians over fresh processes; those of later calls are medians
-over rounds in one process. CPU time, one thread.
+of setup and of the second call are medians over fresh processes; the others are medians over rounds
+in one process. CPU time, one thread.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from types import CodeType
 
 LAYERS, RUNS, ROUNDS = 28, 5, 300
+TINY, MLP = 0, -3
+"""In the place of a number of layers: a function of two tensors, three linear layers."""
+ENTRIES, SIZE = 200, 1 << 16
 CONDITIONS = "npugx_cache.conditions"
 SECOND = {
     "every condition once more, in Python": (f"{CONDITIONS}.check:Checker.holds",),
@@ -49,11 +53,13 @@ def measure(quick: bool) -> Numbers:
         whats = ("setup", "code", "eager", "second")
         found = rounds([partial(run, what) for what in whats], runs)
         later = {str(count): run_later(count, folder) for count in _sizes(quick)}
-    return {**dict(zip(whats, found, strict=True)), "later": later, "layers": layers}
+    with tempfile.TemporaryDirectory() as folder:
+        get = fresh(Path(__file__), 0, folder, "get")
+    return {**dict(zip(whats, found, strict=True)), "later": later, "get": get, "layers": layers}
 
 
 def _sizes(quick: bool) -> tuple[int, ...]:
-    return (0,) if quick else (0, LAYERS, 64)
+    return (TINY, MLP) if quick else (TINY, MLP, LAYERS, 64)
 
 
 def run_later(layers: int, folder: str) -> Numbers:
@@ -63,12 +69,14 @@ def run_later(layers: int, folder: str) -> Numbers:
 
 
 def text(found: Numbers) -> str:
-    columns = ["tiny" if size == "0" else f"{size} layers" for size in found["later"]]
+    names = {str(TINY): "tiny", str(MLP): "MLP"}
+    columns = [names.get(size, f"{size} layers") for size in found["later"]]
     return "\n\n".join(
         [
             markdown(["setup", "CPU ms"], _setup(found)),
             markdown([f"second call, {found['layers']} layers", "CPU ms"], _second(found)),
-            markdown(["check of a later call, us", *columns], _later(found["later"])),
+            markdown(["a later call, us", *columns], _later(found["later"])),
+            markdown(["store get, 64 KiB", "us", "/ one file"], _get(found["get"])),
         ]
     )
 
@@ -103,6 +111,12 @@ def _later(sizes: dict[str, Numbers]) -> Iterator[list[str]]:
             title,
             *(f"{parts[title]:.1f}" if title in parts else "-" for parts in sizes.values()),
         ]
+
+
+def _get(parts: Numbers) -> Iterator[list[str]]:
+    unit = next(iter(parts.values()))
+    for title, spent in parts.items():
+        yield [title, f"{spent:.1f}", f"{spent / unit:.2f}"]
 
 
 def _ms(seconds: float) -> str:
@@ -230,13 +244,8 @@ def later(layers: int, folder: str) -> Numbers:
     from npugx_cache.key import environment
 
     with torch.no_grad():
-        if layers:
-            model, inputs = qwen3(layers)
-            cached: Any = cache_compile(model.forward, cache_dir=folder)
-            owner: tuple[Any, ...] = (model,)
-        else:
-            inputs, owner = {"x": torch.randn(8), "y": torch.randn(8)}, ()
-            cached = cache_compile(tiny, cache_dir=folder, dynamic=False)
+        called, owner, inputs = _subject(layers)
+        cached: Any = cache_compile(called, cache_dir=folder, dynamic=False)
         for _ in range(5):
             cached(**inputs)
         [known] = cached._state.specialisations
@@ -245,7 +254,7 @@ def later(layers: int, folder: str) -> Numbers:
         names, code = read(), function.__code__
         scope = Scope(names, function.__globals__, code, environment.call_state())
         parts: dict[str, Callable[[], object]] = {
-            "**all**": partial(checker.holds_quickly, scope),
+            "**check**": partial(checker.holds_quickly, scope),
             "torch's state": native._state.holds,
             "C++ managers": partial(native._managers.check, names),
             "names in classes": native._names.unchanged,
@@ -257,9 +266,89 @@ def later(layers: int, folder: str) -> Numbers:
         }
         if native.versions is not None:
             parts |= _of_versions(native.versions)
+        whole: dict[str, Callable[[], object]] = {
+            "eager": partial(called, **inputs),
+            "**a call**": partial(cached, **inputs),
+            "the graph alone": partial(known.run, *owner, **inputs),
+        }
         nothing = _us(lambda: None)
-        found: Numbers = {title: _us(part) - nothing for title, part in parts.items()}
-        return found
+        found: Numbers = {}
+        if layers <= 0:  # the graph of a large model takes longer than its check varies
+            found = {title: _us(part) - nothing for title, part in whole.items()}
+        return found | {title: _us(part) - nothing for title, part in parts.items()}
+
+
+def _subject(layers: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """A function to be cached, what it is bound to, and the arguments of a call."""
+    import torch
+
+    if layers == TINY:
+        return tiny, (), {"x": torch.randn(8), "y": torch.randn(8)}
+    if layers == MLP:
+        linear, relu = torch.nn.Linear, torch.nn.ReLU
+        mlp = torch.nn.Sequential(
+            linear(256, 256), relu(), linear(256, 256), relu(), linear(256, 256)
+        )
+        return mlp.forward, (mlp,), {"input": torch.randn(4, 256)}
+    model, inputs = qwen3(layers)
+    return model.forward, (model,), inputs
+
+
+def get(_: int, folder: str) -> Numbers:
+    """The parts of a get, of entries that this process has not read yet."""
+    import hashlib
+
+    from store_floors import EntryFloor, Floor, Ours
+
+    from npugx_cache.store.content import entries
+
+    root = Path(folder)
+    one, bare = Floor(root / "one", verify=True), EntryFloor(root / "bare")
+    ours = Ours(root / "ours")
+    keys = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(ENTRIES)]
+    for key in keys:
+        data = os.urandom(SIZE)
+        for store in (one, bare, ours):
+            store.put(key, data)
+    time.sleep(2.1)  # of younger files it is not remembered that they were verified
+    place = ours.store.folder
+    paths = [str(ours.store.root / place.key(key)) for key in keys]
+    stored = [next(path.read_bytes() for path in map(Path, os.scandir(each))) for each in paths]
+
+    def folder_by_path(path: str) -> None:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+
+    def key_folder(key: str) -> None:
+        os.close(entries.open_key(place, key))
+
+    pairs = list(zip(stored, keys, strict=True))
+    for key in keys[: ENTRIES // 10]:  # what the first reads load and open
+        one.get(key), bare.get(key), ours.get(key)
+    rest = keys[ENTRIES // 10 :]
+    return {
+        "one file, read and hashed": _each_us(one.get, rest),
+        "the files of an entry in bare calls": _each_us(bare.get, rest),
+        "**get**": _each_us(ours.get, rest),
+        "- decode and check the manifest": _each_us(_decoded, pairs),
+        "- open the folder of a key, step by step": _each_us(key_folder, keys),
+        "the same folder by its path": _each_us(folder_by_path, paths),
+    }
+
+
+def _decoded(pair: tuple[bytes, str]) -> object:
+    from npugx_cache.store.format.manifest import decode
+
+    return decode(*pair)
+
+
+def _each_us(call: Callable[[Any], object], arguments: list[Any]) -> float:
+    """The median over calls, each with an argument of its own: what was read is remembered."""
+    spent = []
+    for argument in arguments:
+        started = time.process_time_ns()
+        call(argument)
+        spent.append((time.process_time_ns() - started) / 1e3)
+    return median(spent)
 
 
 def _of_versions(versions: Any) -> dict[str, Callable[[], object]]:
@@ -297,7 +386,7 @@ def _us(work: Callable[[], object]) -> float:
     return median(spent)
 
 
-FIGURES = {each.__name__: each for each in (setup, code, eager, second, later)}
+FIGURES = {each.__name__: each for each in (setup, code, eager, second, later, get)}
 
 if __name__ == "__main__":
     if len(sys.argv) == 4 and sys.argv[3] in FIGURES:
