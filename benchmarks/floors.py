@@ -106,7 +106,7 @@ def _second(found: Numbers) -> Iterator[tuple[str, str]]:
 
 
 def _later(sizes: dict[str, Numbers]) -> Iterator[list[str]]:
-    for title in next(reversed(sizes.values())):
+    for title in dict.fromkeys(title for parts in sizes.values() for title in parts):
         yield [
             title,
             *(f"{parts[title]:.1f}" if title in parts else "-" for parts in sizes.values()),
