@@ -308,8 +308,8 @@ def _to_distances(calls: Iterable[Call], first: int) -> list[Plain]:
     """Calls as plain data in which the calls of equal layers are equal, so that they compress well.
 
     The number of a result becomes its distance from the call that takes the result, above 0. The
-    number of an input or constant, which is below `first`, becomes minus its distance from the one
-    that was taken before; the distance of an earlier one is counted over the end.
+    number of an input or constant, which is below `first`, becomes minus its distance, modulo
+    `first`, from the one that was taken before, by this call or an earlier one; at first from 0.
     """
     rows = []
     last = 0

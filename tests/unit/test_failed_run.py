@@ -1,14 +1,18 @@
 """Which errors let the function itself run a call again."""
 
 import traceback
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from npugx_cache.backend.program import Call, Operator, Program
 from npugx_cache.backend.runtime import PROGRAM_FILE, bind_program
+from npugx_cache.conditions import Conditions
+from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.data import CALL, Check, Kind, columns
+from npugx_cache.conditions.kinds import live_state
 from npugx_cache.entry import failed_run
+from npugx_cache.entry.restore import Specialisation
 
 
 class Late(Exception):
@@ -86,7 +90,24 @@ def test_only_a_check_tells_of_other_sizes(program, by_data):
     def caller():
         return run(torch.ones(3))
 
-    graph = SimpleNamespace(run=caller, operators=program.operators, layout=None)
+    conditions = Checker(
+        Conditions(
+            parents=(),
+            steps=(),
+            args=(),
+            checks=columns([Check(CALL, Kind.STATE, live_state())]),
+            idents=(),
+            tensors=(),
+        )
+    )
+    graph = Specialisation(
+        entry=None,
+        conditions=conditions,
+        run=caller,
+        switches=(),
+        code=caller.__code__,
+        operators=program.operators,
+    )
     try:
         caller()
     except RuntimeError as error:
