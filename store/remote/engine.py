@@ -76,6 +76,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
         self._operator: Any = None
+        self._creating: Any = None
         self._asked: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
         """What OpenDAL's threads still refer to."""
         survive_forks(self, "_starting")
@@ -96,7 +97,7 @@ class Engine:
     @property
     def creates(self) -> bool:
         """Whether of several hosts that create an object at the same time one is told so."""
-        return bool(self._operator.capability().write_with_if_not_exists)
+        return bool(self._creating.capability().write_with_if_not_exists)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, at most 1024."""
@@ -124,9 +125,12 @@ class Engine:
         self._ask(_counted("write", self._write(path, data)))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object unless there is one; tell whether it was written."""
+        """Write an object unless there is one; tell whether it was written.
+
+        Until that is done, others may read an object that is shorter.
+        """
         try:
-            self._ask(_counted("create", self._write(path, data, if_not_exists=True)))
+            self._ask(_counted("create", self._create(path, data)))
         except Fault as fault:
             if fault.is_taken:
                 return False
@@ -159,13 +163,18 @@ class Engine:
         except ImportError as error:
             return f"OpenDAL can't be imported ({error}): pip install 'npugx_cache[remote]'"
         options = {**dict(self._address.options), **remote_credentials(self._address.engine)}
+        limit = TimeoutLayer(timeout=_REQUEST, io_timeout=_REQUEST)
+        again = RetryLayer(max_times=3, factor=3.0, jitter=True, min_delay=0.01, max_delay=1.0)
+        # A file that is written beside and renamed is nobody's alone: of several hosts that create
+        # it at the same time, each would be told that the file is its own.
+        in_place = {name: value for name, value in options.items() if name != "atomic_write_dir"}
         try:
-            operator = opendal.AsyncOperator(self._address.engine, **options)
+            self._operator, self._creating = (
+                opendal.AsyncOperator(self._address.engine, **each).layer(limit).layer(again)
+                for each in (options, in_place)
+            )
         except Exception as error:  # noqa: BLE001 - OpenDAL's errors have no common class
             return str(_fault(error))
-        limited = operator.layer(TimeoutLayer(timeout=_REQUEST, io_timeout=_REQUEST))
-        again = RetryLayer(max_times=3, factor=3.0, jitter=True, min_delay=0.01, max_delay=1.0)
-        self._operator = limited.layer(again)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="npugx-cache-remote", daemon=True)
         try:
@@ -228,8 +237,12 @@ class Engine:
         found = await self._noted(self._operator.stat(path))
         return int(found.content_length)
 
-    async def _write(self, path: str, data: bytes, **how: bool) -> None:
-        await self._noted(self._operator.write(path, data, **how))
+    async def _write(self, path: str, data: bytes) -> None:
+        await self._noted(self._operator.write(path, data))
+        PROCESS.add("remote_bytes_written", len(data))
+
+    async def _create(self, path: str, data: bytes) -> None:
+        await self._noted(self._creating.write(path, data, if_not_exists=True))
         PROCESS.add("remote_bytes_written", len(data))
 
     async def _delete(self, path: str) -> None:
