@@ -83,7 +83,7 @@ class CachedFunction(Generic[P, R]):
         self._of_class = of_class  # it stands for the `forward` that the class of its owner has
         self._warm = warm
         self._settings = settings
-        self._owner = owner
+        self._owner = self._kept = owner
         self._module: Any = owner if of_class else None
         self._state = State(recipe, settings, owner, warm)
         self._bound: dict[int, tuple[Any, State]] = {}
@@ -128,7 +128,7 @@ class CachedFunction(Generic[P, R]):
         """
         function, state = self._recipe.function, self._state
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
-        scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
+        scope = Scope(frame_locals, function.__globals__, function.__code__, switches, self._kept)
         if known := state.specialisations.find(scope):
             return known.run
         if with_grad:
@@ -143,7 +143,7 @@ class CachedFunction(Generic[P, R]):
         """Run the function in the place of a graph that raised. If it raises too, so be it."""
         function, lookup = self._recipe.function, self._state.lookup
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
-        scope = Scope(frame_locals, function.__globals__, function.__code__, switches)
+        scope = Scope(frame_locals, function.__globals__, function.__code__, switches, self._kept)
         call = lookup.call_of(args, kwargs, scope)  # before the function may change arguments
         result: R = function(*args, **kwargs)
         lookup.withdraw(failure, call)
@@ -261,7 +261,9 @@ class CachedFunction(Generic[P, R]):
 
     def _twin(self, owner: object, state: State) -> CachedFunction[..., R]:
         twin: CachedFunction[..., R] = object.__new__(CachedFunction)
-        twin.__dict__.update(self.__dict__, _owner=owner, _state=state, _of_class=False)
+        # `state` lives in this function for as long as the instance, and so must not keep it.
+        changed = {"_owner": owner, "_kept": None, "_state": state, "_of_class": False}
+        twin.__dict__.update(self.__dict__, **changed)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction[P, R]:

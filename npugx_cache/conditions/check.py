@@ -81,7 +81,7 @@ class Checker:
             # Not at the first call: a restart waits for it. At the 2nd, 4th, 8th, ... time: where
             # objects change at every call the C++ check is made in vain, so ever more rarely.
             due = self._held > 0 and (self._held + 1).bit_count() == 1
-            found = self._found(values) if due else None
+            found = self._found(values, scope.owner) if due else None
             if not _hold(self._of_call, values):
                 return False
             if watch is None and self._held:
@@ -135,7 +135,7 @@ class Checker:
         """The live object at a place of the tree. Call it after `holds`; raises anything."""
         return evaluate(self._plan, scope)[node]
 
-    def _found(self, values: list[Any]) -> Found | None:
+    def _found(self, values: list[Any], owner: object) -> Found | None:
         """What versions of dicts can stand for, before the conditions are tested."""
         # Where modules write to their dicts, or other modules come in turn, versions never last.
         if self._of_versions >= _TRIES or self._looked >= _LOOKS or len(self._plan) < _MANY:
@@ -144,7 +144,7 @@ class Checker:
         from npugx_cache.conditions.dict_versions import Found  # a first call needs none
 
         try:
-            found = Found(self.conditions, self._plan, values)
+            found = Found(self.conditions, self._plan, values, owner)
         except Exception as reason:  # noqa: BLE001 - all conditions are checked without it
             logger.debug("versions of dicts take no condition's place: %r", reason)
             return None

@@ -22,10 +22,11 @@ class Scope:
 
     `frame_locals` are the bound arguments and the contents of the free variables;
     `frame_globals` is the global dict of the module that defines the traced function; `code` is the
-    code that the function has now, `switches` are torch's (`key.environment.call_state`).
+    code that the function has now, `switches` are torch's (`key.environment.call_state`). `owner`
+    is the object that the function is bound to, if it keeps this object for as long as it lives.
     """
 
-    __slots__ = ("code", "frame_globals", "frame_locals", "switches")
+    __slots__ = ("code", "frame_globals", "frame_locals", "owner", "switches")
 
     def __init__(
         self,
@@ -33,9 +34,10 @@ class Scope:
         frame_globals: Mapping[str, Any],
         code: types.CodeType | None = None,
         switches: tuple[object, ...] = (),
+        owner: object = None,
     ) -> None:
         self.frame_locals, self.frame_globals = frame_locals, frame_globals
-        self.code, self.switches = code, switches
+        self.code, self.switches, self.owner = code, switches, owner
 
 
 class Unreachable(Exception):

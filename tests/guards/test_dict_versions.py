@@ -1,8 +1,10 @@
 """Versions of dicts in the place of conditions: what is noticed, kept alive, and given up."""
 
 import gc
+import types
 import weakref
 from collections import OrderedDict
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from npugx_cache import cache_compile
 from npugx_cache.conditions import check
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import Kind
+from npugx_cache.conditions.dict_versions import KeptDicts
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.private import guard_managers
 
@@ -67,9 +70,24 @@ def of_small_models(monkeypatch):
     monkeypatch.setattr(check, "_MANY", 0)
 
 
-@pytest.fixture
-def cached(tmp_path):
-    return lambda model: cache_compile(model.forward, cache_dir=tmp_path)
+def bound(model, folder):
+    return cache_compile(model.forward, cache_dir=folder)
+
+
+def free(model, folder):
+    """A function that does not keep the model, called with one that other code keeps."""
+    function = cache_compile(type(model).forward, cache_dir=folder)
+
+    def call(x):
+        return function(model, x)
+
+    call._state = function._state
+    return call
+
+
+@pytest.fixture(params=[bound, free])
+def cached(request, tmp_path):
+    return lambda model: request.param(model, tmp_path)
 
 
 X = torch.ones(2, 4)
@@ -190,20 +208,56 @@ def filled(model):
     model._buffers["of_inner"] = model.inner[0].weight
 
 
+def compute(model, x):
+    return model.inner(x) * (2 + len(model.extra))
+
+
+class WithMethod(Net):
+    pass
+
+
+def as_argument(model, folder):
+    function = cache_compile(compute, cache_dir=folder)
+    return function, partial(function, model)
+
+
+def as_method_of_class(model, folder):
+    model.__class__ = WithMethod
+    WithMethod.compute = cache_compile(compute, cache_dir=folder)
+    method = model.compute
+    return WithMethod.compute, method
+
+
+def as_bound(model, folder):
+    function = cache_compile(types.MethodType(compute, model), cache_dir=folder)
+    return None, function
+
+
+def in_place(model, folder):
+    compiled = cache_compile(model, cache_dir=folder)
+    assert compiled is model
+    return None, compiled
+
+
 @pytest.mark.parametrize("later", [lambda _: None, filled])
 @pytest.mark.parametrize("change", [lambda _: None, in_a_cycle, with_a_loader, hooked])
-def test_a_model_that_is_deleted_is_let_go(tmp_path, change, later):
-    function = cache_compile(lambda m, x: m.inner(x) * (2 + len(m.extra)), cache_dir=tmp_path)
+@pytest.mark.parametrize("way", [as_argument, as_method_of_class, as_bound, in_place])
+def test_a_model_that_is_deleted_is_let_go(tmp_path, way, change, later):
     model = made()
     change(model)
+    function, call = way(model, tmp_path)
     with torch.no_grad():
         for _ in range(4):
-            function(model, X)
-    assert checker(function)._native.versions is not None
+            call(X)
+    state = (call.forward if way is in_place else call.func if way is as_argument else call)._state
+    (known,) = state.specialisations
+    assert known.conditions._native.versions is not None
     later(model)
-    weight, model = weakref.ref(model.inner[0].weight), None
+    weight = weakref.ref(model.inner[0].weight)
+    del model, call, state, known
     gc.collect()
     assert weight() is None
+    del function
 
 
 def test_a_module_that_is_replaced_is_let_go(cached):
@@ -214,9 +268,57 @@ def test_a_module_that_is_replaced_is_let_go(cached):
             call(X)
     assert checker(call)._native.versions is not None
     weight = weakref.ref(model.inner[0].weight)
-    model.inner[0] = nn.Linear(4, 4)
+    gc.collect()
+    gc.disable()
+    try:
+        model.inner[0] = nn.Linear(4, 4)
+        assert weight() is None
+    finally:
+        gc.enable()
+
+
+def test_a_replaced_module_in_a_cycle_is_let_go_at_the_next_call(cached):
+    model = made()
+    model.inner[0].owner = [model.inner]
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(4):
+            call(X)
+        assert checker(call)._native.versions is not None
+        weight = weakref.ref(model.inner[0].weight)
+        model.inner = made().inner
+        same_as_eager(model, call)
     gc.collect()
     assert weight() is None
+
+
+def test_dicts_are_kept_only_where_the_function_keeps_the_model(tmp_path):
+    def kept(call):
+        with torch.no_grad():
+            for _ in range(4):
+                call(X)
+        return isinstance(checker(call)._native.versions._tables, KeptDicts)
+
+    assert kept(bound(made(), tmp_path))
+    assert not kept(free(made(), tmp_path))
+    model = made()
+    call = cache_compile(types.MethodType(compute_with_another, model), cache_dir=tmp_path)
+    assert not kept(partial_with_state(call, OTHER))
+
+
+def compute_with_another(model, other, x):
+    return model.inner(x) + other.inner(x)
+
+
+OTHER = made()
+
+
+def partial_with_state(call, *args):
+    def run(x):
+        return call(*args, x)
+
+    run._state = call._state
+    return run
 
 
 def test_a_tensor_gets_no_weak_reference(cached):
@@ -332,7 +434,7 @@ def test_without_versions_every_condition_is_checked(cached, monkeypatch):
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(call(X), model(X))
-    assert call.cache_info().misses == 1
+    assert call._state.info().misses == 1
     assert checker(call)._native.versions is None
 
 
