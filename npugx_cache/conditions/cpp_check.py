@@ -8,6 +8,7 @@ checked in full again. Checks that C++ can't make with exactly the same meaning 
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import SealedNames, Watch
@@ -18,7 +19,7 @@ from npugx_cache.conditions.kinds import KINDS, LiveArguments
 from npugx_cache.private import guard_managers, runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from npugx_cache.conditions.data import Rows
     from npugx_cache.conditions.dict_versions import Found
@@ -53,7 +54,9 @@ class NativeCheck:
         self._names, self._reads = SealedNames(reads.shadows), reads
         self._bodies = _watched_bodies(tree, values, arguments)
         apart = () if found is None else found.apart
-        self._residue = Residue(tree, steps, left, values, arguments, apart)
+        self._residue = Residue(
+            tree, steps, left, values, arguments, apart, keeps_name=managers.keeps_name
+        )
         self._state = runtime.SameState()
         self.versions = None if found is None else found.check
 
@@ -107,6 +110,7 @@ class Residue:
 
     `values` have just passed the checks: live texts take the place of digests, so that no call
     hashes a text. `apart` are nodes, and the ids of objects that none of their values may be.
+    `keeps_name` says whether the portable name of an object stays for as long as it lives.
     """
 
     def __init__(
@@ -117,6 +121,8 @@ class Residue:
         values: Sequence[Any],
         arguments: LiveArguments,
         apart: Sequence[tuple[list[int], frozenset[int]]] = (),
+        *,
+        keeps_name: Callable[[object], bool],
     ) -> None:
         named = (KINDS[check.kind].nodes(check.arg) for check in left)
         alone = (nodes for nodes, _ in apart)
@@ -126,6 +132,9 @@ class Residue:
         on_values, on_call = [], []
         for node, kind, arg in _without_implied(left):
             row = KINDS[kind]
+            if kind is Kind.IDENTITY and keeps_name(values[node]):
+                on_values.append((place[node], is_, values[node]))
+                continue
             live = row.revealed(values if node == CALL else values[node], arg)
             (made,) = arguments.of(kind, [row.moved(live, place)])
             if node == CALL:

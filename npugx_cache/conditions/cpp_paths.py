@@ -227,15 +227,18 @@ class Managers:
     def pin_identity(self, node: int) -> None:
         """Guard that it is the live object, and that its portable name stays; `LeftToPython`."""
         manager, value = self.of(node), self.values[node]
-        if isinstance(value, types.FunctionType):
-            if not _is_pinnable(value):
-                raise LeftToPython("a function with mutable defaults or free variables")
-            self.guard_identity(manager, value)
-            self.functions.add(value)
-        elif is_fixed(value):
-            self.guard_identity(manager, value)
-        else:
+        if not self.keeps_name(value):
             raise LeftToPython("identity")
+        self.guard_identity(manager, value)
+
+    def keeps_name(self, value: object) -> bool:
+        """Whether an object's portable name stays; a function is watched from now on for that."""
+        if not isinstance(value, types.FunctionType):
+            return is_fixed(value)
+        if not _is_pinnable(value):  # with mutable defaults or free variables
+            return False
+        self.functions.add(value)
+        return True
 
     def instance_dict(self, node: int) -> Manager:
         """The manager of an object's `__dict__`; raises `LeftToPython` where that is no dict."""
