@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from types import CodeType
 
 LAYERS, RUNS, ROUNDS = 28, 5, 300
-TINY, MLP = 0, -3
-"""In the place of a number of layers: a function of two tensors, three linear layers."""
+TINY, MLP, GIVEN = 0, -3, -28
+"""In the place of a number of layers: a function of two tensors, three linear layers, and 28 layers
+that are an argument of the function. In all other rows the function is bound to the model.
+"""
 ENTRIES, SIZE = 200, 1 << 16
 CONDITIONS = "npugx_cache.conditions"
 SECOND = {
@@ -59,7 +61,7 @@ def measure(quick: bool) -> Numbers:
 
 
 def _sizes(quick: bool) -> tuple[int, ...]:
-    return (TINY, MLP) if quick else (TINY, MLP, LAYERS, 64)
+    return (TINY, MLP) if quick else (TINY, MLP, LAYERS, GIVEN, 64)
 
 
 def run_later(layers: int, folder: str) -> Numbers:
@@ -69,7 +71,7 @@ def run_later(layers: int, folder: str) -> Numbers:
 
 
 def text(found: Numbers) -> str:
-    names = {str(TINY): "tiny", str(MLP): "MLP"}
+    names = {str(TINY): "tiny", str(MLP): "MLP", str(GIVEN): "28 layers, given"}
     columns = [names.get(size, f"{size} layers") for size in found["later"]]
     return "\n\n".join(
         [
@@ -258,6 +260,7 @@ def later(layers: int, folder: str) -> Numbers:
             "torch's state": native._state.holds,
             "C++ managers": partial(native._managers.check, names),
             "names in classes": native._names.unchanged,
+            "bases of classes": native._reads.have_bases,
             "functions": native._functions.unchanged,
             "conditions in Python": partial(native._residue.accept, scope),
             "the watch on code": checker._watch.unchanged,
@@ -290,8 +293,14 @@ def _subject(layers: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str
             linear(256, 256), relu(), linear(256, 256), relu(), linear(256, 256)
         )
         return mlp.forward, (mlp,), {"input": torch.randn(4, 256)}
-    model, inputs = qwen3(layers)
+    model, inputs = qwen3(abs(layers))
+    if layers == GIVEN:
+        return _given, (), {"model": model, **inputs}
     return model.forward, (model,), inputs
+
+
+def _given(model: Any, **inputs: Any) -> Any:
+    return model(**inputs)
 
 
 def get(_: int, folder: str) -> Numbers:
@@ -360,8 +369,18 @@ def _of_versions(versions: Any) -> dict[str, Callable[[], object]]:
     version, of_dict = dict_versions._version, dict_versions._DICT
     owners = list(map(call, versions._owners))
     own = list(map(of_dict, owners))
-    dicts = own + versions._tables.read(own)
-    tables, tensors = dicts[len(own) :], versions._tensors.read(dicts)
+    tables = list(versions._tables.read(own))
+    tensors = versions._tensors.read(own + tables)
+    cpp = _guards_in_cpp(owners, tables)
+
+    def empty() -> bool:
+        return any(versions._empty.read(own)) or any(map(call, versions._empty_ordered))
+
+    def attributes() -> bool:
+        bare, others = tensors[: versions._bare], tensors[versions._bare :]
+        kept = array("Q", map(version, map(of_dict, others))) == versions._attributes
+        return kept and not any(map(of_dict, bare))
+
     return {
         "versions of dicts": versions.hold,
         "- modules: owners and dicts": lambda: [*map(of_dict, map(call, versions._owners))],
@@ -369,11 +388,30 @@ def _of_versions(versions: Any) -> dict[str, Callable[[], object]]:
         "- their classes": lambda: all(map(is_, map(type, owners), versions._types)),
         "- dicts in them: read": lambda: versions._tables.read(own),
         "- the versions of those": lambda: array("Q", map(version, tables)),
-        "- empty dicts": lambda: any(versions._empty.read(dicts)),
-        "- tensors: read": lambda: versions._tensors.read(dicts),
+        "- empty dicts": empty,
+        "- tensors: read": lambda: versions._tensors.read(own + tables),
         "- their metadata, in C++": lambda: versions._metadata.check(*tensors),
-        "- their attributes": lambda: array("Q", map(version, map(of_dict, tensors))),
+        "- their attributes": attributes,
+        "classes and versions as C++ guards, if there were such": cpp,
     }
+
+
+def _guards_in_cpp(owners: list[Any], tables: list[Any]) -> Callable[[], object]:
+    """What could take the place of four of these parts, if lists held all that is checked."""
+    from npugx_cache.private import guard_managers
+
+    first, second = guard_managers.RootGuardManager(), guard_managers.RootGuardManager()
+    why: Any = ["a benchmark"]
+    with guard_managers.building() as kind:
+        for number, owner in enumerate(owners):
+            manager = first.list_getitem_manager(number, str(number), owner, kind)
+            manager.add_type_match_guard(id(type(owner)), why, None)
+            held = manager.get_generic_dict_manager(f"{number}.__dict__", owner.__dict__, kind)
+            held.add_dict_version_guard(owner.__dict__, why, None)
+        for number, table in enumerate(tables):
+            manager = second.list_getitem_manager(number, str(number), table, kind)
+            manager.add_dict_version_guard(table, why, None)
+    return lambda: first.check(owners) and second.check(tables)
 
 
 def _us(work: Callable[[], object]) -> float:

@@ -17,7 +17,7 @@ from test_oracle import LOCALS, Traced, patched, toy
 
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.cpp_check import NativeCheck
-from npugx_cache.conditions.dict_versions import Found
+from npugx_cache.conditions.dict_versions import Found, KeptDicts
 from npugx_cache.conditions.evaluate import Scope, evaluate
 
 RANDOM_STATES = 10_000
@@ -34,11 +34,11 @@ def traced():
     return made
 
 
-def native(traced, versions):
+def native(traced, versions, owner=None):
     scope, full = Scope(traced.base, traced.globals), Checker(traced.ours.conditions)
     with torch.no_grad():
         values = evaluate(full._plan, scope)
-        found = Found(full.conditions, full._plan, values) if versions else None
+        found = Found(full.conditions, full._plan, values, owner) if versions else None
         assert full.holds(scope)
         return NativeCheck(
             full.conditions, full._plan, values, scope, full._arguments, found
@@ -48,9 +48,13 @@ def native(traced, versions):
 def verdicts(traced, states, change):
     """Native, full and torch's, in a changed state; the full one has seen nothing before.
 
-    Versions are read again for each state, because they differ after what the last one wrote.
+    Versions are read again for each state, because they differ after what the last one wrote: of
+    dicts that are read from where they are, and of dicts that are kept.
     """
     of_versions, found = native(traced, versions=True)
+    of_kept, _ = native(traced, versions=True, owner=traced.base["self"])
+    assert isinstance(of_kept.versions._tables, KeptDicts)
+    assert not isinstance(of_versions.versions._tables, KeptDicts)
     counts = [
         sum(len(nodes) for nodes, _ in checks.values())
         for checks in (found.left, traced.ours.conditions.checks)
@@ -58,6 +62,7 @@ def verdicts(traced, states, change):
     assert counts[0] < counts[1] - 80
     with torch.no_grad(), contextlib.ExitStack() as stack:
         assert of_versions.accept(Scope(traced.base, traced.globals))
+        assert of_kept.accept(Scope(traced.base, traced.globals))
         for state in states:
             # An earlier state may have taken the place away, or put a meta tensor there.
             with contextlib.suppress(AttributeError, RuntimeError):
@@ -66,10 +71,11 @@ def verdicts(traced, states, change):
         scope = Scope(frame_locals, traced.globals)
         full = Checker(traced.ours.conditions).holds(scope)
         theirs, of_tree = traced.theirs(frame_locals), traced.ours.holds_quickly(scope)
-        with patched(traced.ours, "_native", of_versions):
-            accepts = traced.ours.holds_quickly(scope)
-        assert accepts <= full, states
-        assert accepts <= theirs, states
+        for by_versions in (of_versions, of_kept):
+            with patched(traced.ours, "_native", by_versions):
+                accepts = traced.ours.holds_quickly(scope)
+            assert accepts <= full, states
+            assert accepts <= theirs, states
         return of_tree, full, theirs
 
 
