@@ -168,13 +168,15 @@ class Engine:
         # A file that is written beside and renamed is nobody's alone: of several hosts that create
         # it at the same time, each would be told that the file is its own.
         in_place = {name: value for name, value in options.items() if name != "atomic_write_dir"}
+        ways = [options] if in_place == options else [options, in_place]
         try:
-            self._operator, self._creating = (
+            made = [
                 opendal.AsyncOperator(self._address.engine, **each).layer(limit).layer(again)
-                for each in (options, in_place)
-            )
+                for each in ways
+            ]
         except Exception as error:  # noqa: BLE001 - OpenDAL's errors have no common class
             return str(_fault(error))
+        self._operator, self._creating = made[0], made[-1]
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="npugx-cache-remote", daemon=True)
         try:

@@ -34,7 +34,9 @@ class Lease:
         self._mutex = threading.Lock()
         self._ended = threading.Event()
         self._held = False
-        self._seen, self._since = b"", time.monotonic()
+        # Not the empty text, which others see while a file is created.
+        self._seen: bytes | None = None
+        self._since = time.monotonic()
 
     def take(self) -> bool:
         """Try to become the holder; tell whether that worked."""
