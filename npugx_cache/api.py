@@ -83,7 +83,8 @@ class CachedFunction(Generic[P, R]):
         self._of_class = of_class  # it stands for the `forward` that the class of its owner has
         self._warm = warm
         self._settings = settings
-        self._owner = self._kept = owner
+        self._owner = owner
+        self._kept = owner  # None where other code decides how long the owner lives
         self._module: Any = owner if of_class else None
         self._state = State(recipe, settings, owner, warm)
         self._bound: dict[int, tuple[Any, State]] = {}
@@ -261,7 +262,8 @@ class CachedFunction(Generic[P, R]):
 
     def _twin(self, owner: object, state: State) -> CachedFunction[..., R]:
         twin: CachedFunction[..., R] = object.__new__(CachedFunction)
-        # `state` lives in this function for as long as the instance, and so must not keep it.
+        # The function of the class keeps `state` until the instance dies, so `state` must not keep
+        # the instance.
         changed = {"_owner": owner, "_kept": None, "_state": state, "_of_class": False}
         twin.__dict__.update(self.__dict__, **changed)
         return twin

@@ -67,7 +67,9 @@ class Specialisations:
             if each.graph is not latest and each.graph.holds_quickly(scope):
                 return each
         # Full checks come last: one takes as long as many quick checks, and two shapes may take
-        # turns.
+        # turns. Something has changed: no graph, asked or not, may keep what is in no model by now.
+        for each in list(self._known.values()):
+            each.graph.conditions.let_go()
         for each in found:
             if each.graph.holds(scope):
                 return each

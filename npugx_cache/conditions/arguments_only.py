@@ -46,6 +46,9 @@ class ArgumentsOnly:
     def holds_quickly(self, scope: Scope) -> bool:
         return self._same_modules(scope) and self._checker.holds_quickly(scope)
 
+    def let_go(self) -> None:
+        self._checker.let_go()
+
     def _same_modules(self, scope: Scope) -> bool:
         found = scope.frame_locals
         return all(found.get(name) is module() for name, module in self._modules.items())

@@ -113,6 +113,12 @@ class Checker:
         except Exception:  # noqa: BLE001 - the full check says what it means
             return False
 
+    def let_go(self) -> None:
+        """Keep nothing of a model until the next check."""
+        native = self._native
+        if native is not None and native.versions is not None:
+            native.versions.let_go()
+
     def code_holds(self) -> bool:
         """Whether the code that was traced is still what it was, whatever the call is."""
         try:

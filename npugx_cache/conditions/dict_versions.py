@@ -47,17 +47,19 @@ class DictVersions:
     It keeps objects with a `__dict__`, and ordered dicts, by weak references: whoever calls a
     function with a model must be able to drop the model. Tensors and plain dicts are read again
     from where they are, because torch swaps no tensor that has a weak reference
-    (`torch.utils.swap_tensors`), and a plain dict can have none. `keeps`: the function holds the
-    model anyway, so dicts are kept as well, which saves a third of the time (`KeptDicts`).
+    (`torch.utils.swap_tensors`), and a plain dict can have none.
+
+    `keeps`: the function holds the model anyway, so dicts of the model's modules are kept
+    (`KeptDicts`), because reading them again takes a quarter of the whole check.
     """
 
     def __init__(self, found: Found, *, keeps: bool) -> None:
         self._owners, self._types = found.refs, found.types
         self._versions = array("Q", found.versions)
-        self._tables: Places | KeptDicts = Places(found.tables)
+        self._tables = Places(found.tables)
         self._table_versions = array("Q", found.table_versions)
-        self._empty: Places | KeptDicts = Places(found.empty)
-        self._empty_ordered = found.empty_ordered
+        self._empty = Places(found.empty)
+        self._empty_ordered = [ref for _, ref in found.empty_ordered]
         self._others = [ref for ref, _ in found.typed.values()]
         self._other_types = [kind for _, kind in found.typed.values()]
         self._classes, self._mros = list(found.mros), list(found.mros.values())
@@ -66,22 +68,26 @@ class DictVersions:
         self._metadata = guard_managers.tensor_metadata(tensors)
         self._bare = len(found.bare)
         self._attributes = array("Q", map(_version, map(_DICT, found.attributed.values())))
+        self._kept: tuple[KeptDicts, ...] = ()
         if keeps:
-            self._keep()
+            self._keep(found)
 
-    def _keep(self) -> None:
-        """Keep the dicts in the `__dict__`s for as long as all these objects live."""
-        owners = [ref() for ref in self._owners]
-        own = list(map(_DICT, owners))
-        tables = KeptDicts(self._tables.read(own))
-        empty = KeptDicts([*self._empty.read(own), *map(call, self._empty_ordered)])
-        self._tables, self._empty, self._empty_ordered = tables, empty, []
+    def _keep(self, found: Found) -> None:
+        empty = found.empty + [place for place, _ in found.empty_ordered]
+        kept = KeptDicts(found.tables, found.types), KeptDicts(empty, found.types)
+        self._tables, self._empty = self._kept = kept
+        self._empty_ordered = []
 
-        def drop(_: object) -> None:
-            tables.drop()
-            empty.drop()
+        def let_go(_: object) -> None:
+            for dicts in kept:
+                dicts.let_go()
 
-        self._owners = [weakref.ref(owner, drop) for owner in owners]
+        self._owners = [weakref.ref(ref(), let_go) for ref in found.refs]
+
+    def let_go(self) -> None:
+        """Drop the dicts that are kept, until the next check."""
+        for dicts in self._kept:
+            dicts.let_go()
 
     def hold(self) -> bool:
         """Whether nobody wrote to a dict or put another in its place, or changed a class or tensor.
@@ -91,10 +97,12 @@ class DictVersions:
         owners = list(map(call, self._owners))
         own = list(map(_DICT, owners))
         if array("Q", map(_version, own)) != self._versions:
-            return self._never_again()
+            self.let_go()
+            return False
         tables = self._tables.read(own)
         if array("Q", map(_version, tables)) != self._table_versions:
-            return self._never_again()
+            self.let_go()
+            return False
         tensors = self._tensors.read(own + tables)
         return bool(
             not any(self._empty.read(own))
@@ -107,45 +115,59 @@ class DictVersions:
             and array("Q", map(_version, map(_DICT, tensors[self._bare :]))) == self._attributes
         )
 
-    def _never_again(self) -> bool:
-        """No version comes back, so nothing is kept any more."""
-        for dicts in (self._tables, self._empty):
-            if isinstance(dicts, KeptDicts):
-                dicts.drop()
-        return False
-
 
 class Places:
     """Where values are found again: each the number of a dict, and a key."""
 
     def __init__(self, places: Iterable[tuple[int, Any]]) -> None:
-        kept = list(places)
-        self._numbers = [number for number, _ in kept]
-        self._keys = [key for _, key in kept]
+        listed = list(places)
+        self._numbers = [number for number, _ in listed]
+        self._keys = [key for _, key in listed]
 
     def read(self, dicts: list[Any]) -> list[Any]:
         return list(map(getitem, map(dicts.__getitem__, self._numbers), self._keys))
 
 
-class KeptDicts:
-    """Dicts of modules that all live. They are dropped as soon as one of the modules dies.
+class KeptDicts(Places):
+    """Dicts of objects. Those that torch gives each module are kept from one read to the next.
 
-    So a module that is taken out of a model is let go at once, as without this list. If the module
-    and what its dicts hold refer to each other, they are let go at the next check.
+    What is taken out of a model must be let go: at once, when one of the objects dies. What a kept
+    dict alone still holds, and what refers back to the module of this dict, stays until `let_go`:
+    when a version differs, or any graph of the function needs a full check. Other dicts are not
+    kept, because a model may put large things into a new dict at each call.
     """
 
-    def __init__(self, dicts: list[Any]) -> None:
-        self._dicts = dicts
+    def __init__(self, places: list[tuple[int, str]], kinds: Sequence[type]) -> None:
+        super().__init__(places)
+        self._kept: list[Any] | None = None
+        self._others = [
+            (position, number, key)
+            for position, (number, key) in enumerate(places)
+            if key not in _OF_MODULES or not issubclass(kinds[number], torch.nn.Module)
+        ]
 
-    def read(self, _: object) -> list[Any]:
-        return self._dicts
+    def read(self, dicts: list[Any]) -> list[Any]:
+        kept = self._kept
+        if kept is None:
+            found = super().read(dicts)
+            kept = found.copy()
+            for position, _, _ in self._others:
+                kept[position] = None
+            self._kept = kept
+            return found
+        found = kept.copy()
+        for position, number, key in self._others:
+            found[position] = dicts[number][key]
+        return found
 
-    def drop(self) -> None:
-        self._dicts = [_GONE]
+    def let_go(self) -> None:
+        self._kept = None
 
 
-_GONE = {"gone": True}
-"""A dict that is not empty, and has no version that another dict had."""
+_OF_MODULES = frozenset(
+    name for name, value in vars(torch.nn.Module()).items() if type(value) in DICTS
+)
+"""The names of the dicts that torch gives each module: children, and hooks."""
 
 
 Owner = tuple[int, dict[str, Any], dict[str, bool]]
@@ -157,7 +179,7 @@ class Found:
 
     Make it before the conditions are tested: what is written meanwhile is seen at the next check,
     because the versions are older. `check` keeps what it needs, and the rest can be dropped.
-    `owner` is an object that the function holds.
+    `owner` is an object that the function is bound to, and holds for as long as the function lives.
     """
 
     def __init__(
@@ -184,8 +206,8 @@ class Found:
 
         On Python 3.12 and later, it stays the same at `d.update(other)`.
         """
-        self.empty_ordered: list[Any] = []
-        """Those that can have weak references, which read them faster."""
+        self.empty_ordered: list[tuple[tuple[int, str], Any]] = []
+        """Those that can have weak references, by which they are read faster: place, reference."""
         self.typed: dict[int, tuple[Any, type]] = {}
         """Other objects, of which the class alone is compared."""
         self.bare: dict[int, Any] = {}
@@ -346,7 +368,7 @@ class Found:
         if type(table) is dict:
             self.empty.append((place, name))
         else:
-            self.empty_ordered.append(weakref.ref(table))
+            self.empty_ordered.append(((place, name), weakref.ref(table)))
 
     def _is_pinned(self, value: Any) -> bool:
         return type(value) in DICTS and id(value) in self._pinned

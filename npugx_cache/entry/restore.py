@@ -49,6 +49,9 @@ if TYPE_CHECKING:  # protocols are made slowly
         def holds_quickly(self, scope: Scope) -> bool:
             """False may mean that only `holds`, which is much slower, can tell."""
 
+        def let_go(self) -> None:
+            """Keep nothing of a model until the next check."""
+
         def pinned(self) -> Pinned:
             """What is demanded of arguments exactly; a call with another fact is not accepted."""
 

@@ -60,6 +60,9 @@ class LocalOnly:
 
     holds_quickly = holds
 
+    def let_go(self) -> None:
+        """Nothing: torch's guards keep what they keep."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untraceable:

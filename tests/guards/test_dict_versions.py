@@ -1,5 +1,6 @@
 """Versions of dicts in the place of conditions: what is noticed, kept alive, and given up."""
 
+import contextlib
 import gc
 import types
 import weakref
@@ -290,6 +291,45 @@ def test_a_replaced_module_in_a_cycle_is_let_go_at_the_next_call(cached):
         same_as_eager(model, call)
     gc.collect()
     assert weight() is None
+
+
+@pytest.mark.parametrize("last", [X, torch.ones(3, 4), X.double()], ids=["X", "Y", "an error"])
+def test_no_graph_of_a_function_keeps_what_another_has_seen_replaced(tmp_path, last):
+    model = made()
+    model.inner[0].owner = [model.inner]
+    call = cache_compile(model.forward, cache_dir=tmp_path, dynamic=False)
+    with torch.no_grad():
+        for x in (X, torch.ones(3, 4)):
+            for _ in range(4):
+                call(x)
+        weight = weakref.ref(model.inner[0].weight)
+        model.inner = made().inner
+        with contextlib.suppress(RuntimeError):
+            call(last)
+    gc.collect()
+    assert weight() is None
+
+
+class WithState(Net):
+    def __init__(self):
+        super().__init__()
+        self.state = {"k": torch.ones(4)}
+
+    def forward(self, x):
+        return self.inner(x) + self.state["k"]
+
+
+def test_a_dict_of_the_user_that_is_replaced_is_let_go_at_once(tmp_path):
+    model, states = made(WithState), []
+    call = cache_compile(model.forward, cache_dir=tmp_path, dynamic=False)
+    with torch.no_grad():
+        for number in range(12):
+            model.state = {"k": torch.ones(4)}
+            states.append(weakref.ref(model.state["k"]))
+            for _ in range(3):
+                call(torch.ones(2 + number % 3, 4))
+    model.state = None
+    assert [state() for state in states] == [None] * 12
 
 
 def test_dicts_are_kept_only_where_the_function_keeps_the_model(tmp_path):
