@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_check import NativeCheck
-from npugx_cache.conditions.data import CALL, Check, Conditions, Step
-from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, plan
+from npugx_cache.conditions.data import CALL, Check, Conditions, Kind, Step
+from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, part_of, plan
 from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order
 from npugx_cache.events import logger
 from npugx_cache.portable import NotPortable
@@ -50,14 +50,14 @@ class Checker:
         self.conditions = conditions
         self._plan = plan(conditions)
         self._arguments = LiveArguments(conditions)
-        self._before: list[Group] = []
-        self._of_call: list[Group] = []
-        self._code: list[Group] = []
+        self._before: dict[Kind, Group] = {}
+        self._of_call: dict[Kind, Group] = {}
+        self._code: dict[Kind, Group] = {}
         for kind, (nodes, args) in conditions.checks.items():
             row = KINDS[kind]
             groups = self._before if row.before else self._of_call
             groups = groups if row.watch is None else self._code
-            groups.append((row, tuple(zip(nodes, self._arguments.of(kind, args), strict=True))))
+            groups[kind] = row, tuple(zip(nodes, self._arguments.of(kind, args), strict=True))
         self._watch: Watch | None = None
         self._native: NativeCheck | None = None
         self._held = self._looked = self._of_versions = 0
@@ -75,19 +75,19 @@ class Checker:
             watched = watch is not None and watch.unchanged()
             if watch is not None and not watched:
                 return False
-            if not _hold(self._before, []):
+            if not _hold(self._before.values(), []):
                 return False
             values = evaluate(self._plan, scope)
             # Not at the first call: a restart waits for it. At the 2nd, 4th, 8th, ... time: where
             # objects change at every call the C++ check is made in vain, so ever more rarely.
             due = self._held > 0 and (self._held + 1).bit_count() == 1
             found = self._found(values, scope.owner) if due else None
-            if not _hold(self._of_call, values):
+            if not _hold(self._of_call.values(), values):
                 return False
             if watch is None and self._held:
                 # Before the code is checked: what is patched meanwhile is seen at the next call.
-                facts = ((row.watch, fact) for row, facts in self._code for _, fact in facts)
-                watch = Watch(facts)
+                code = self._code.values()
+                watch = Watch((row.watch, fact) for row, facts in code for _, fact in facts)
             if not (watched or self.code_holds()):
                 return False
         except Exception as error:  # noqa: BLE001 - user code (properties, __eq__) raises anything
@@ -122,7 +122,7 @@ class Checker:
     def code_holds(self) -> bool:
         """Whether the code that was traced is still what it was, whatever the call is."""
         try:
-            return _hold(self._code, [])
+            return _hold(self._code.values(), [])
         except NotPortable:  # what a fact is about is gone
             return False
 
@@ -160,11 +160,24 @@ class Checker:
         """Build the check of later calls."""
         self._of_versions += found is not None
         try:
-            self._native = NativeCheck(
-                self.conditions, self._plan, values, scope, self._arguments, found
-            )
+            native = NativeCheck(self.conditions, self._plan, values, scope, self._arguments, found)
+            # Once more, because guards are built from live objects: they would take for right from
+            # now on what another thread has edited since the conditions were tested.
+            if self._hold_still(scope, found):
+                self._native = native
         except Exception as reason:  # noqa: BLE001 - the full check works without it
             logger.debug("guards stay in Python for now: %r", reason)
+
+    def _hold_still(self, scope: Scope, found: Found | None) -> bool:
+        """Whether conditions on single values hold, without those that versions stand for."""
+        left = self.conditions.checks if found is None else found.left
+        nodes = {kind: {*left[kind][0]} - {CALL} for kind in self._of_call}
+        steps, place = part_of(self.conditions, self._plan, set().union(*nodes.values()))
+        groups: list[Group] = []
+        for kind, (row, checks) in self._of_call.items():
+            asked = nodes[kind]
+            groups.append((row, [(place[node], arg) for node, arg in checks if node in asked]))
+        return _hold(groups, evaluate(steps, scope))
 
     def failures(
         self, scope: Scope, limit: int = 8, known: Callable[[], Container[object]] = frozenset
@@ -225,7 +238,7 @@ class Checker:
         return node
 
 
-def _hold(groups: list[Group], values: list[Any]) -> bool:
+def _hold(groups: Iterable[Group], values: list[Any]) -> bool:
     for row, checks in groups:
         if row.bulk is not None:
             if not row.bulk(checks, values):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.conditions.code_watch import SealedNames, Watch
 from npugx_cache.conditions.cpp_paths import LeftToPython, Managers, PlainReads
 from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
-from npugx_cache.conditions.evaluate import evaluate
+from npugx_cache.conditions.evaluate import evaluate, part_of
 from npugx_cache.conditions.kinds import KINDS, LiveArguments
 from npugx_cache.private import guard_managers, runtime
 
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 class NativeCheck:
-    """One guard tree, bound to what was live when it was built. Keeps no tensor and no module.
+    """One guard tree, bound to what was live when it was built.
 
+    It keeps no tensor and no module, except in dicts of a model that the function holds anyway.
     `steps` is the plan of the tree (`evaluate.py`). `found`, if given, says which conditions the
     versions of dicts stand for; it was made before the conditions were tested.
     Raises `guard_managers.NotNow` where managers can't be built at the moment.
@@ -110,7 +111,7 @@ class Residue:
 
     `values` have just passed the checks: live texts take the place of digests, so that no call
     hashes a text. `apart` are nodes, and the ids of objects that none of their values may be.
-    `keeps_name` says whether the portable name of an object stays for as long as it lives.
+    `keeps_name` is that of the managers (`cpp_paths.py`), which watch functions for it.
     """
 
     def __init__(
@@ -126,9 +127,8 @@ class Residue:
     ) -> None:
         named = (KINDS[check.kind].nodes(check.arg) for check in left)
         alone = (nodes for nodes, _ in apart)
-        needed = tree.with_ancestors({check.node for check in left}.union(*named, *alone))
-        place = {node: position for position, node in enumerate(needed)} | {CALL: CALL}
-        self._plan = tuple((place[p], step, arg) for p, step, arg in (steps[n] for n in needed))
+        needed = {check.node for check in left}.union(*named, *alone)
+        self._plan, place = part_of(tree, steps, needed)
         on_values, on_call = [], []
         for node, kind, arg in _without_implied(left):
             row = KINDS[kind]

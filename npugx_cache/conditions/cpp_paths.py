@@ -232,7 +232,7 @@ class Managers:
         self.guard_identity(manager, value)
 
     def keeps_name(self, value: object) -> bool:
-        """Whether an object's portable name stays; a function is watched from now on for that."""
+        """Whether an object's portable name stays. From now on a function is watched for that."""
         if not isinstance(value, types.FunctionType):
             return is_fixed(value)
         if not _is_pinnable(value):  # with mutable defaults or free variables

@@ -7,12 +7,12 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache import config
-from npugx_cache.conditions.data import Conditions, Node, Step
+from npugx_cache.conditions.data import CALL, Conditions, Node, Step
 from npugx_cache.portable import NotPortable, decode, ordered_keys, resolve
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from npugx_cache.portable import Plain
 
@@ -23,7 +23,7 @@ class Scope:
     `frame_locals` are the bound arguments and the contents of the free variables;
     `frame_globals` is the global dict of the module that defines the traced function; `code` is the
     code that the function has now, `switches` are torch's (`key.environment.call_state`). `owner`
-    is the object that the function is bound to, if it keeps this object for as long as it lives.
+    is the object that the function is bound to, if this object lives as long as the function does.
     """
 
     __slots__ = ("code", "frame_globals", "frame_locals", "owner", "switches")
@@ -59,6 +59,16 @@ def plan(tree: Conditions) -> tuple[Prepared, ...]:
         for step, arg in zip(tree.steps, tree.args, strict=True)
     ]
     return tuple(zip(tree.parents, tree.steps, args, strict=True))
+
+
+def part_of(
+    tree: Conditions, steps: Sequence[Prepared], nodes: Iterable[int]
+) -> tuple[tuple[Prepared, ...], dict[int, int]]:
+    """The part of a plan that these nodes need, and where in it each node is."""
+    needed = tree.with_ancestors(nodes)
+    place = {node: position for position, node in enumerate(needed)} | {CALL: CALL}
+    part = [(place[p], step, arg) for p, step, arg in map(steps.__getitem__, needed)]
+    return tuple(part), place
 
 
 def _argument(step: int, arg: Plain) -> Any:

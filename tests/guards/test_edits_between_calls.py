@@ -1,4 +1,4 @@
-"""Functions in a place that C++ can't read: Python compares which they are, and their parts."""
+"""What is edited between two calls, or while the check of later calls is built, is noticed."""
 
 from operator import is_
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from npugx_cache import cache_compile
+from npugx_cache.conditions import check
 
 
 def scaled_by(factor):
@@ -52,3 +53,67 @@ def test_an_edit_is_noticed(tmp_path, edit):
         EDITS[edit](function)
         for _ in range(4):
             assert torch.equal(call(x), all_of_them(x))
+
+
+# --- while the check of later calls is built from live objects
+
+
+NAMED = scaled_by(2.0)
+
+
+class Doubling:
+    def __call__(self, x):
+        return 2 * x
+
+
+class Halving(Doubling):
+    def __call__(self, x):
+        return x / 2
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+        self.last = Doubling()
+
+    def forward(self, x):
+        return self.last(NAMED(all_of_them(x) * self.weight))
+
+
+WHILE_BUILT = {
+    "a function by position": lambda _: setattr(
+        TABLE[torch.nn.Linear], "__code__", freed(3.0).__code__
+    ),
+    "a function by its name": lambda _: setattr(NAMED, "__code__", freed(3.0).__code__),
+    "a tensor": lambda net: setattr(net.weight, "data", torch.ones(3, dtype=torch.float64)),
+    "a class": lambda net: setattr(net.last, "__class__", Halving),
+}
+
+
+@pytest.mark.parametrize("at_least", [0, 256], ids=["versions", "managers"])
+@pytest.mark.parametrize("edit", WHILE_BUILT)
+def test_an_edit_while_guards_are_built_is_noticed(tmp_path, monkeypatch, edit, at_least):
+    monkeypatch.setattr(check, "_MANY", at_least)
+    TABLE.clear()
+    TABLE[torch.nn.Linear] = scaled_by(2.0)
+    net, x, build = Net(), torch.ones(3), check.NativeCheck
+    call = cache_compile(net.forward, cache_dir=tmp_path)
+
+    def edited_before(*args):
+        monkeypatch.setattr(check, "NativeCheck", build)
+        WHILE_BUILT[edit](net)
+        return build(*args)
+
+    code = NAMED.__code__
+    try:
+        with torch.no_grad():
+            call(x)
+            monkeypatch.setattr(check, "NativeCheck", edited_before)
+            call(x)
+            assert check.NativeCheck is build
+            for _ in range(6):
+                want = Net.forward(net, x)
+                assert torch.equal(call(x), want)
+    finally:
+        NAMED.__code__ = code
