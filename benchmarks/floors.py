@@ -276,7 +276,7 @@ def later(layers: int, folder: str) -> Numbers:
         }
         nothing = _us(lambda: None)
         found: Numbers = {}
-        if layers <= 0:  # the graph of a large model takes longer than its check varies
+        if layers in {TINY, MLP}:  # a large model's graph takes longer than its check varies
             found = {title: _us(part) - nothing for title, part in whole.items()}
         return found | {title: _us(part) - nothing for title, part in parts.items()}
 
