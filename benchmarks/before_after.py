@@ -57,6 +57,20 @@ def _guards(column: str) -> Callable[[Numbers], float]:
     return lambda found: float(found["overhead"]["guards"][column][CHECK]["over"])
 
 
+def _steady(column: str) -> Callable[[Numbers], float]:
+    return lambda found: float(found["overhead"]["steady"][column]["npugx_cache"]["over"])
+
+
+def _scaling(column: str) -> Callable[[Numbers], float]:
+    """How much more threads lose than eager's do, at as many calls."""
+
+    def value(found: Numbers) -> float:
+        ratios = found["overhead"]["threads"][column]
+        return float(ratios["npugx_cache"] / ratios["eager"])
+
+    return value
+
+
 def _restored(found: Numbers) -> float:
     run = found["inductor"]
     return float(run["setup_cpu"] + run["first_cpu"])
@@ -72,17 +86,17 @@ ROWS = (
     Row("guards of a call, 28 layers, hot, us", "80", _guards("28 layers, hot")),
     Row("the same, cold, us", "200", _guards("28 layers, cold")),
     Row("check of a later call, 64 layers, hot, us", "250", lambda f: f["64 layers"]["check_us"]),
-    Row(
-        "a tiny function over eager, us",
-        "4",
-        lambda found: found["overhead"]["steady"]["tiny"]["npugx_cache"]["over"],
-    ),
+    Row("the same, cold, us", "350", lambda f: f["64 layers"]["check_cold_us"]),
+    Row("a tiny function over eager, us", "4", _steady("tiny")),
+    Row("the same, two shapes in turn, us of both", "8", _steady("tiny, two shapes")),
     Row(
         "MLP of 3 layers / eager",
         "1",
         lambda found: found["execution"]["MLP, 3 layers of 256"]["npugx_cache"]["ratio"],
         3,
     ),
+    Row("16 threads / one, over eager's, 28 layers", "1", _scaling("28 layers"), 2),
+    Row("the same, tiny", "1", _scaling("tiny"), 2),
     Row("first call / eager's, 2 layers", "1.6", _call("2 layers", 1), 2),
     Row(
         f"restore of each of {GRAPHS} graphs of one function, ms",

@@ -2,7 +2,9 @@
 
 Where an aim of `before_after.py` is not met, these parts say what would have to be left out. Parts
 of setup and of the second call are medians over fresh processes; the others are medians over rounds
-in one process. CPU time, one thread.
+in one process. CPU time, one thread. "Cold": each round begins after an eager call of another
+model, which leaves little of what the check reads in the processor's caches; but a part finds there
+what parts before it have read.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from measuring import Numbers, Stopwatch, fresh, markdown, rounds, run_script
+from measuring import Numbers, Stopwatch, fresh, markdown, medians, rounds, run_script
 from models import qwen3, tiny
 from phases import Phases
 
@@ -25,11 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
 
-LAYERS, RUNS, ROUNDS = 28, 5, 300
+    Parts = dict[str, Callable[[], object]]
+
+LAYERS, RUNS, ROUNDS, COLD_ROUNDS = 28, 5, 300, 60
 TINY, MLP, GIVEN = 0, -3, -28
 """In the place of a number of layers: a function of two tensors, three linear layers, and 28 layers
 that are an argument of the function. In all other rows the function is bound to the model.
 """
+TITLES = {TINY: "tiny", MLP: "MLP", GIVEN: "28 layers, given"}
+COLUMNS = (
+    *((TINY, "later"), (MLP, "later"), (LAYERS, "later"), (GIVEN, "later"), (64, "later")),
+    *((LAYERS, "cold"), (64, "cold")),
+)
+QUICK_COLUMNS = ((TINY, "later"), (MLP, "later"), (2, "cold"))
 ENTRIES, SIZE = 200, 1 << 16
 CONDITIONS = "npugx_cache.conditions"
 SECOND = {
@@ -54,30 +64,29 @@ def measure(quick: bool) -> Numbers:
         run("second")  # fills the cache
         whats = ("setup", "code", "eager", "second")
         found = rounds([partial(run, what) for what in whats], runs)
-        later = {str(count): run_later(count, folder) for count in _sizes(quick)}
+        columns = QUICK_COLUMNS if quick else COLUMNS
+        later = {_title(*column): run_later(*column, folder) for column in columns}
     with tempfile.TemporaryDirectory() as folder:
         get = fresh(Path(__file__), 0, folder, "get")
     return {**dict(zip(whats, found, strict=True)), "later": later, "get": get, "layers": layers}
 
 
-def _sizes(quick: bool) -> tuple[int, ...]:
-    return (TINY, MLP) if quick else (TINY, MLP, LAYERS, GIVEN, 64)
+def _title(layers: int, what: str) -> str:
+    return TITLES.get(layers, f"{layers} layers") + (", cold" if what == "cold" else "")
 
 
-def run_later(layers: int, folder: str) -> Numbers:
-    run = partial(fresh, Path(__file__), layers, folder, "later")
-    run()  # fills the cache
-    return run()
+def run_later(layers: int, what: str, folder: str) -> Numbers:
+    run = partial(fresh, Path(__file__), layers, folder)
+    run("fill")
+    return run(what)
 
 
 def text(found: Numbers) -> str:
-    names = {str(TINY): "tiny", str(MLP): "MLP", str(GIVEN): "28 layers, given"}
-    columns = [names.get(size, f"{size} layers") for size in found["later"]]
     return "\n\n".join(
         [
             markdown(["setup", "CPU ms"], _setup(found)),
             markdown([f"second call, {found['layers']} layers", "CPU ms"], _second(found)),
-            markdown(["a later call, us", *columns], _later(found["later"])),
+            markdown(["a later call, us", *found["later"]], _later(found["later"])),
             markdown(["store get, 64 KiB", "us", "/ one file"], _get(found["get"])),
         ]
     )
@@ -237,48 +246,80 @@ def second(layers: int, folder: str) -> Numbers:
     return found | {"phases": phases.seconds}
 
 
+def fill(layers: int, folder: str) -> Numbers:
+    """So that all that is measured is of a restored graph, as in a worker."""
+    _parts_of_calls(layers, folder)
+    return {}
+
+
 def later(layers: int, folder: str) -> Numbers:
-    """The parts of the check of a later call, of a model or of a function of two tensors."""
+    """The parts of a later call, of a model or of a small function, each again and again."""
+    calls, *groups = _parts_of_calls(layers, folder)
+    if layers in {TINY, MLP}:  # a large model's graph takes longer than its check varies
+        groups = [calls, *groups]
+    nothing = _us(lambda: None)
+    return {title: _us(part) - nothing for group in groups for title, part in group.items()}
+
+
+def cold(layers: int, folder: str) -> Numbers:
+    """The same parts; those of a group one after the other, as in a call."""
+    _, *groups = _parts_of_calls(layers, folder)
+    other, inputs = qwen3(layers)
+    found: Numbers = {}
+    for group in groups:
+        runs = [_in_a_row(group, partial(other, **inputs)) for _ in range(COLD_ROUNDS)]
+        found |= medians(runs)
+    return found
+
+
+def _in_a_row(parts: Parts, evict: Callable[[], object]) -> Numbers:
+    evict()
+    found = {}
+    for title, part in parts.items():
+        started = time.process_time_ns()
+        part()
+        found[title] = (time.process_time_ns() - started) / 1e3
+    return found
+
+
+def _parts_of_calls(layers: int, folder: str) -> list[Parts]:
+    """Groups of what a call is made of: calls, the check, its parts, and those of one of them."""
     import torch
 
     from npugx_cache import cache_compile
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.key import environment
 
-    with torch.no_grad():
-        called, owner, inputs = _subject(layers)
-        cached: Any = cache_compile(called, cache_dir=folder, dynamic=False)
-        for _ in range(5):
-            cached(**inputs)
-        [known] = cached._state.specialisations
-        checker, function = known.conditions, cached._recipe.function
-        native, read = checker._native, partial(cached._locals, owner, inputs)
-        names, code = read(), function.__code__
-        scope = Scope(names, function.__globals__, code, environment.call_state())
-        parts: dict[str, Callable[[], object]] = {
-            "**check**": partial(checker.holds_quickly, scope),
-            "torch's state": native._state.holds,
-            "C++ managers": partial(native._managers.check, names),
-            "names in classes": native._names.unchanged,
-            "bases of classes": native._reads.have_bases,
-            "functions": native._functions.unchanged,
-            "conditions in Python": partial(native._residue.accept, scope),
-            "the watch on code": checker._watch.unchanged,
-            "before the check: locals of the call": read,
-            "before the check: switches": environment.call_state,
-        }
-        if native.versions is not None:
-            parts |= _of_versions(native.versions)
-        whole: dict[str, Callable[[], object]] = {
-            "eager": partial(called, **inputs),
-            "**a call**": partial(cached, **inputs),
-            "the graph alone": partial(known.run, *owner, **inputs),
-        }
-        nothing = _us(lambda: None)
-        found: Numbers = {}
-        if layers in {TINY, MLP}:  # a large model's graph takes longer than its check varies
-            found = {title: _us(part) - nothing for title, part in whole.items()}
-        return found | {title: _us(part) - nothing for title, part in parts.items()}
+    torch.set_grad_enabled(False)
+    called, owner, inputs = _subject(layers)
+    cached: Any = cache_compile(called, cache_dir=folder, dynamic=False)
+    for _ in range(5):
+        cached(**inputs)
+    [known] = cached._state.specialisations
+    checker, function = known.conditions, cached._recipe.function
+    native, read = checker._native, partial(cached._locals, owner, inputs)
+    names, code = read(), function.__code__
+    scope = Scope(names, function.__globals__, code, environment.call_state())
+    versions = native.versions
+    parts: Parts = {
+        "before the check: locals of the call": read,
+        "before the check: switches": environment.call_state,
+        "torch's state": native._state.holds,
+        "C++ managers": partial(native._managers.check, names),
+        "versions of dicts": versions.hold if versions else lambda: None,
+        "names in classes": native._names.unchanged,
+        "bases of classes": native._reads.have_bases,
+        "functions": native._functions.unchanged,
+        "conditions in Python": partial(native._residue.accept, scope),
+        "the watch on code": checker._watch.unchanged,
+    }
+    calls: Parts = {
+        "eager": partial(called, **inputs),
+        "**a call**": partial(cached, **inputs),
+        "the graph alone": partial(known.run, *owner, **inputs),
+    }
+    check: Parts = {"**check**": partial(checker.holds_quickly, scope)}
+    return [calls, check, parts, *(_of_versions(versions) if versions else ())]
 
 
 def _subject(layers: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
@@ -360,7 +401,8 @@ def _each_us(call: Callable[[Any], object], arguments: list[Any]) -> float:
     return median(spent)
 
 
-def _of_versions(versions: Any) -> dict[str, Callable[[], object]]:
+def _of_versions(versions: Any) -> list[Parts]:
+    """The parts of the check of versions, and what could take the place of some."""
     from array import array
     from operator import call, is_
 
@@ -381,19 +423,18 @@ def _of_versions(versions: Any) -> dict[str, Callable[[], object]]:
         kept = array("Q", map(version, map(of_dict, others))) == versions._attributes
         return kept and not any(map(of_dict, bare))
 
-    return {
-        "versions of dicts": versions.hold,
-        "- modules: owners and dicts": lambda: [*map(of_dict, map(call, versions._owners))],
-        "- their versions": lambda: array("Q", map(version, own)) == versions._versions,
-        "- their classes": lambda: all(map(is_, map(type, owners), versions._types)),
-        "- dicts in them: read": lambda: versions._tables.read(own),
-        "- the versions of those": lambda: array("Q", map(version, tables)),
-        "- empty dicts": empty,
-        "- tensors: read": lambda: versions._tensors.read(own + tables),
-        "- their metadata, in C++": lambda: versions._metadata.check(*tensors),
-        "- their attributes": attributes,
-        "classes and versions as C++ guards, if there were such": cpp,
+    parts: Parts = {
+        "versions: owners and dicts": lambda: [*map(of_dict, map(call, versions._owners))],
+        "versions: of those": lambda: array("Q", map(version, own)) == versions._versions,
+        "versions: dicts in them, read": lambda: versions._tables.read(own),
+        "versions: of dicts in them": lambda: array("Q", map(version, tables)),
+        "versions: tensors, read": lambda: versions._tensors.read(own + tables),
+        "versions: empty dicts": empty,
+        "versions: classes of owners": lambda: all(map(is_, map(type, owners), versions._types)),
+        "versions: metadata of tensors, in C++": lambda: versions._metadata.check(*tensors),
+        "versions: attributes of tensors": attributes,
     }
+    return [parts, {"classes and versions as C++ guards, if there were such": cpp}]
 
 
 def _guards_in_cpp(owners: list[Any], tables: list[Any]) -> Callable[[], object]:
@@ -424,7 +465,7 @@ def _us(work: Callable[[], object]) -> float:
     return median(spent)
 
 
-FIGURES = {each.__name__: each for each in (setup, code, eager, second, later, get)}
+FIGURES = {each.__name__: each for each in (setup, code, eager, second, fill, later, cold, get)}
 
 if __name__ == "__main__":
     if len(sys.argv) == 4 and sys.argv[3] in FIGURES:

@@ -3,12 +3,16 @@
 Every callable is made from the same model or function, so that all read the same weights. "Two
 shapes": two compiled graphs side by side, called in turn, as prefill and decode are. Guards alone
 are checked back to back (hot), and each after an eager call of another model (cold: what they read
-has left the CPU's caches, as in a worker between two calls).
+has left the CPU's caches, as in a worker between two calls). "16 threads": wall time of calls that
+16 threads make at once, over that of as many calls of one thread.
 """
 
 from __future__ import annotations
 
 import tempfile
+import threading
+import time
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from measuring import Numbers, in_turn, markdown, run_script
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 LAYERS, ROUNDS = 28, 120
 TINY_AT_ONCE, CHECKS_AT_ONCE = 200, 20
+THREADS, MODELS_AT_ONCE = 16, 2
+SHARED = ("eager", "npugx_cache")
 PEERS = ("aot_eager", "eager")
 
 
@@ -36,7 +42,7 @@ def measure(quick: bool) -> Numbers:
         for name, value in inputs.items()
     }
     other, _ = qwen3(layers)
-    pair = {"x": torch.randn(8), "y": torch.randn(8)}
+    pair, longer = ({"x": torch.randn(size), "y": torch.randn(size)} for size in (8, 16))
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         small, large = _Subject(tiny, folder), _Subject(model.forward, folder)
         steady = {
@@ -48,8 +54,44 @@ def measure(quick: bool) -> Numbers:
             guards[f"{name}, hot"] = in_turn(checks, times, CHECKS_AT_ONCE)
             evict = lambda: other(**inputs)  # noqa: E731
             guards[f"{name}, cold"] = in_turn(checks, max(times // 4, 5), 1, evict)
+        threads = {
+            "tiny": _in_threads(small.calls(pair), times // 8, TINY_AT_ONCE),
+            f"{layers} layers": _in_threads(large.calls(inputs), times // 8, MODELS_AT_ONCE),
+        }
+        steady["tiny, two shapes"] = in_turn(small.calls(pair, longer), times, TINY_AT_ONCE)
         steady[f"{layers} layers, two shapes"] = in_turn(large.calls(inputs, short), times // 2, 1)
-        return {"steady": steady, "guards": guards}
+        return {"steady": steady, "guards": guards, "threads": threads}
+
+
+def _in_threads(calls: Calls, times: int, at_once: int) -> Numbers:
+    """Wall time of calls of many threads, over that of as many calls of one: medians."""
+    found: dict[str, list[float]] = {name: [] for name in SHARED}
+    for _ in range(max(times, 2)):
+        for name, ratios in found.items():
+            alone = _wall(calls[name], 1, THREADS * at_once)
+            ratios.append(_wall(calls[name], THREADS, at_once) / alone)
+    return {name: median(ratios) for name, ratios in found.items()}
+
+
+def _wall(call: Callable[[], object], count: int, at_once: int) -> float:
+    import torch
+
+    start = threading.Barrier(count + 1)
+
+    def work() -> None:
+        with torch.no_grad():  # a thread begins with torch's own setting
+            start.wait()
+            for _ in range(at_once):
+                call()
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
 
 
 class _Subject:
@@ -122,11 +164,15 @@ def text(found: Numbers) -> str:
         *([name, *(f"{c[name]['over']:+.1f}" for c in steady.values())] for name in compiled),
     ]
     checks = list(guards["tiny, hot"])[1:]
+    thread_rows = (
+        [name, *(f"{c[name]:.2f}" for c in found["threads"].values())] for name in SHARED
+    )
     check_rows = ([name, *(f"{c[name]['over']:.1f}" for c in guards.values())] for name in checks)
     return "\n\n".join(
         [
             markdown(["steady call over eager, CPU us", *steady], rows),
             markdown(["guards alone, CPU us", *guards], check_rows),
+            markdown([f"wall time of {THREADS} threads / of one", *found["threads"]], thread_rows),
         ]
     )
 

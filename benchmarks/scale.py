@@ -40,6 +40,7 @@ CURVES = (
             RESTORE,
             ("first run after it, CPU ms", "run_cpu", 1e3),
             ("later check, CPU us", "check_us", 1.0),
+            ("the same, cold, CPU us", "check_cold_us", 1.0),
             ("memory, KB", "memory", 1e-3),
             ("with C++ managers, KB", "memory_later", 1e-3),
             ("on disk, KB", "disk", 1e-3),

@@ -49,8 +49,20 @@ def layers(count: str, folder: str, *_: str) -> Numbers:
     cached(**inputs)  # makes the C++ managers
     found["memory_later"] = _memory() - found.pop("_before")
     args = (cached._owner,)
-    spent = [_cpu(lambda: cached._find(args, inputs)) for _ in range(STEADY_ROUNDS)]
-    return found | {"check_us": statistics.median(spent) * 1e6, "disk": _disk(Path(folder))}
+    other = qwen3(int(count))[0]
+
+    def check(evict: Callable[[], object]) -> float:
+        spent = []
+        for _ in range(STEADY_ROUNDS):
+            evict()
+            spent.append(_cpu(lambda: cached._find(args, inputs)))
+        return statistics.median(spent) * 1e6
+
+    return found | {
+        "check_us": check(lambda: None),
+        "check_cold_us": check(lambda: other(**inputs)),
+        "disk": _disk(Path(folder)),
+    }
 
 
 def specialisations(count: str, folder: str, *_: str) -> Numbers:
