@@ -35,7 +35,8 @@ class Specialisations:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._latest: Specialisation | None = None
-        """The graph that comes first."""
+        self._previous: Specialisation | None = None
+        """The graphs that come first and second, because two shapes often take turns."""
         self._known: dict[int, _Bound] = {}
         """By the identity of the graph."""
         self._index: Index[_Bound] | None = None
@@ -45,46 +46,58 @@ class Specialisations:
 
     def find(self, scope: Scope) -> Specialisation | None:
         """The graph that accepts a call, or None; that graph comes first from then on."""
-        latest = self._latest
+        latest, previous = self._latest, self._previous
         if latest is not None and latest.holds_quickly(scope):
             return latest
-        known = self._accepting(scope, latest)
+        if previous is not None and previous.holds_quickly(scope):
+            found: Specialisation | None = previous
+        else:
+            found = self._accepting(scope, latest, previous)
         # Does not wait for the lock, because the order only saves time and decides nothing.
-        if known is not None and self._lock.acquire(blocking=False):
+        if found is not None and self._lock.acquire(blocking=False):
             try:
-                if id(known.graph) in self._known:  # not removed meanwhile
-                    known.used, self._latest = next(self._turns), known.graph
+                self._put_first(found)
             finally:
                 self._lock.release()
-        return None if known is None else known.graph
+        return found
 
-    def _accepting(self, scope: Scope, latest: Specialisation | None) -> _Bound | None:
-        """The graph that accepts a call; `latest`, which comes first, does not accept quickly."""
+    def _accepting(
+        self, scope: Scope, latest: Specialisation | None, previous: Specialisation | None
+    ) -> Specialisation | None:
+        """The graph that accepts a call; the two that come first do not accept quickly."""
         index = self._index
         found = list(self._known.values()) if index is None else index.select(scope.frame_locals)
         found.sort(key=_TURN, reverse=True)
         for each in found:
-            if each.graph is not latest and each.graph.holds_quickly(scope):
-                return each
+            graph = each.graph
+            if graph is not latest and graph is not previous and graph.holds_quickly(scope):
+                return graph
         # Full checks come last: one takes as long as many quick checks, and two shapes may take
         # turns. Something has changed: no graph, asked or not, may keep what is in no model by now.
         for each in list(self._known.values()):
             each.graph.conditions.let_go()
         for each in found:
             if each.graph.holds(scope):
-                return each
+                return each.graph
         return None
+
+    def _put_first(self, graph: Specialisation) -> None:
+        bound = self._known.get(id(graph))
+        if bound is None:  # removed meanwhile
+            return
+        bound.used = next(self._turns)
+        if graph is not self._latest:
+            self._latest, self._previous = graph, self._latest
 
     def add(self, made: Iterable[Specialisation]) -> None:
         """Add graphs, which come before all others, in the order in which they are given."""
         with self._lock:
             new = [each for each in made if id(each) not in self._known]
             for graph in reversed(new):
-                bound = _Bound(graph, next(self._turns))
-                self._known[id(graph)] = bound
+                bound = self._known[id(graph)] = _Bound(graph, 0)
                 if self._index is not None:
                     self._index.add(bound, graph.conditions.pinned())
-                self._latest = graph
+                self._put_first(graph)
             if self._index is None and len(self._known) > 1:
                 self._index = self._indexed()
 
@@ -102,7 +115,7 @@ class Specialisations:
             if bound is not None:
                 if self._index is not None:
                     self._index.remove(bound, failed.conditions.pinned())
-                self._latest = next(iter(self), None)
+                self._latest, self._previous, *_ = (*self, None, None)
 
     def __iter__(self) -> Iterator[Specialisation]:
         known = sorted(list(self._known.values()), key=_TURN, reverse=True)  # noqa: C414 - in one go

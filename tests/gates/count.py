@@ -218,6 +218,12 @@ def main(layers, how=""):
             other(x)
         with Calls(lookup.folders) as tiny:
             other(x)
+        shapes = cache_compile(first, cache_dir=f"{root}.shapes", dynamic=False)
+        shorter = x[:, :2]
+        for _ in range(5):
+            shapes(x), shapes(shorter)
+        with Calls(lookup.folders) as turns:
+            shapes(x), shapes(shorter)
     [known] = cached._state.specialisations
     tree, info = known.conditions.conditions, cached.cache_info()
     files = (path for part in ("ac", "cas") for path in Path(root, "v1", part).rglob("*"))
@@ -234,6 +240,7 @@ def main(layers, how=""):
         "managers": second.managers,
         "steady calls": steady.own,
         "tiny calls": tiny.own,
+        "two shapes' calls": turns.own,
         "graph calls": steady.graph,
         "nodes": len(tree.parents),
         "checks": sum(1 for _ in tree.all_checks()),

@@ -139,6 +139,12 @@ LIMITS = [
         "every call of a small function",
     ),
     Limit(
+        "calls of two later calls of such a function, with two shapes in turn",
+        lambda c: c.small["two shapes' calls"],
+        97,  # 96: twice 37, a refusal each, and which graph comes first from then on
+        "prefill and decode: the graph of the call before is asked first, then the one before that",
+    ),
+    Limit(
         "operators of a layer's graph",
         lambda c: c.per_layer("graph calls"),
         50,  # 50: exact

@@ -113,6 +113,22 @@ def test_restores_and_calls_in_turn_check_few_graphs_in_full(tmp_path, full_chec
     assert len(full_checks) <= AGAIN_EACH * MANY
 
 
+def test_two_graphs_in_turn_need_no_index(tmp_path, monkeypatch):
+    calls = [(torch.ones(size), True, "more") for size in (2, 3, 4)]
+    cached = cache_compile(sized, cache_dir=tmp_path, dynamic=False)
+    for call in [*calls, *calls, *calls]:
+        assert torch.equal(cached(*call), sized(*call))
+
+    asked = []
+    select = Index.select
+    monkeypatch.setattr(Index, "select", lambda *args: asked.append(args) or select(*args))
+    for call in [*calls[1:], *calls[1:]]:
+        assert torch.equal(cached(*call), sized(*call))
+    assert not asked
+    assert torch.equal(cached(*calls[0]), sized(*calls[0]))
+    assert len(asked) == 1
+
+
 def test_entries_that_only_texts_tell_apart_are_read_once(tmp_path, candidates):
     modes = ["less", "a", "b", *(f"a text that is not stored {number}" for number in range(5))]
     x = torch.ones(3)
