@@ -8,6 +8,7 @@ same graph twice.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -32,8 +33,8 @@ class Lease:
         self._engine, self._path = engine, path
         self._token = syscalls.random_name()
         self._mutex = threading.Lock()
-        self._ended = threading.Event()
-        self._held = False
+        self._ended, self._released = threading.Event(), threading.Event()
+        self._held = self._beats = False
         # Not the empty text, which others see while a file is created.
         self._seen: bytes | None = None
         self._since = time.monotonic()
@@ -73,6 +74,13 @@ class Lease:
         return True
 
     def release(self) -> None:
+        with self._mutex:
+            self._released.set()
+            if self._beats:  # the thread would write the object again, so the thread deletes it
+                return
+        self._delete()
+
+    def _delete(self) -> None:
         if self._is_ours():
             self._engine.delete(self._path)
 
@@ -80,12 +88,26 @@ class Lease:
         pid, beat = os.getpid(), 0
         while not self._ended.wait(_BEAT * random.uniform(0.8, 1.0)) and os.getpid() == pid:  # noqa: S311
             beat += 1
-            try:
-                if not self._is_ours():
-                    return
+            if not self._beat(beat):
+                return
+
+    def _beat(self, beat: int) -> bool:
+        """Change the object; tell whether this process may still be the holder."""
+        with self._mutex:
+            if self._released.is_set():
+                return False
+            self._beats = True
+        ours = True
+        with contextlib.suppress(Fault):  # the others go on if this lasts
+            ours = self._is_ours()
+            if ours:
                 self._engine.write(self._path, self._text(beat))
-            except Fault:
-                continue  # the others go on if this lasts
+        with self._mutex:
+            self._beats = False
+        if self._released.is_set():
+            with contextlib.suppress(Fault):
+                self._delete()
+        return ours
 
     def _is_ours(self) -> bool:
         try:

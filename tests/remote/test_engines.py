@@ -5,17 +5,20 @@ several hosts that create an object one is told so.
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from npugx_cache import remote_address
-from npugx_cache.store.remote.engine import Engine
+from npugx_cache.store.remote import lease as leases
+from npugx_cache.store.remote.engine import Engine, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.synchronize import Barrier
+    from pathlib import Path
 
     from faults import Engines
 
@@ -71,3 +74,31 @@ def test_hosts_at_the_same_time(
         assert found == [0] * HOSTS
     else:
         assert [sum(each) for each in zip(*found, strict=True)] == [1] * TIMES
+
+
+class Paused(Engine):
+    """Does something just before the first write."""
+
+    before_write: list[Callable[[], object]]
+
+    def write(self, path: str, data: bytes) -> None:
+        while self.before_write:
+            self.before_write.pop()()
+        super().write(path, data)
+
+
+def test_a_lease_that_is_released_while_it_is_renewed_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_BEAT", 0.0)
+    engine = Paused(remote_address.parse(f"fs://{tmp_path}"))
+    assert engine.obstacle() is None
+    lease = leases.Lease(engine, "v1/locks/name")
+    engine.before_write = [lease.release, lease.give_up]
+    assert lease.take()
+    for thread in threading.enumerate():
+        if thread.name == "npugx-cache-lease":
+            thread.join()
+    with pytest.raises(Fault) as absent:
+        engine.read("v1/locks/name", 100)
+    assert absent.value.is_absent
