@@ -354,11 +354,11 @@ def get(_: int, folder: str) -> Numbers:
 
     root = Path(folder)
     one, bare = Floor(root / "one", verify=True), EntryFloor(root / "bare")
-    ours = Ours(root / "ours")
+    ours, in_parts = Ours(root / "ours"), Ours(root / "in parts")
     keys = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(ENTRIES)]
     for key in keys:
         data = os.urandom(SIZE)
-        for store in (one, bare, ours):
+        for store in (one, bare, ours, in_parts):
             store.put(key, data)
     time.sleep(2.1)  # of younger files it is not remembered that they were verified
     place = ours.store.folder
@@ -371,16 +371,26 @@ def get(_: int, folder: str) -> Numbers:
     def key_folder(key: str) -> None:
         os.close(entries.open_key(place, key))
 
+    manifests: dict[str, Any] = {}
+
+    def find(key: str) -> None:
+        [manifests[key]] = in_parts.store.candidates(key).manifests
+
+    def read(key: str) -> None:
+        in_parts.store.read(manifests[key], ("x",))
+
     pairs = list(zip(stored, keys, strict=True))
     for key in keys[: ENTRIES // 10]:  # what the first reads load and open
-        one.get(key), bare.get(key), ours.get(key)
+        one.get(key), bare.get(key), ours.get(key), in_parts.get(key)
     rest = keys[ENTRIES // 10 :]
     return {
         "one file, read and hashed": _each_us(one.get, rest),
         "the files of an entry in bare calls": _each_us(bare.get, rest),
         "**get**": _each_us(ours.get, rest),
-        "- decode and check the manifest": _each_us(_decoded, pairs),
-        "- open the folder of a key, step by step": _each_us(key_folder, keys),
+        "- find and read the manifest": _each_us(find, rest),
+        "- read and verify the blob": _each_us(read, rest),
+        "decode and check the manifest": _each_us(_decoded, pairs),
+        "open the folder of a key, step by step": _each_us(key_folder, keys),
         "the same folder by its path": _each_us(folder_by_path, paths),
     }
 
