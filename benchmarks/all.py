@@ -1,6 +1,6 @@
 """Run all benchmarks: the tables of README.md, the plot, and one small file in history/.
 
-About 12 minutes on two quiet cores. `--quick` runs all in small, prints the tables and writes
+About an hour on two quiet cores. `--quick` runs all in small, prints the tables and writes
 nothing: to see that everything still runs.
 """
 
