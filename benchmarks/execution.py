@@ -2,11 +2,15 @@
 
 A decode step of Qwen3 with a StaticCache writes its keys and values in place; each way of running
 it has a cache of its own. One process, all in turn; results are compared with eager's first.
+
+The second table is what a plan of buffers could save: single operators that make a tensor for their
+result, write to a buffer that is there, or write over an argument.
 """
 
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from measuring import Numbers, in_turn, markdown, run_script
@@ -15,7 +19,11 @@ from models import qwen3
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from measuring import Calls
+
 LAYERS, ROUNDS, LENGTH = 28, 200, 256  # every call makes the cache one longer
+WIDTH, ROWS, AT_ONCE = 256, (1, 16, 512), 20
+BUFFERS = "results"
 
 
 def measure(quick: bool) -> Numbers:
@@ -29,7 +37,30 @@ def measure(quick: bool) -> Numbers:
         "MLP, 3 layers of 256": _mlp(),
     }
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        return {name: in_turn(_ways(make, folder), times, 1) for name, make in subjects.items()}
+        found: Numbers = {
+            name: in_turn(_ways(make, folder), times, 1) for name, make in subjects.items()
+        }
+        return found | {BUFFERS: _results(times)}
+
+
+def _results(times: int) -> Numbers:
+    import torch
+
+    weight, found = torch.randn(WIDTH, WIDTH), {}
+    for count in ROWS:
+        x, y, buffer = (torch.randn(count, WIDTH) for _ in range(3))
+        multiply: Calls = {
+            "a new tensor": partial(torch.mul, x, y),
+            "a buffer": partial(torch.mul, x, y, out=buffer),
+            "an argument": partial(buffer.copy_(x).mul_, torch.ones(count, WIDTH)),
+        }
+        project: Calls = {
+            "a new tensor": partial(torch.mm, x, weight),
+            "a buffer": partial(torch.mm, x, weight, out=buffer),
+        }
+        found[f"mul, {count} x {WIDTH}"] = in_turn(multiply, times, AT_ONCE)
+        found[f"mm, {count} x {WIDTH}"] = in_turn(project, times, AT_ONCE)
+    return found
 
 
 def _ways(make: Callable[[], Callable[[], Any]], folder: str) -> dict[str, Callable[[], object]]:
@@ -106,12 +137,21 @@ def _mlp() -> Callable[[], Callable[[], Any]]:
 
 
 def text(found: Numbers) -> str:
+    calls = {name: row for name, row in found.items() if name != BUFFERS}
+    whole = _table("a call (of eager's)", calls, 0)
+    return f"{whole}\n\n{_table('an operator whose result is', found[BUFFERS], 2)}"
+
+
+def _table(what: str, found: Numbers, digits: int) -> str:
     ways = list(next(iter(found.values())))
     rows = []
     for name, row in found.items():
-        ratios = (f"{row[way]['us']:.0f} us ({row[way]['ratio']:.3f})" for way in ways)
-        rows.append([name, *ratios])
-    return markdown(["CPU of a call (of eager's)", *ways], rows)
+        shown = (
+            f"{row[way]['us']:.{digits}f} us ({row[way]['ratio']:.3f})" if way in row else "-"
+            for way in ways
+        )
+        rows.append([name, *shown])
+    return markdown([f"CPU of {what}", *ways], rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Where the time of a restored first call goes, phase by phase, and what its floor is.
 
-Each column is one model; each number is the median over fresh processes. The floor is eager's own
-first call, and reading and hashing the files that a restore reads.
+Each column is one model, of the default backend or of inductor; each number is the median over
+fresh processes. The floor is a call without the cache, and reading and hashing the files that a
+restore reads. That call is eager's own first one, also for inductor, whose library runs the same
+operators in fewer kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from phases import Phases
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LAYERS, RUNS = (2, 28), 5
+COLUMNS = ((2, "npugraph_ex"), (28, "npugraph_ex"), (28, "inductor"))
+QUICK_COLUMNS, RUNS = ((2, "npugraph_ex"), (1, "inductor")), 5
 STORE = "npugx_cache.store"
 BEFORE = {
     "import of npugx_cache": "import_npugx_cache_cpu",
@@ -46,21 +49,23 @@ PHASES = {
     "guards": ("npugx_cache.conditions.check:Checker.holds",),
     "source facts": ("npugx_cache.conditions.check:Checker.code_holds",),
     "bind": ("npugx_cache.entry.restore:bind",),
+    "open the library": ("npugx_cache.backend.inductor.load:_load",),
     "first run, dispatch": ("npugx_cache.api:CachedFunction.__call__",),
 }
 
 
 def measure(quick: bool) -> Numbers:
     with tempfile.TemporaryDirectory() as root:
-        return {str(layers): _one_size(layers, quick, Path(root)) for layers in _sizes(quick)}
+        columns = QUICK_COLUMNS if quick else COLUMNS
+        return {_title(*column): _one(*column, quick, Path(root)) for column in columns}
 
 
-def _sizes(quick: bool) -> tuple[int, ...]:
-    return LAYERS[:1] if quick else LAYERS
+def _title(layers: int, backend: str) -> str:
+    return f"{layers} layers{', inductor' if backend == 'inductor' else ''}"
 
 
-def _one_size(layers: int, quick: bool, root: Path) -> Numbers:
-    run = partial(fresh, Path(__file__), "worker", layers, root / str(layers))
+def _one(layers: int, backend: str, quick: bool, root: Path) -> Numbers:
+    run = partial(fresh, Path(__file__), "worker", layers, backend, root / f"{layers} {backend}")
     run("restored")  # cold: fills the cache
     whats = ("restored", "floor")
     found = rounds([partial(run, what) for what in whats], 1 if quick else RUNS)
@@ -68,8 +73,7 @@ def _one_size(layers: int, quick: bool, root: Path) -> Numbers:
 
 
 def text(found: Numbers) -> str:
-    columns = ["CPU ms", *(f"{layers} layers" for layers in found)]
-    return markdown(columns, _rows(list(found.values())))
+    return markdown(["CPU ms", *found], _rows(list(found.values())))
 
 
 def _rows(sizes: list[Numbers]) -> Iterator[list[str]]:
@@ -94,7 +98,7 @@ def _ms(seconds: float) -> str:
 # --- in a process of its own
 
 
-def worker(layers: str, folder: str, what: str) -> Numbers:
+def worker(layers: str, backend: str, folder: str, what: str) -> Numbers:
     import torch
 
     torch.set_num_threads(1)
@@ -103,7 +107,7 @@ def worker(layers: str, folder: str, what: str) -> Numbers:
     with torch.no_grad():
         if what == "floor":
             return _first(model, inputs) | _reading(Path(folder))
-        return _restored(model, inputs, folder)
+        return _restored(model, inputs, backend, folder)
 
 
 def _first(call: Any, inputs: Numbers) -> Numbers:
@@ -112,7 +116,7 @@ def _first(call: Any, inputs: Numbers) -> Numbers:
     return watch.read("first")
 
 
-def _restored(model: Any, inputs: Numbers, folder: str) -> Numbers:
+def _restored(model: Any, inputs: Numbers, backend: str, folder: str) -> Numbers:
     watch = Stopwatch()
     from npugx_cache import cache_compile
 
@@ -125,7 +129,7 @@ def _restored(model: Any, inputs: Numbers, folder: str) -> Numbers:
     found |= watch.read("import_store")
     seconds = Phases(PHASES).seconds
     watch = Stopwatch()
-    call = cache_compile(model, cache_dir=folder)
+    call = cache_compile(model, cache_dir=folder, backend=backend)
     found |= watch.read("decorate")
     found |= _first(call, inputs)
     return found | {"phases": seconds}
@@ -136,7 +140,7 @@ def _reading(folder: Path) -> Numbers:
     import hashlib
 
     from npugx_cache.config import Settings
-    from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS
+    from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY
     from npugx_cache.store import FolderStore, Listed, open_folder
 
     store = open_folder(Settings(cache_dir=folder))
@@ -144,7 +148,8 @@ def _reading(folder: Path) -> Numbers:
     [entry] = store.listing()
     assert isinstance(entry, Listed), entry
     manifest = entry.manifest
-    needed = (ref for ref in manifest.blobs if ref.name in {BINDINGS, CONDITIONS, CONSTANTS})
+    names = {BINDINGS, CONDITIONS, CONSTANTS, LIBRARY}
+    needed = (ref for ref in manifest.blobs if ref.name in names)
     paths = [
         store.folder.manifest(manifest.key, manifest.entry),
         *(store.folder.blob(ref.sha256) for ref in needed),
