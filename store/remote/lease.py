@@ -33,8 +33,9 @@ class Lease:
         self._engine, self._path = engine, path
         self._token = syscalls.random_name()
         self._mutex = threading.Lock()
-        self._ended, self._released = threading.Event(), threading.Event()
-        self._held = self._beats = False
+        self._beating = threading.Lock()
+        self._ended = threading.Event()
+        self._held = False
         # Not the empty text, which others see while a file is created.
         self._seen: bytes | None = None
         self._since = time.monotonic()
@@ -74,40 +75,23 @@ class Lease:
         return True
 
     def release(self) -> None:
-        with self._mutex:
-            self._released.set()
-            if self._beats:  # the thread would write the object again, so the thread deletes it
-                return
-        self._delete()
-
-    def _delete(self) -> None:
-        if self._is_ours():
-            self._engine.delete(self._path)
+        # A beat that goes on would write the object again after it was deleted here.
+        waited = self._beating.acquire(timeout=_GONE_AFTER)
+        try:
+            if self._is_ours():
+                self._engine.delete(self._path)
+        finally:
+            if waited:
+                self._beating.release()
 
     def _keep(self) -> None:
         pid, beat = os.getpid(), 0
         while not self._ended.wait(_BEAT * random.uniform(0.8, 1.0)) and os.getpid() == pid:  # noqa: S311
             beat += 1
-            if not self._beat(beat):
-                return
-
-    def _beat(self, beat: int) -> bool:
-        """Change the object; tell whether this process may still be the holder."""
-        with self._mutex:
-            if self._released.is_set():
-                return False
-            self._beats = True
-        ours = True
-        with contextlib.suppress(Fault):  # the others go on if this lasts
-            ours = self._is_ours()
-            if ours:
+            with self._beating, contextlib.suppress(Fault):  # the others go on if this lasts
+                if self._ended.is_set() or not self._is_ours():
+                    return
                 self._engine.write(self._path, self._text(beat))
-        with self._mutex:
-            self._beats = False
-        if self._released.is_set():
-            with contextlib.suppress(Fault):
-                self._delete()
-        return ours
 
     def _is_ours(self) -> bool:
         try:

@@ -77,14 +77,35 @@ def test_hosts_at_the_same_time(
 
 
 class Paused(Engine):
-    """Does something just before the first write."""
+    """Does something just before each write."""
 
-    before_write: list[Callable[[], object]]
+    before_write: Callable[[], object]
 
     def write(self, path: str, data: bytes) -> None:
-        while self.before_write:
-            self.before_write.pop()()
+        self.before_write()
         super().write(path, data)
+
+
+class Noted:
+    """A lock that tells, by an event, that somebody has to wait for it."""
+
+    def __init__(self, waits: threading.Event) -> None:
+        self._lock, self._waits = threading.Lock(), waits
+
+    def acquire(self, timeout: float = -1) -> bool:
+        if self._lock.acquire(blocking=False):
+            return True
+        self._waits.set()
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def test_a_lease_that_is_released_while_it_is_renewed_is_gone(
@@ -93,12 +114,27 @@ def test_a_lease_that_is_released_while_it_is_renewed_is_gone(
     monkeypatch.setattr(leases, "_BEAT", 0.0)
     engine = Paused(remote_address.parse(f"fs://{tmp_path}"))
     assert engine.obstacle() is None
-    lease = leases.Lease(engine, "v1/locks/name")
-    engine.before_write = [lease.release, lease.give_up]
+    lease, waits_or_ended = leases.Lease(engine, "v1/locks/name"), threading.Event()
+    monkeypatch.setattr(lease, "_beating", Noted(waits_or_ended))
+
+    def release() -> None:
+        lease.release()
+        waits_or_ended.set()
+
+    writer = threading.Thread(target=release)
+
+    def give_up() -> None:
+        if not waits_or_ended.is_set():
+            assert lease.give_up()
+            writer.start()
+            waits_or_ended.wait()
+
+    engine.before_write = give_up
     assert lease.take()
     for thread in threading.enumerate():
         if thread.name == "npugx-cache-lease":
             thread.join()
+    writer.join()
     with pytest.raises(Fault) as absent:
         engine.read("v1/locks/name", 100)
     assert absent.value.is_absent
