@@ -303,20 +303,21 @@ def specialisation(number, graph):
 
 
 @settings(max_examples=150)
-@given(graphs_and_calls(), st.booleans())
+@given(graphs_and_calls(), st.sampled_from([None, 0, 1]))
 def test_the_choice_is_that_of_trying_all_in_order(drawn, removed):
     wanted, calls = drawn
-    indexed, in_order = Specialisations(), InOrder([])
+    indexed, in_order, spaces = Specialisations(), InOrder([]), {}
     for number, graph in enumerate(wanted):
         indexed.add([specialisation(number, graph)])
         in_order.known.insert(0, specialisation(number, graph))
-    for turn, (frame_locals, level) in enumerate(calls * 3):
-        scope = Scope(frame_locals, {"LEVEL": level})
+    for turn, (frame_locals, level) in enumerate(calls * 5):
+        # One dict of globals for each level: a quick check is of the globals that it was made for.
+        scope = Scope(frame_locals, spaces.setdefault(level, {"LEVEL": level}))
         found, expected = indexed.find(scope), in_order.find(scope)
         assert (found and found.entry) == (expected and expected.entry)
-        if turn == len(calls) and found is not None and removed:
-            indexed.remove(found)
-            in_order.known.remove(expected)
+        if turn == 3 * len(calls) and removed is not None and removed < len(indexed):
+            indexed.remove(list(indexed)[removed])
+            del in_order.known[removed]
         assert [each.entry for each in indexed] == [each.entry for each in in_order.known]
 
 
