@@ -1,14 +1,16 @@
-"""Functions of libraries that only compute something from plain arguments, and are called again.
+"""Functions that are called again at a restore, because what they give is a condition.
 
-What such a function gives is a root of the tree of conditions: a restore calls the function with
-the same arguments, and the conditions are about what the function gives then. Dynamo does not look
-into the function, so that there are no conditions on what happens inside: einops walks sets of the
-names in a pattern, and the order of a set differs from process to process.
+What such a function gives for plain arguments is a root of the tree of conditions: a restore calls
+the function with the same arguments, and the conditions are about what the function gives then.
+Dynamo does not look into the function, so that there are no conditions on what happens inside.
+Some only compute something: einops walks sets of the names in a pattern, and the order of a set
+differs from process to process. Others say which packages are installed.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from typing import Any
 
@@ -17,6 +19,8 @@ HELPERS = {
         {"_prepare_transformation_recipe", "_compactify_pattern_for_einsum"}
     ),
     "einops.packing": frozenset({"analyze_pattern"}),
+    "importlib.metadata": frozenset({"version"}),
+    "importlib.util": frozenset({"find_spec"}),
 }
 """By module. torch traces through their caches too, because they only parse patterns (see
 `_EINOPS_LRU_CACHE_WRAPPER_ALLOWLIST` in `torch/_dynamo/decorators.py`)."""
@@ -34,7 +38,7 @@ def call(module: str, name: str, arguments: str) -> Any:
     if name not in HELPERS.get(module, ()):
         raise LookupError(f"{module}.{name} is no helper")
     given, named = ast.literal_eval(arguments)
-    return _in_one_order(vars(sys.modules[module])[name](*given, **named))
+    return _in_one_order(vars(importlib.import_module(module))[name](*given, **named))
 
 
 def _in_one_order(value: Any) -> Any:

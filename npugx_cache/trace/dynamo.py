@@ -15,7 +15,7 @@ from npugx_cache.backend import operators, subgraphs
 from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.private import runtime, vendor_scopes
-from npugx_cache.trace import refuse, tensor_patches, torch_logs, tracing
+from npugx_cache.trace import observer, refuse, tensor_patches, torch_logs, tracing
 from npugx_cache.trace.observe import (
     device_values,
     hook_table,
@@ -124,6 +124,7 @@ def _run(
             _device_hooks() as unseen_devices,
             torch_logs.without_failed_operators(),
             observation.recording(recorder),
+            observer.PLACES.in_place(),
         ):
             device_values.begin(recorder, unseen_devices)
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
@@ -149,6 +150,7 @@ def _run(
             breaks=unseen is None,
         )
     handed, captured = output.backend_input, output.graph_capture_output
+    observer.close(recorder, captured.output_graph)
     graph = handed.graph_module if handed is not None else None
     if graph is not None:
         vendor_scopes.replace(graph, operators.scope_operator)

@@ -1,6 +1,5 @@
 """What Dynamo reads of callables without a guard.
 
-- annotations, and what `inspect.signature` gave: Dynamo skips their guards as too many;
 - attributes of a function that no place leads to: a method of an object that the trace made;
 - attributes of a `functools.partial`, of which Dynamo says that there are none, and a class derived
   from it, which Dynamo takes for partial itself: refused;
@@ -100,12 +99,3 @@ def refuse_derived(recorder: Recorder, builds: Any, value: object) -> None:
     cls = type(value)
     if isinstance(value, functools.partial) and not is_covered_class(cls):
         recorder.refuse(f"{cls.__qualname__} is traced as functools.partial itself")
-
-
-def unskipping(skipping: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give what is read the guards that it would have had."""
-
-    def source_for(source: Any) -> Any:
-        return skipping(source) if observation.current() is None else source
-
-    return source_for

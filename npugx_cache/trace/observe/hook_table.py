@@ -32,7 +32,6 @@ from npugx_cache.trace.observe import (
     numpy_numbers,
     objects,
     opaque,
-    pure_calls,
     reversed_walks,
     set_texts,
     set_up_calls,
@@ -493,12 +492,6 @@ _CALLABLES = [
         since=_SLOTS,
     ),
     Hook(
-        "variables.functions:WrapperUserFunctionVariable.call_function",
-        pure_calls.answering,
-        "helpers of libraries that are called again",
-        needed=Needed.ONLY_ALLOWS,
-    ),
-    Hook(
         "variables.functions:UserFunctionVariable.call_function",
         einx_calls.calling,
         "functions of einx, for which einx makes code",
@@ -514,17 +507,6 @@ _CALLABLES = [
         "variables.builder:VariableBuilder._wrap",
         objects.noting(callables.refuse_derived),
         "classes derived from functools.partial",
-    ),
-    Hook(
-        "variables.builder:SkipGuardSource",
-        callables.unskipping,
-        "signatures, whose guards Dynamo leaves out",
-    ),
-    Hook(
-        "variables.functions:SkipGuardSource",
-        callables.unskipping,
-        "annotations, whose guards Dynamo leaves out",
-        before=_SIBLINGS,
     ),
 ]
 

@@ -1,9 +1,7 @@
 """Puts functions of ours in the place of Dynamo's, for the time of a trace of ours.
 
-What Dynamo reads without a guard is seen by such functions; `hook_table` lists them. Outside of our
-traces nothing of Dynamo is changed. While one runs, other threads may trace for a torch.compile of
-the user's: each function of ours asks first whether its own thread traces for us, and does what
-Dynamo's does if not.
+What Dynamo reads without a guard is seen by such functions; `hook_table` lists them, and
+`replacements` says how they are put in place.
 
 A hook whose target is missing, or is not the code that was checked for this torch, watches nothing.
 So it is not put in place, and the traces in which it would have been needed are refused.
@@ -11,14 +9,11 @@ So it is not put in place, and the traces in which it would have been needed are
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import functools
 import importlib
 import re
 import sys
-import threading
-import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,14 +21,14 @@ import torch
 
 from npugx_cache.private import runtime
 from npugx_cache.trace.observe import hook_hashes
+from npugx_cache.trace.observe.replacements import ABSENT, DYNAMO, Replacements, dynamo_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npugx_cache.trace.observe.hook_hashes import Checked
 
-_ABSENT: Any = object()
-_DYNAMO, _BASE = "torch._dynamo", "variables.base"
+_BASE = "variables.base"
 
 
 class Needed(enum.Enum):
@@ -103,27 +98,16 @@ class Found(NamedTuple):
 _HAS = {State.GONE: "has no", State.NEW: "has an unchecked"}
 
 
-class _Change(NamedTuple):
-    """What was put in place: where, what the owner had itself (not inherited), what it has now."""
-
-    owner: Any
-    name: Any
-    before: Any
-    now: Any
-
-
-class Hooks:
-    """Hooks that are put in place together. Safe to use from several threads.
+class Hooks(Replacements):
+    """Hooks that are put in place together. Ask `obstacle` before.
 
     `refuse` is called with the reason in the middle of a trace that needs a hook that is missing.
     """
 
     def __init__(self, rows: Iterable[Hook], refuse: Callable[[str], None]) -> None:
+        super().__init__()
         self._rows = tuple(rows)
         self._refuse = refuse
-        self._changes: list[_Change] = []
-        self._lock = threading.Lock()
-        self._users = 0
         self._found: tuple[Found, ...] | None = None
 
     def found(self) -> tuple[Found, ...]:
@@ -139,21 +123,6 @@ class Hooks:
         """The first hook that is missing, whatever it is needed for, as a reason; or None."""
         return next((f.reason for f in self.found() if not f.is_used), None)
 
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Inside, the hooks are in place. Ask `obstacle` before."""
-        with self._lock:
-            if not self._users:
-                self._put()
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._take_back()
-
     def _resolved(self) -> tuple[Found, ...]:
         if self._found is None:
             version = runtime.torch_version()
@@ -163,56 +132,17 @@ class Hooks:
             self._found = tuple(f for row in self._rows for f in compared(row, checked))
         return self._found
 
-    def _put(self) -> None:
-        try:
-            refused: dict[str, str] = {}
-            for found in self._resolved():
-                if found.is_used:
-                    for owner, name in _places(found.hook, found.target):
-                        self._put_one(owner, name, found.hook)
-                elif isinstance(kind := _refuses(found), str):
-                    refused.setdefault(kind, found.reason)
-            if refused:
-                meta = _all_kinds()[1]
-                self._put_one(meta, "__call__", _refusing(refused, self._refuse))
-        except BaseException:
-            self._take_back()
-            raise
-
-    def _put_one(self, owner: Any, name: Any, hook: Hook) -> None:
-        before = _own(owner).get(name, _ABSENT)
-        original = before if type(owner) is dict else getattr(owner, name, _ABSENT)
-        if original is _ABSENT and not hook.adds:
-            raise RuntimeError(f"{hook.target} was removed from Dynamo while the process ran")
-        if before is _ABSENT and isinstance(original, types.FunctionType):
-            original = _inherited(owner, name, original)
-        now = hook.make(original)
-        if isinstance(before, (staticmethod, classmethod)):  # the original is bound to its class
-            now = staticmethod(now)
-        _set(owner, name, now)
-        self._changes.append(_Change(owner, name, before, now))
-
-    def _take_back(self) -> None:
-        """Not where somebody else has put something of theirs in the meantime."""
-        loaded = _dynamo_modules()
-        while self._changes:
-            owner, name, before, now = self._changes.pop()
-            if _own(owner).get(name, _ABSENT) is now:
-                _set(owner, name, before)
-            if isinstance(owner, types.ModuleType):
-                for module in loaded:  # those loaded in the meantime may have taken it by name
-                    if vars(module).get(name) is now:
-                        _set(module, name, before)
-
-
-def _inherited(owner: type, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that a class inherits, found at each call: its base may get a hook as well."""
-
-    @functools.wraps(original)
-    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(super(owner, self), name)(*args, **kwargs)
-
-    return inherited
+    def _put_all(self) -> None:
+        refused: dict[str, str] = {}
+        for found in self._resolved():
+            if found.is_used:
+                for owner, name in _places(found.hook, found.target):
+                    self._put(owner, name, found.hook.make, adds=found.hook.adds)
+            elif isinstance(kind := _refuses(found), str):
+                refused.setdefault(kind, found.reason)
+        if refused:
+            meta = _all_kinds()[1]
+            self._put(meta, "__call__", _refusing(refused, self._refuse), adds=True)
 
 
 # --- what a target is in this torch
@@ -252,7 +182,7 @@ def _in_derived_classes(target: str, checked: Checked | None) -> set[str]:
 
 def _state(hook: Hook, target: str, checked: Checked | None) -> State:
     value = value_of(target)
-    if value is _ABSENT:
+    if value is ABSENT:
         return State.SAME if hook.adds and _places(hook, target) else State.GONE
     if checked is None:
         return State.UNCHECKED
@@ -270,7 +200,7 @@ def overriding(target: str) -> list[str]:
     for owner, name in _places_of(target):
         if isinstance(owner, type):
             kinds = (k for k in _all_kinds()[0] if owner in k.__mro__[1:] and name in vars(k))
-            return sorted(k.__name__ for k in kinds if k.__module__.startswith(_DYNAMO))
+            return sorted(k.__name__ for k in kinds if k.__module__.startswith(DYNAMO))
     return []
 
 
@@ -278,13 +208,13 @@ def value_of(target: str) -> Any:
     """The function, class or dict that a target names."""
     for owner, name in _places_of(target):
         if type(owner) is dict:
-            return owner.get(name, _ABSENT)
-        return getattr(owner, name, _ABSENT)
-    return _ABSENT
+            return owner.get(name, ABSENT)
+        return getattr(owner, name, ABSENT)
+    return ABSENT
 
 
 def is_there(value: object) -> bool:
-    return value is not _ABSENT
+    return value is not ABSENT
 
 
 def _places(hook: Hook, target: str) -> list[tuple[Any, Any]]:
@@ -294,7 +224,7 @@ def _places(hook: Hook, target: str) -> list[tuple[Any, Any]]:
         return places
     [(owner, name)] = places
     value = vars(owner)[name]
-    return [(each, name) for each in _dynamo_modules() if vars(each).get(name) is value]
+    return [(each, name) for each in dynamo_modules() if vars(each).get(name) is value]
 
 
 @functools.cache
@@ -302,7 +232,7 @@ def _places_of(target: str) -> list[tuple[Any, Any]]:
     """The owner of a target and its name there; nothing where there is no such owner."""
     module, kind, _, name, item = _parts(target)
     try:
-        owner: Any = importlib.import_module(f"{_DYNAMO}.{module}")
+        owner: Any = importlib.import_module(f"{DYNAMO}.{module}")
     except ImportError:
         return []
     owner = getattr(owner, kind, None) if kind else owner
@@ -325,11 +255,6 @@ def _derived(module: str, kind: str, name: str) -> list[str]:
         return []
     kinds = (each for each in vars(owner).values() if isinstance(each, type))
     return sorted({k.__name__ for k in kinds if base in k.__mro__ and name in vars(k)})
-
-
-def _dynamo_modules() -> list[types.ModuleType]:
-    """Those that are loaded. Others in `sys.modules` may be anything, even None."""
-    return [m for name, m in sys.modules.copy().items() if name.startswith(_DYNAMO) and m]
 
 
 # --- what is refused where a hook is missing
@@ -357,12 +282,12 @@ _BUILTINS, _CALLS = "BuiltinVariable", "call_"
 
 def _all_kinds() -> tuple[list[type], Any]:
     """The classes of values in a trace, and their metaclass."""
-    base: Any = importlib.import_module(f"{_DYNAMO}.{_BASE}")
+    base: Any = importlib.import_module(f"{DYNAMO}.{_BASE}")
     meta = getattr(base, "VariableTrackerMeta", None)
     return list(getattr(meta, "all_subclasses", ())), meta
 
 
-def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Hook:
+def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Callable[[Any], Any]:
     """See every object that Dynamo makes for a value in a trace."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -379,17 +304,4 @@ def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Hook
 
         return make_value
 
-    return Hook(f"{_BASE}:VariableTrackerMeta.__call__", make, "", adds=True)
-
-
-def _own(owner: Any) -> Any:
-    return owner if type(owner) is dict else vars(owner)
-
-
-def _set(owner: Any, name: Any, value: Any) -> None:
-    if type(owner) is not dict:
-        delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
-    elif value is _ABSENT:
-        del owner[name]
-    else:
-        owner[name] = value
+    return make

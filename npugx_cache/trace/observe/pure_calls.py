@@ -1,24 +1,23 @@
-"""Lets Dynamo take what a pure helper of a library gives, instead of looking into the helper.
+"""Lets Dynamo take what a listed function gives, instead of looking into the function.
 
-The result gets a name among the globals, so that Dynamo guards what the trace reads of the result.
-Importing this module loads the compiler.
+`conditions.pure_helpers` lists the functions. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.source import GlobalSource
 from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.conditions import pure_helpers
-from npugx_cache.trace.observe import observation
+from npugx_cache.portable import encode
+from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from npugx_cache.trace.observe.observation import Recorder
 
 _origins: dict[int, tuple[object, list[str]]] = {}
@@ -31,22 +30,24 @@ def origin_of(value: object) -> list[str] | None:
     return found[1] if found else None
 
 
-@observation.around
-def answering(
-    _: Recorder,
-    original: Callable[..., Any],
-    variable: Any,
-    tx: Any,
-    args: list[Any],
-    kwargs: dict[str, Any],
+def answer(
+    recorder: Recorder, tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    asked = _asked(variable.wrapper_obj, args, kwargs)
+    """What a listed function gives for constants, as a value of the trace; or None.
+
+    A restore calls the function again: a constant is compared with what it gives then. An object
+    gets a name among the globals, so that Dynamo guards what the trace reads of the object.
+    """
+    asked = _asked(function, args, kwargs)
     if asked is None:
-        return original(variable, tx, args, kwargs)
+        return None
     try:
         value = pure_helpers.call(*asked)
-    except Exception:  # noqa: BLE001 - Dynamo raises what the helper raises, such as a bad pattern
-        return original(variable, tx, args, kwargs)
+    except Exception:  # noqa: BLE001 - Dynamo raises what the function raises, such as a bad pattern
+        return None
+    if isinstance(value, (str, NoneType)):
+        recorder.note(Question.GENERATED, tuple(asked), encode(value))
+        return VariableTracker.build(tx, value)
     _origins[id(value)] = value, asked
     name = tx.output.install_global_by_id("npugx_answer", value)
     return VariableTracker.build(tx, value, GlobalSource(name))

@@ -1,0 +1,329 @@
+"""Watches a trace where Dynamo interprets user code, and refuses what no rule knows.
+
+Dynamo runs user code instruction by instruction. So what the code reads, calls and asks passes a
+few places of Dynamo's, whichever of Dynamo's functions answers: the table of instructions, the
+calls of values, and the two builders by which values come in. `rules/` say what may pass there, in
+terms of Python's instructions, types and callables. What no rule knows refuses the trace.
+
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import symbolic_convert
+from torch._dynamo.source import DictGetItemSource, GlobalSource
+from torch._dynamo.variables import base, builder
+from torch._guards import TracingContext
+
+from npugx_cache.portable import is_covered_class
+from npugx_cache.trace import tracing
+from npugx_cache.trace.observe import observation, pure_calls
+from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
+from npugx_cache.trace.rules import calls, instructions, operators, values
+from npugx_cache.trace.rules.instructions import Does
+from npugx_cache.trace.rules.values import Entry
+from npugx_cache.trace.stack_value import (
+    NONE,
+    StackValue,
+    constant_of,
+    is_of_graph,
+    look_behind,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+class Seen:
+    """What passed the places during one trace.
+
+    `entries` are the values that came in, by their source. `started` is the code that Dynamo began
+    to interpret, in order: a part of the list tells what ran during one instruction or call.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, Entry] = {}
+        self.started: list[types.CodeType] = []
+
+    def enter(
+        self, source: Any, value: Any, variable: Any, owner: StackValue | None = None
+    ) -> None:
+        if source not in self.entries:
+            stack = TracingContext.extract_stack()
+            self.entries[source] = Entry(value, variable, stack, owner)
+
+    def know(self, variable: Any) -> StackValue:
+        """The value behind a variable; also where the variable has not kept what it was made of."""
+        found = look_behind(variable)
+        if found.value is NONE and found.source in self.entries:
+            return found._replace(value=self.entries[found.source].value)
+        return found
+
+
+# --- values come in
+
+
+@observation.around
+def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: Any) -> Any:
+    variable = original(build, value)
+    if not is_of_graph(variable):
+        recorder.state(Seen).enter(build.source, value, variable)
+    return variable
+
+
+@observation.around
+def _enter_without_place(
+    recorder: Recorder, original: Callable[..., Any], tx: Any, value: Any
+) -> Any:
+    variable = original(tx, value)
+    if not isinstance(value, base.VariableTracker) and not _is_known_by_itself(value):
+        kind = type(value)
+        recorder.refuse(
+            f"an object of type {kind.__module__}.{kind.__qualname__} is read without a guard"
+        )
+    return variable
+
+
+def _is_known_by_itself(value: object) -> bool:
+    """Whether a value that no place leads to is held by conditions about what led to it.
+
+    A constant is a part of the code or of a class that is compared. Classes and functions are
+    compared where they are asked or interpreted. What a container holds comes by here again.
+    """
+    if isinstance(value, (*values.CONSTANTS, *values.NAMED, list, tuple, dict, set, frozenset)):
+        return True
+    if isinstance(value, enum.Enum):  # its members are a condition
+        return True
+    return is_covered_class(type(value)) or type(value).__module__ == "numpy"
+
+
+# --- calls
+
+
+@observation.around
+def _call(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    callee: Any,
+    tx: Any,
+    args: Any,
+    kwargs: Any,
+    *more: Any,
+) -> Any:
+    seen = recorder.state(Seen)
+    found = seen.know(callee)
+    if (asked := pure_calls.answer(recorder, tx, found.value, args, kwargs)) is not None:
+        return asked
+    mark = len(seen.started)
+    result = original(callee, tx, args, kwargs, *more)
+    if _is_answer(result, args):
+        caller = getattr(tx, "f_globals", {}).get("__name__")
+        reason = calls.obstacle(found, result, seen.started[mark:], caller)
+        if reason is not None:
+            recorder.refuse(reason)
+    return result
+
+
+def _is_answer(result: Any, args: Iterable[Any]) -> bool:
+    """Whether Dynamo knows a result now: it is not computed later, and comes from no place."""
+    if result is None or any(result is each for each in args):
+        return False
+    return look_behind(result).source is None and not is_of_graph(result)
+
+
+# --- instructions
+
+
+def _watch(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Stand for the function of Dynamo's that runs one instruction."""
+    does = instructions.DOES.get(name)
+    if does is Does.MOVES:
+        return original
+    look: Callable[..., Any] = _LOOKS.get(does, _refuse_unknown)
+
+    @functools.wraps(original)
+    def run(tx: Any, instruction: Any) -> Any:
+        recorder = observation.current()
+        if recorder is None:
+            return original(tx, instruction)
+        return look(recorder, original, tx, instruction)
+
+    return run
+
+
+def _refuse_unknown(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    recorder.refuse(f"npugx_cache has no rule for the instruction {instruction.opname}")
+    return original(tx, instruction)
+
+
+def _start(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    recorder.state(Seen).started.append(tx.f_code)
+    return original(tx, instruction)
+
+
+def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    seen = recorder.state(Seen)
+    owner = tx.stack[-1] if tx.stack and instruction.opname in _OF_TOP else None
+    mark = len(seen.started)
+    result = original(tx, instruction)
+    if not tx.stack:
+        return result
+    top, name = tx.stack[-1], instruction.argval
+    if instruction.opname == "LOAD_GLOBAL" and name not in tx.f_globals:
+        _read_builtin(seen, tx, name, top)
+    elif owner is not None and not is_of_graph(top):
+        held = look_behind(owner)
+        _show(seen, top, held)
+        if len(seen.started) == mark:
+            _read_attribute(seen, tx, held, name, top)
+    return result
+
+
+_OF_TOP = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
+
+
+def _read_builtin(seen: Seen, tx: Any, name: str, top: Any) -> None:
+    """A name that somebody added to Python's builtins may be anything."""
+    value = vars(builtins).get(name, NONE)
+    if callable(value) or value in _SINGLETONS:
+        return
+    table: Any = GlobalSource(tx.output.name_of_builtins_dict_key_in_fglobals)
+    seen.enter(DictGetItemSource(table, name), value, top)
+
+
+_SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+
+
+def _show(seen: Seen, variable: Any, owner: StackValue | None = None) -> None:
+    """A value on the stack that has a place, and that no builder made."""
+    found = look_behind(variable)
+    if found.source is None or found.is_waiting or found.owner is not None:
+        return
+    seen.enter(found.source, constant_of(found), variable, owner)
+
+
+def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, top: Any) -> None:
+    """What Dynamo answers itself for an attribute of a value that has a place."""
+    found = look_behind(top)
+    if owner.source is None or found.source is not None or found.owner is not None:
+        return
+    if tx.output.side_effects.has_pending_mutation_of_attr(owner.variable, name):
+        return
+    source = tracing.inner(owner.source, name)
+    seen.enter(source, constant_of(found), top, owner)
+
+
+def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    seen = recorder.state(Seen)
+    count, names = instructions.asks(instruction.opname, instruction.arg)
+    operands = tuple(tx.stack[-count:])
+    mark = len(seen.started)
+    result = original(tx, instruction)
+    reason = operators.obstacle(operands, names, seen.started[mark:])
+    if reason is not None:
+        recorder.refuse(reason)
+    if tx.stack and not is_of_graph(tx.stack[-1]):
+        _show(seen, tx.stack[-1])
+    return result
+
+
+def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    result = original(tx, instruction)
+    if tx.stack and not is_of_graph(tx.stack[-1]):
+        _show(recorder.state(Seen), tx.stack[-1])
+    return result
+
+
+_LOOKS: dict[Does | None, Callable[..., Any]] = {
+    Does.STARTS: _start,
+    Does.READS: _read,
+    Does.CALLS: _run_and_show,
+    Does.WRITES: _run_and_show,
+    Does.OPERATES: _operate,
+}
+
+
+# --- the places, and the end of the trace
+
+
+class Places(Replacements):
+    """The places of Dynamo's where user code is interpreted."""
+
+    def _put_all(self) -> None:
+        for module in dynamo_modules():
+            if "SkipGuardSource" in vars(module) and module.__name__ != _SOURCES:
+                self._put(module, "SkipGuardSource", _keep_guards, adds=False)
+        self._put(builder.VariableBuilder, "__call__", _enter, adds=False)
+        bare: Any = builder.SourcelessBuilder
+        self._put(bare, "create", _enter_without_place, adds=False)
+        for each in _derived(base.VariableTracker):
+            if isinstance(vars(each).get("call_function"), types.FunctionType):
+                self._put(each, "call_function", _call, adds=False)
+        for each in _derived(symbolic_convert.InstructionTranslatorBase):
+            if "dispatch_table" in vars(each):
+                self._put(each, "dispatch_table", _watch_all, adds=False)
+
+
+_SOURCES = "torch._dynamo.source"
+"""Defines the sources; other modules of Dynamo's make them."""
+
+
+def _keep_guards(skipping: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let Dynamo guard what it would leave out: annotations, and names of the standard library."""
+
+    def keep(source: Any) -> Any:
+        return skipping(source) if observation.current() is None else source
+
+    return keep
+
+
+def _watch_all(table: list[Any]) -> list[Any]:
+    return [
+        _watch(dis.opname[code], run) if callable(run) else run for code, run in enumerate(table)
+    ]
+
+
+def _derived(cls: type) -> Iterator[type]:
+    """A class and all that are derived from it, each once."""
+    known: set[type] = set()
+    waiting = [cls]
+    while waiting:
+        each = waiting.pop()
+        if each not in known:
+            known.add(each)
+            waiting += type.__subclasses__(each)
+            yield each
+
+
+PLACES = Places()
+
+
+def close(recorder: Recorder, graph: Any) -> None:
+    """At the end of a trace: guard what came in without a guard, or refuse the trace."""
+    seen = recorder.state(Seen)
+    names = {
+        (each.owner, each.argument)
+        for each in recorder.observed()
+        if each.question is Question.NAME
+    }
+
+    def is_fact(cls: type, name: str) -> bool:
+        return (cls, name) in names
+
+    for source, kind, stack in values.unguarded(seen.entries, graph, is_fact):
+        if kind is None:
+            recorder.refuse(f"{tracing.source_name(source)} is read without a guard")
+            continue
+        guard = source.make_guard(kind)
+        guard.user_stack = stack
+        graph.guards.add(guard, collect_debug_stack=False)

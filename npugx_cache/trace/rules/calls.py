@@ -1,0 +1,135 @@
+"""Rules about calls: Dynamo interprets the callee, or the arguments alone decide what it gives."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.portable import is_covered_class
+from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.trace.rules import pure
+from npugx_cache.trace.stack_value import (
+    NONE,
+    StackValue,
+    classes_of,
+    code_made_here,
+    codes_of,
+    constant_of,
+    is_constant,
+    look_behind,
+    type_of,
+)
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Collection
+
+_POLYFILLS = "torch/_dynamo/polyfills/"
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def obstacle(
+    callee: StackValue, result: Any, started: Collection[types.CodeType], caller: object
+) -> str | None:
+    """Why what Dynamo gave for a call is no answer that a stored graph may hold, or None.
+
+    `started` is the code that Dynamo interpreted during the call, and `caller` the name of the
+    module whose code calls.
+    """
+    value = callee.value
+    while isinstance(value, functools.partial):
+        value = value.func
+    if value is hash:
+        return "hash() gives another number in another process"
+    if pure.is_for_libraries(value) and isinstance(caller, str) and is_covered_module(caller):
+        return None
+    if value is id:
+        return "id() gives another number in another process"
+    if _has_rule(callee, value, result, started):
+        return None
+    return f"npugx_cache has no rule for {_name(callee)}, whose answer torch makes a constant"
+
+
+def _has_rule(
+    callee: StackValue, value: Any, result: Any, started: Collection[types.CodeType]
+) -> bool:
+    made = code_made_here(callee)
+    if made is not None:
+        return True  # Dynamo can only interpret what it knows no object of
+    if value is NONE:
+        return callee.owner is not None and _is_method_known(callee, started)
+    if pure.is_pure(value) or _is_interpreted(value, started):
+        return True
+    if isinstance(value, type):
+        return _is_made(value, result)
+    if callee.owner is not None and _is_method_known(callee, started):
+        return True
+    if isinstance(value, torch.nn.Module) and started:
+        return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
+    if _is_of_torch(value) and (not is_constant(result) or _is_none(result)):
+        return True  # such as a context, which Dynamo enters and leaves in the graph
+    runs = inspect.getattr_static(type(value), "__call__", None)
+    return _is_interpreted(runs, started)
+
+
+def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:
+    codes = codes_of(callee)
+    if any(code in started for code in codes):
+        return True
+    if started and _POLYFILLS in next(iter(started)).co_filename:
+        return True  # Dynamo interprets Python code of its own that does the same
+    return bool(codes) and bool(codes[0].co_flags & _GENERATOR)
+
+
+def _is_made(cls: type, result: Any) -> bool:
+    """Whether the call of a class gave an object of it, whose methods Dynamo interprets."""
+    kind = type_of(look_behind(result))
+    if kind is None or not is_constant(result):
+        return True
+    return issubclass(kind, cls) and bool(cls.__flags__ & _MADE_BY_PYTHON)
+
+
+_MADE_BY_PYTHON = 1 << 9
+
+
+def _is_none(result: Any) -> bool:
+    return constant_of(look_behind(result)) is None
+
+
+def _is_of_torch(value: Any) -> bool:
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in ("torch", "torch_npu")
+
+
+def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) -> bool:
+    name, classes = callee.name or "", classes_of(look_behind(callee.owner))
+    if name == "__exit__" and not classes:
+        return True  # of a context that is in the graph
+    if torch.Tensor in classes and name in pure.TENSOR_METHODS:
+        return True
+    holder = next((each for each in classes if name in vars(each)), None)
+    if holder is None:
+        return False
+    held = vars(holder)[name]
+    if _is_interpreted(held, started) or pure.is_pure(held) or holder in pure.PLAIN_TYPES:
+        return True
+    return name in ("__init__", "__exit__") and is_covered_class(holder)
+
+
+def _name(callee: StackValue) -> str:
+    """A callee in words."""
+    if callee.owner is not None and callee.name:
+        kind = type_of(look_behind(callee.owner))
+        return f"the method {callee.name} of {kind.__qualname__ if kind else 'an object'}"
+    value = callee.value
+    if isinstance(value, functools.partial):
+        value = value.func
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    module = getattr(getattr(value, "__objclass__", value), "__module__", None)
+    if isinstance(name, str):
+        return f"{module}.{name}()" if isinstance(module, str) else f"{name}()"
+    kind = type(callee.variable if value is NONE else value)
+    return f"a call of a {kind.__module__}.{kind.__qualname__}"

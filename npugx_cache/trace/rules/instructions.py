@@ -1,0 +1,147 @@
+"""What each instruction of CPython's does to objects, so that no instruction passes unseen.
+
+The table names every instruction that Dynamo interprets, on each Python that is served. A function
+with an instruction that is not in the table is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import opcode
+from typing import Any
+
+
+class Does(enum.Enum):
+    """What an instruction may do to objects that the traced code did not make."""
+
+    STARTS = "begins to run the code of a function"
+    MOVES = "nothing: moves values, makes containers, jumps without a question"
+    READS = "reads a name or an attribute"
+    CALLS = "calls what is on the stack"
+    OPERATES = "asks special methods of its operands"
+    WRITES = "sets or deletes a name, an attribute or an item"
+
+
+_NAMES = {
+    Does.STARTS: "RESUME",
+    Does.MOVES: """
+        LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST
+        LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST
+        STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_CLOSURE LOAD_CONST LOAD_CONST_IMMORTAL
+        LOAD_CONST_MORTAL LOAD_SMALL_INT LOAD_COMMON_CONSTANT LOAD_ASSERTION_ERROR
+        MAKE_CELL COPY_FREE_VARS RETURN_GENERATOR MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE
+        NOP NOT_TAKEN CACHE EXTENDED_ARG PRECALL KW_NAMES PUSH_NULL POP_TOP POP_ITER COPY SWAP
+        ROT_TWO ROT_THREE ROT_FOUR DUP_TOP DUP_TOP_TWO END_FOR END_SEND GEN_START
+        JUMP_FORWARD JUMP_ABSOLUTE JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT
+        JUMP_IF_NOT_EXC_MATCH POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE
+        POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_IF_NONE
+        POP_JUMP_IF_NOT_NONE
+        BUILD_TUPLE BUILD_LIST BUILD_STRING BUILD_SLICE LIST_APPEND LIST_TO_TUPLE
+        IS_OP SETUP_LOOP SETUP_EXCEPT SETUP_FINALLY POP_BLOCK RAISE_VARARGS RERAISE CLEANUP_THROW
+        PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH STOPITERATION_ERROR
+        RETURN_VALUE RETURN_CONST YIELD_VALUE INTERPRETER_EXIT
+    """,
+    Does.READS: """
+        LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_CLASSDEREF LOAD_LOCALS LOAD_FROM_DICT_OR_DEREF
+        LOAD_FROM_DICT_OR_GLOBALS LOAD_ATTR LOAD_METHOD LOAD_ATTR_SUPER LOAD_METHOD_SUPER
+        LOAD_SUPER_ATTR LOAD_SPECIAL LOAD_BUILD_CLASS IMPORT_NAME EAGER_IMPORT_NAME IMPORT_FROM
+    """,
+    Does.CALLS: """
+        CALL CALL_KW CALL_FUNCTION CALL_FUNCTION_KW CALL_FUNCTION_EX CALL_METHOD
+        CALL_INTRINSIC_1 CALL_INTRINSIC_2
+    """,
+    Does.WRITES: """
+        STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME STORE_DEREF
+        DELETE_DEREF
+    """,
+}
+_TESTS = """
+    POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE
+    POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE JUMP_IF_TRUE_OR_POP
+    JUMP_IF_FALSE_OR_POP UNARY_NOT TO_BOOL
+"""
+_TRUTH = ("__bool__", "__len__")
+_WALK = ("__iter__",)
+_NEXT = ("__next__",)
+_KEY = ("__hash__", "__eq__")
+_ENTER, _EXIT = ("__enter__", "__exit__"), ("__exit__",)
+_OPERATES: dict[str, tuple[int, tuple[str, ...]]] = {
+    **dict.fromkeys(_TESTS.split(), (1, _TRUTH)),
+    "UNARY_POSITIVE": (1, ("__pos__",)),
+    "UNARY_NEGATIVE": (1, ("__neg__",)),
+    "UNARY_INVERT": (1, ("__invert__",)),
+    "BINARY_SUBSCR": (2, ("__getitem__", "__missing__", "__class_getitem__")),
+    "BINARY_SLICE": (3, ("__getitem__",)),
+    "STORE_SUBSCR": (3, ("__setitem__",)),
+    "STORE_SLICE": (4, ("__setitem__",)),
+    "DELETE_SUBSCR": (2, ("__delitem__",)),
+    "CONTAINS_OP": (2, ("__contains__",)),
+    "COMPARE_OP": (2, ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__")),
+    "GET_ITER": (1, _WALK),
+    "GET_YIELD_FROM_ITER": (1, _WALK),
+    "FOR_ITER": (1, _NEXT),
+    "SEND": (2, _NEXT),
+    "YIELD_FROM": (2, _NEXT),
+    "UNPACK_SEQUENCE": (1, _WALK),
+    "UNPACK_EX": (1, _WALK),
+    "LIST_EXTEND": (1, _WALK),
+    "SET_UPDATE": (1, (*_WALK, *_KEY)),
+    "DICT_UPDATE": (1, ("keys",)),
+    "DICT_MERGE": (1, ("keys",)),
+    "BUILD_SET": (1, _KEY),
+    "SET_ADD": (1, _KEY),
+    "BUILD_MAP": (2, _KEY),
+    "MAP_ADD": (2, _KEY),
+    "BUILD_CONST_KEY_MAP": (1, _KEY),
+    "BUILD_LIST_UNPACK": (1, _WALK),
+    "BUILD_TUPLE_UNPACK": (1, _WALK),
+    "BUILD_TUPLE_UNPACK_WITH_CALL": (1, _WALK),
+    "BUILD_MAP_UNPACK": (1, ("keys",)),
+    "BUILD_MAP_UNPACK_WITH_CALL": (1, ("keys",)),
+    "FORMAT_VALUE": (2, ("__format__", "__str__", "__repr__")),
+    "FORMAT_SIMPLE": (1, ("__format__",)),
+    "FORMAT_WITH_SPEC": (2, ("__format__",)),
+    "CONVERT_VALUE": (1, ("__str__", "__repr__")),
+    "GET_LEN": (1, ("__len__",)),
+    "MATCH_MAPPING": (1, ()),
+    "MATCH_SEQUENCE": (1, ()),
+    "MATCH_KEYS": (2, ("get",)),
+    "MATCH_CLASS": (3, ("__instancecheck__",)),
+    "SETUP_WITH": (1, _ENTER),
+    "BEFORE_WITH": (1, _ENTER),
+    "WITH_EXCEPT_START": (4, _EXIT),
+}
+"""For each instruction how many of the values on the stack it asks, and for what."""
+
+_BINARY = {
+    "+": "add",
+    "&": "and",
+    "//": "floordiv",
+    "<<": "lshift",
+    "@": "matmul",
+    "*": "mul",
+    "%": "mod",
+    "|": "or",
+    "**": "pow",
+    ">>": "rshift",
+    "-": "sub",
+    "/": "truediv",
+    "^": "xor",
+}
+DOES: dict[str, Does] = {
+    **{name: does for does, names in _NAMES.items() for name in names.split()},
+    **dict.fromkeys((*_OPERATES, "BINARY_OP"), Does.OPERATES),
+}
+"""What an instruction does, by its name; Python's older instructions are not in the table."""
+
+
+def asks(name: str, argument: Any) -> tuple[int, tuple[str, ...]]:
+    """How many values an instruction takes from the stack, and which special methods it asks."""
+    if name != "BINARY_OP":
+        return _OPERATES[name]
+    symbol = opcode._nb_ops[argument][1]  # type: ignore[attr-defined]
+    if symbol == "[]":  # since Python 3.14
+        return _OPERATES["BINARY_SUBSCR"]
+    operator = _BINARY[symbol.removesuffix("=")]
+    named = (f"__{operator}__", f"__r{operator}__")
+    return 2, (f"__i{operator}__", *named) if symbol.endswith("=") else named

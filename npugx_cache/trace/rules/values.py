@@ -1,0 +1,171 @@
+"""Rules about values that come into a trace from outside: each has a guard on its own place.
+
+A guard on a place that is derived from a value is not enough: `(2.0).__mul__` is guarded in its
+`__self__` and not in its name. Dynamo forgets the guard for some values. Each of them gets one
+here: on its value if that is a constant, on its identity if a name leads to it, and else on its
+type, because what is read of an object has places of its own. A guard becomes a condition where
+another process can ask it, and a refusal where no other process can.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._dynamo.guards import GuardBuilder
+from torch._guards import GuardSource
+
+from npugx_cache.portable import is_covered_class
+from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.trace.rules import pure
+from npugx_cache.trace.stack_value import NONE, StackValue, classes_of, look_behind
+from npugx_cache.trace.tracing import full_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+CONSTANTS = (
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+)
+NAMED = (
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
+    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
+)
+"""Types of objects to which a name leads, or which are refused."""
+
+
+class Entry(NamedTuple):
+    """A value that Dynamo looked at; `stack` is the place in the user's code.
+
+    `owner`: the object of which the value was read as an attribute, if that is known.
+    """
+
+    value: Any
+    variable: Any
+    stack: Any
+    owner: StackValue | None = None
+
+
+class Unguarded(NamedTuple):
+    """A value without a guard. `guard` is the one to add, or None where no guard can hold."""
+
+    source: Any
+    guard: Any
+    stack: Any
+
+
+def unguarded(
+    entries: Mapping[Any, Entry], graph: Any, is_fact: Callable[[type, str], bool]
+) -> Iterator[Unguarded]:
+    """The values that Dynamo looked at and did not guard.
+
+    `is_fact` tells whether it is a condition of the trace in which class a name is found.
+    """
+    guarded = _guarded_names(graph)
+    by_name = {full_name(source): entry for source, entry in entries.items()}
+    for source, each in entries.items():
+        if full_name(source) in guarded:
+            continue
+        entry = each if each.owner is not None else _with_owner(source, each, by_name)
+        if _is_excused(source, entry, is_fact):
+            continue
+        holds = entry.value is not NONE and not is_skipped(source)
+        yield Unguarded(source, _kind_of_guard(entry.value) if holds else None, entry.stack)
+
+
+def _with_owner(source: Any, entry: Entry, entries: Mapping[str, Entry]) -> Entry:
+    """The entry with the object that its source leads through, if that came in before.
+
+    By name, because Dynamo has several sources for one place.
+    """
+    base = getattr(source, "base", None)
+    holder = entries.get(full_name(base)) if base is not None else None
+    if holder is None:
+        return entry
+    return entry._replace(owner=look_behind(holder.variable)._replace(value=holder.value))
+
+
+def _guarded_names(graph: Any) -> set[str]:
+    """The places that have a guard of their own; whether an attribute exists does not count."""
+    names = set()
+    for guard in graph.guards:
+        create = getattr(guard.create_fn, "func", guard.create_fn)
+        if create.__name__ != "HASATTR":
+            names.add(full_name(guard.originating_source))
+    names.update(map(full_name, graph.input_source_to_sizes_strides))
+    names.update(map(str, getattr(graph.shape_env, "source_to_var", None) or ()))
+    return names
+
+
+def _kind_of_guard(value: object) -> Any:
+    if type(value) in CONSTANTS:
+        return GuardBuilder.CONSTANT_MATCH
+    return GuardBuilder.ID_MATCH if issubclass(type(value), NAMED) else GuardBuilder.TYPE_MATCH
+
+
+def _is_excused(source: Any, entry: Entry, is_fact: Callable[[type, str], bool]) -> bool:
+    """Whether a value needs no guard of its own; there are six kinds of such values.
+
+    - Dynamo has put the value aside and not looked at it, or only the graph will.
+    - The value is an answer that Dynamo made, and the question is a condition.
+    - A cell holds the class around a method, for `super()`: the code of the class body made it.
+    - The value is what the code object of a function says, which is guarded by its code.
+    - The value is a class, function, module or number of Python's own, which Dynamo imports itself
+      without guards. Its version is in the key. State of the library, such as `os.environ`, is not.
+    - The value is a member of a class that a condition, or a version in the key, holds.
+    """
+    if look_behind(entry.variable).is_waiting:
+        return True
+    if source.guard_source is GuardSource.CONSTANT:
+        return True
+    if getattr(source, "freevar_name", None) == "__class__" or ".__code__." in full_name(source):
+        return True
+    if is_skipped(source) and _is_of_python(entry.value):
+        return True
+    name = getattr(source, "member", None)
+    if not isinstance(name, str) or entry.owner is None:
+        return False
+    return _is_member(entry.owner, name, is_fact)
+
+
+def is_skipped(source: Any) -> bool:
+    """Whether Dynamo drops every guard on a place and on what is reached from there."""
+    while source is not None:
+        if type(source).__name__ == "SkipGuardSource":
+            return True
+        source = getattr(source, "base", None)
+    return False
+
+
+def _is_of_python(value: object) -> bool:
+    if isinstance(value, types.ModuleType):
+        return is_covered_module(value.__name__)
+    if isinstance(value, NAMED):
+        return is_covered_module(getattr(value, "__module__", None) or "builtins")
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_of_python, value))
+    return type(value) in CONSTANTS or value.__class__.__flags__ & _HEAP == 0
+
+
+_HEAP = 1 << 9
+
+
+def _is_member(owner: StackValue, name: str, is_fact: Callable[[type, str], bool]) -> bool:
+    """Whether a class gives the attribute, and it is known that this class still does."""
+    classes = classes_of(owner)
+    if torch.Tensor in classes:
+        return name in pure.TENSOR_ATTRIBUTES or callable(getattr(torch.Tensor, name, None))
+    is_class = isinstance(owner.value, type)
+    own = None if is_class or owner.value is NONE else getattr(owner.value, "__dict__", None)
+    if isinstance(own, dict) and name in own:
+        return False
+    holder = next((each for each in classes if name in vars(each)), None)
+    if holder is None:
+        return False
+    if isinstance(vars(holder)[name], types.GetSetDescriptorType) or is_covered_class(holder):
+        return True
+    kind = type(owner.value)
+    return is_fact(kind, name) or (is_class and is_fact(owner.value, name))

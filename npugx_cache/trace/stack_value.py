@@ -1,0 +1,136 @@
+"""Reads what Dynamo knows of a value of the traced code.
+
+Rules speak of Python's objects and types. This module finds them behind Dynamo's variables, by the
+attributes that a variable may have, and by no class of Dynamo's, because each torch renames some.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Final, NamedTuple
+
+NONE: Final[Any] = object()
+"""There is no Python object for a value yet: the traced code makes it."""
+
+
+class StackValue(NamedTuple):
+    """One value of the traced code.
+
+    `value` is the Python object, or `NONE`. `source` says where the value was before the call, and
+    is None for what the trace made. `owner` is the variable and `name` the name of an
+    attribute that Dynamo has not read yet, such as a method that is about to be called.
+    `is_waiting`: Dynamo has not looked at the value.
+    """
+
+    variable: Any
+    value: Any
+    source: Any
+    owner: Any = None
+    name: str | None = None
+    is_waiting: bool = False
+
+
+def look_behind(variable: Any) -> StackValue:
+    """The value behind a variable; a variable that Dynamo has not looked at stays so."""
+    fields = vars(variable)
+    waiting = fields.get("_cache")
+    if waiting is not None:
+        made = getattr(waiting, "vt", None)
+        if made is not None and made is not variable:
+            return look_behind(made)
+        value, source = getattr(waiting, "value", NONE), getattr(waiting, "source", None)
+        return StackValue(variable, value, source, is_waiting=True)
+    if "vt" in fields:  # a generator function is kept around what makes the generator
+        return look_behind(fields["vt"])
+    # `_fn`: some builtins have classes of their own.
+    values = (fields[each] for each in _FIELDS if each in fields)
+    value = next(values, vars(type(variable)).get("_fn", NONE))
+    if value is NONE and "func" in fields:  # a partial that the traced code makes
+        return look_behind(fields["func"])
+    owner, name = fields.get("obj"), fields.get("method_name", fields.get("name"))
+    if "ctx" in fields:  # leaves a context
+        owner, name = fields["ctx"], "__exit__"
+    if owner is None or not isinstance(name, str):
+        owner = name = None
+    return StackValue(variable, value, fields.get("source"), owner, name)
+
+
+_FIELDS = ("value", "fn", "descriptor", "wrapper_obj")
+"""Where variables keep the Python object that they stand for."""
+
+
+def classes_of(found: StackValue) -> list[type]:
+    """The classes in which Python looks for an attribute of a value, in order."""
+    fields = vars(found.variable)
+    if "typevar" in fields and fields.get("objvar") is not None:  # super()
+        start = constant_of(look_behind(fields["typevar"]))
+        holder = look_behind(fields["objvar"])
+        held = holder.value if isinstance(holder.value, type) else type_of(holder)
+        order: tuple[type, ...] = held.__mro__ if held is not None else ()
+        return list(order[order.index(start) + 1 :]) if start in order else []
+    kind = type_of(found)
+    classes = [*found.value.__mro__] if isinstance(found.value, type) else []
+    return classes + ([*kind.__mro__] if kind is not None else [])
+
+
+def constant_of(found: StackValue) -> Any:
+    """The Python object behind a value, also of a constant that Dynamo keeps in its own way."""
+    if found.value is NONE and not found.is_waiting:
+        try:
+            return found.variable.as_python_constant()
+        except Exception:  # noqa: BLE001 - Dynamo raises what it likes for what is no constant
+            return NONE
+    return found.value
+
+
+def type_of(found: StackValue) -> type | None:
+    """The Python type of a value, or None where Dynamo does not know it."""
+    if found.value is not NONE:
+        return type(found.value)
+    try:
+        kind = found.variable.python_type()
+    except Exception:  # noqa: BLE001 - as above, for what has no type
+        return None
+    return kind if isinstance(kind, type) else None
+
+
+def is_constant(variable: Any) -> bool:
+    """Whether Dynamo knows all of a value now, so that the value can become a part of the graph."""
+    try:
+        return bool(look_behind(variable).variable.is_python_constant())
+    except Exception:  # noqa: BLE001 - as above
+        return True
+
+
+def is_of_graph(variable: Any) -> bool:
+    """Whether a value is computed when the graph runs, or is a container of only such values."""
+    fields = vars(look_behind(variable).variable)
+    if fields.get("proxy") is not None or "sym_num" in fields:
+        return True
+    items = fields.get("items")
+    return isinstance(items, (list, tuple)) and bool(items) and all(map(is_of_graph, items))
+
+
+def codes_of(callee: Any) -> list[types.CodeType]:
+    """The code that Python runs first for a call, and the code of what decorators wrap."""
+    codes: list[types.CodeType] = []
+    while callee is not None and len(codes) < _MAX_WRAPPED:
+        if isinstance(callee, (types.MethodType, staticmethod, classmethod)):
+            callee = callee.__func__
+        code = getattr(callee, "__code__", None)
+        if isinstance(code, types.CodeType):
+            codes.append(code)
+        callee = getattr(callee, "__wrapped__", None)
+    return codes
+
+
+_MAX_WRAPPED = 16
+
+
+def code_made_here(found: StackValue) -> types.CodeType | None:
+    """The code of a function that the traced code itself makes, such as a lambda."""
+    fields = vars(found.variable)
+    code = fields.get("code")
+    if code is not None and not isinstance(code, types.CodeType):
+        code = constant_of(look_behind(code))
+    return code if isinstance(code, types.CodeType) else None
