@@ -113,7 +113,7 @@ def _run(
     known: Known,
     flipped: str | None,
 ) -> DynamoTrace | NotTraced:
-    if reason := hook_table.ON_DYNAMO.obstacle():
+    if reason := hook_table.ON_DYNAMO.obstacle() or observer.PLACES.obstacle():
         return NotTraced(reason=reason)
     sizes = _begin_with(function, known) if dynamic is None else []
     recorder = observation.Recorder()

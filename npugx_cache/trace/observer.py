@@ -14,12 +14,12 @@ import builtins
 import dis
 import enum
 import functools
-import types
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import symbolic_convert
+import torch
 from torch._dynamo.source import DictGetItemSource, GlobalSource
-from torch._dynamo.variables import base, builder
+from torch._dynamo.variables import VariableTracker
 from torch._guards import TracingContext
 
 from npugx_cache.portable import is_covered_class
@@ -39,6 +39,7 @@ from npugx_cache.trace.stack_value import (
 )
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterable, Iterator
 
     from npugx_cache.trace.observe.observation import Recorder
@@ -86,7 +87,7 @@ def _enter_without_place(
     recorder: Recorder, original: Callable[..., Any], tx: Any, value: Any
 ) -> Any:
     variable = original(tx, value)
-    if not isinstance(value, base.VariableTracker) and not _is_known_by_itself(value):
+    if not isinstance(value, VariableTracker) and not _is_known_by_itself(value):
         kind = type(value)
         recorder.refuse(
             f"an object of type {kind.__module__}.{kind.__qualname__} is read without a guard"
@@ -259,19 +260,27 @@ _LOOKS: dict[Does | None, Callable[..., Any]] = {
 class Places(Replacements):
     """The places of Dynamo's where user code is interpreted."""
 
+    def obstacle(self) -> str | None:
+        """Why this torch can't be watched, or None."""
+        for owner, name in _PLACES:
+            if getattr(_find(owner), name, None) is None:
+                return f"torch {torch.__version__} has no {owner}.{name}, where traces are watched"
+        return None
+
     def _put_all(self) -> None:
+        for (owner, name), (make, is_everywhere) in _PLACES.items():
+            for each in _derived(_find(owner)) if is_everywhere else (_find(owner),):
+                if name in vars(each):
+                    self._put(each, name, make, adds=False)
         for module in dynamo_modules():
             if "SkipGuardSource" in vars(module) and module.__name__ != _SOURCES:
                 self._put(module, "SkipGuardSource", _keep_guards, adds=False)
-        self._put(builder.VariableBuilder, "__call__", _enter, adds=False)
-        bare: Any = builder.SourcelessBuilder
-        self._put(bare, "create", _enter_without_place, adds=False)
-        for each in _derived(base.VariableTracker):
-            if isinstance(vars(each).get("call_function"), types.FunctionType):
-                self._put(each, "call_function", _call, adds=False)
-        for each in _derived(symbolic_convert.InstructionTranslatorBase):
-            if "dispatch_table" in vars(each):
-                self._put(each, "dispatch_table", _watch_all, adds=False)
+
+
+def _find(owner: str) -> Any:
+    """A class of Dynamo's, or None."""
+    module, _, name = owner.rpartition(".")
+    return getattr(importlib.import_module(f"torch._dynamo.{module}"), name, None)
 
 
 _SOURCES = "torch._dynamo.source"
@@ -291,6 +300,15 @@ def _watch_all(table: list[Any]) -> list[Any]:
     return [
         _watch(dis.opname[code], run) if callable(run) else run for code, run in enumerate(table)
     ]
+
+
+_PLACES: dict[tuple[str, str], tuple[Callable[[Any], Any], bool]] = {
+    ("variables.builder.VariableBuilder", "__call__"): (_enter, False),
+    ("variables.builder.SourcelessBuilder", "create"): (_enter_without_place, False),
+    ("variables.base.VariableTracker", "call_function"): (_call, True),
+    ("symbolic_convert.InstructionTranslatorBase", "dispatch_table"): (_watch_all, True),
+}
+"""What stands for which function of a class; and whether also in the classes derived from it."""
 
 
 def _derived(cls: type) -> Iterator[type]:

@@ -28,6 +28,7 @@ CATEGORIES = {
     "refused",
     "options",
     "unrelated",
+    "unguarded",
 }
 
 

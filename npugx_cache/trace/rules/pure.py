@@ -40,7 +40,8 @@ _STANDARD = """
     collections.defaultdict collections.Counter collections.namedtuple
     numpy.float64 types.SimpleNamespace types.MethodType types.MappingProxyType types.GenericAlias
     typing.cast dataclasses.fields dataclasses.is_dataclass inspect.signature
-    re.escape os.fspath sys.getrecursionlimit sys.intern copy.copy
+    re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape
+    os.fspath sys.getrecursionlimit sys.intern copy.copy
     string.capwords fractions.Fraction numbers.Number bisect.bisect_left bisect.bisect_right
 """
 """Of the standard library, whose version is in the key."""
