@@ -226,7 +226,7 @@ def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, top: Any)
 
 def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     seen = recorder.state(Seen)
-    count, names = instructions.asks(instruction.opname, instruction.arg)
+    count, names = instructions.asks(instruction)
     operands = tuple(tx.stack[-count:])
     mark = len(seen.started)
     result = original(tx, instruction)

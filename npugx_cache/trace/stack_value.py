@@ -40,8 +40,9 @@ def look_behind(variable: Any) -> StackValue:
             return look_behind(made)
         value, source = getattr(waiting, "value", NONE), getattr(waiting, "source", None)
         return StackValue(variable, value, source, is_waiting=True)
-    if "vt" in fields:  # a generator function is kept around what makes the generator
-        return look_behind(fields["vt"])
+    for around in _AROUND:
+        if around in fields:
+            return look_behind(fields[around])
     # `_fn`: some builtins have classes of their own.
     values = (fields[each] for each in _FIELDS if each in fields)
     value = next(values, vars(type(variable)).get("_fn", NONE))
@@ -55,6 +56,8 @@ def look_behind(variable: Any) -> StackValue:
     return StackValue(variable, value, fields.get("source"), owner, name)
 
 
+_AROUND = ("vt", "im_func")
+"""Where variables keep the variable that they stand around: of a generator, of a bound method."""
 _FIELDS = ("value", "fn", "descriptor", "wrapper_obj")
 """Where variables keep the Python object that they stand for."""
 

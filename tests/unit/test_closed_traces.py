@@ -61,11 +61,14 @@ def test_each_instruction_that_dynamo_interprets_has_a_rule():
 
 
 def test_each_instruction_that_asks_its_operands_says_what_it_asks():
-    operating = [n for n, does in instructions.DOES.items() if does is instructions.Does.OPERATES]
-    for name in operating:
-        for argument in range(26) if name == "BINARY_OP" else (0,):
-            count, _ = instructions.asks(name, argument)
-            assert 1 <= count <= 4
+    symbols = "+ - * / // % @ ** & | ^ << >> == != < <= > >= in"
+    binary = [f"a {symbol} b" for symbol in symbols.split()]
+    for text in [*binary, "a[b]", "-a", "not a", "[*a]", "f'{a}'"]:
+        for each in dis.get_instructions(compile(text, "", "eval")):
+            if instructions.DOES[each.opname] is instructions.Does.OPERATES:
+                count, names = instructions.asks(each)
+                assert 1 <= count <= 4, each
+                assert all(name.startswith("__") for name in names), each
 
 
 def test_no_instruction_of_this_python_moves_values_unless_the_table_says_so():

@@ -76,7 +76,6 @@ _OPERATES: dict[str, tuple[int, tuple[str, ...]]] = {
     "STORE_SLICE": (4, ("__setitem__",)),
     "DELETE_SUBSCR": (2, ("__delitem__",)),
     "CONTAINS_OP": (2, ("__contains__",)),
-    "COMPARE_OP": (2, ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__")),
     "GET_ITER": (1, _WALK),
     "GET_YIELD_FROM_ITER": (1, _WALK),
     "FOR_ITER": (1, _NEXT),
@@ -128,18 +127,30 @@ _BINARY = {
     "/": "truediv",
     "^": "xor",
 }
+_COMPARED = {
+    "<": ("__lt__", "__gt__"),
+    ">": ("__gt__", "__lt__"),
+    "<=": ("__le__", "__ge__"),
+    ">=": ("__ge__", "__le__"),
+    "==": ("__eq__",),
+    "!=": ("__ne__", "__eq__"),
+}
 DOES: dict[str, Does] = {
     **{name: does for does, names in _NAMES.items() for name in names.split()},
-    **dict.fromkeys((*_OPERATES, "BINARY_OP"), Does.OPERATES),
+    **dict.fromkeys((*_OPERATES, "BINARY_OP", "COMPARE_OP"), Does.OPERATES),
 }
 """What an instruction does, by its name; Python's older instructions are not in the table."""
 
 
-def asks(name: str, argument: Any) -> tuple[int, tuple[str, ...]]:
+def asks(instruction: Any) -> tuple[int, tuple[str, ...]]:
     """How many values an instruction takes from the stack, and which special methods it asks."""
+    name = instruction.opname
+    if name == "COMPARE_OP":
+        symbol = instruction.argval.removeprefix("bool(").removesuffix(")")  # since Python 3.13
+        return 2, _COMPARED[symbol]
     if name != "BINARY_OP":
         return _OPERATES[name]
-    symbol = opcode._nb_ops[argument][1]  # type: ignore[attr-defined]
+    symbol = opcode._nb_ops[instruction.arg][1]  # type: ignore[attr-defined]
     if symbol == "[]":  # since Python 3.14
         return _OPERATES["BINARY_SUBSCR"]
     operator = _BINARY[symbol.removesuffix("=")]

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def obstacle(
     operands: Iterable[Any], names: tuple[str, ...], started: Collection[types.CodeType]
 ) -> str | None:
-    """The special method of user code that an instruction asks and that Dynamo did not interpret.
+    """Why Dynamo did not do what an instruction does: user code for it was not interpreted.
 
+    One method is enough: Python asks the other operand only if the first one has no answer.
     `started` is the code that Dynamo interpreted during the instruction.
     """
-    for operand in operands:
-        methods = list(_methods(operand, names))
-        if methods and not any(code in started for _, codes in methods for code in codes):
-            return f"npugx_cache has no rule for {methods[0][0]}, which torch does not look into"
+    methods = [method for operand in operands for method in _methods(operand, names)]
+    if methods and not any(code in started for _, codes in methods for code in codes):
+        return f"npugx_cache has no rule for {methods[0][0]}, which torch does not look into"
     return None
 
 

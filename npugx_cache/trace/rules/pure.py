@@ -29,11 +29,11 @@ _BUILTINS = """
     abs all any bin bool bytearray bytes callable chr complex divmod enumerate filter float format
     frozenset getattr hasattr hex int isinstance issubclass iter len map max min next oct ord pow
     range repr reversed round sorted str sum tuple type zip
-    dict list set slice object super staticmethod classmethod property setattr delattr
+    dict list set slice object super staticmethod classmethod property setattr delattr vars
 """
 """Builtins that ask their arguments alone. What the traced code can make of its own arguments, as
 `getattr` and `isinstance` do, is watched where values and classes are read. Not here: `id` and
-`hash`, which differ between processes, `print` and `input`, `open`, `eval`, `globals`, `vars`."""
+`hash`, which differ between processes, `print` and `input`, `open`, `eval`, `globals`."""
 
 _STANDARD = """
     functools.partial functools.reduce collections.OrderedDict collections.deque
@@ -56,7 +56,8 @@ _TORCH = """
     torch._C._has_torch_function torch._C._has_torch_function_unary
     torch._C._has_torch_function_variadic torch.overrides.has_torch_function
     torch.overrides.has_torch_function_unary torch.overrides.has_torch_function_variadic
-    torch._C._log_api_usage_once torch._C._get_tracing_state
+    torch._C._log_api_usage_once torch._C._get_tracing_state torch._C._is_tracing
+    torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols
     torch.broadcast_shapes torch.promote_types torch.result_type torch.can_cast
     torch.finfo torch.iinfo torch.Size torch.device torch.dtype
     torch._functorch.predispatch.lazy_load_decompositions
