@@ -31,8 +31,10 @@ from npugx_cache.trace.rules import calls, instructions, operators, values
 from npugx_cache.trace.rules.instructions import Does
 from npugx_cache.trace.rules.values import Entry
 from npugx_cache.trace.stack_value import (
+    CONSTANTS,
     NONE,
     StackValue,
+    classes_of,
     constant_of,
     is_of_graph,
     look_behind,
@@ -101,7 +103,7 @@ def _is_known_by_itself(value: object) -> bool:
     A constant is a part of the code or of a class that is compared. Classes and functions are
     compared where they are asked or interpreted. What a container holds comes by here again.
     """
-    if isinstance(value, (*values.CONSTANTS, *values.NAMED, list, tuple, dict, set, frozenset)):
+    if isinstance(value, (*CONSTANTS, *values.NAMED, list, tuple, dict, set, frozenset)):
         return True
     if isinstance(value, enum.Enum):  # its members are a condition
         return True
@@ -180,23 +182,25 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     if not tx.stack:
         return result
     top, name = tx.stack[-1], instruction.argval
-    if instruction.opname == "LOAD_GLOBAL" and name not in tx.f_globals:
+    if instruction.opname in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
     elif owner is not None and not is_of_graph(top):
         held = look_behind(owner)
+        _compare_with_tensor(recorder, tx, held, name, top)
         _show(seen, top, held)
         if len(seen.started) == mark:
             _read_attribute(seen, tx, held, name, top)
     return result
 
 
+_OF_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _OF_TOP = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
 
 
 def _read_builtin(seen: Seen, tx: Any, name: str, top: Any) -> None:
     """A name that somebody added to Python's builtins may be anything."""
     value = vars(builtins).get(name, NONE)
-    if callable(value) or value in _SINGLETONS:
+    if value is NONE or callable(value) or any(value is each for each in _SINGLETONS):
         return
     table: Any = GlobalSource(tx.output.name_of_builtins_dict_key_in_fglobals)
     seen.enter(DictGetItemSource(table, name), value, top)
@@ -211,6 +215,22 @@ def _show(seen: Seen, variable: Any, owner: StackValue | None = None) -> None:
     if found.source is None or found.is_waiting or found.owner is not None:
         return
     seen.enter(found.source, constant_of(found), variable, owner)
+
+
+def _compare_with_tensor(
+    recorder: Recorder, tx: Any, owner: StackValue, name: str, top: Any
+) -> None:
+    """Refuse what a tensor without data says otherwise than the tensor that it stands for."""
+    value, source = constant_of(look_behind(top)), owner.source
+    if source is None or torch.Tensor not in classes_of(owner) or type(value) not in CONSTANTS:
+        return
+    try:
+        there = getattr(tx.output.resolve_source_value(source), name)
+    except Exception:  # noqa: BLE001 - Dynamo has made the tensor, or code of the user's raises
+        return
+    if type(there) in CONSTANTS and there != value:
+        place = tracing.source_name(source)
+        recorder.refuse(f"{place}.{name} is traced as {value!r}, and is {there!r}")
 
 
 def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, top: Any) -> None:
@@ -338,10 +358,11 @@ def close(recorder: Recorder, graph: Any) -> None:
     def is_fact(cls: type, name: str) -> bool:
         return (cls, name) in names
 
-    for source, kind, stack in values.unguarded(seen.entries, graph, is_fact):
+    for source, kind, entry in values.unguarded(seen.entries, graph, is_fact):
+        name = tracing.source_name(source)
         if kind is None:
-            recorder.refuse(f"{tracing.source_name(source)} is read without a guard")
+            recorder.refuse(f"{name} is read without a guard")
             continue
         guard = source.make_guard(kind)
-        guard.user_stack = stack
+        guard.user_stack = entry.stack
         graph.guards.add(guard, collect_debug_stack=False)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import types
 from typing import Any, Final, NamedTuple
 
+import torch
+
 NONE: Final[Any] = object()
 """There is no Python object for a value yet: the traced code makes it."""
 
@@ -77,13 +79,23 @@ def classes_of(found: StackValue) -> list[type]:
 
 
 def constant_of(found: StackValue) -> Any:
-    """The Python object behind a value, also of a constant that Dynamo keeps in its own way."""
-    if found.value is NONE and not found.is_waiting:
-        try:
-            return found.variable.as_python_constant()
-        except Exception:  # noqa: BLE001 - Dynamo raises what it likes for what is no constant
-            return NONE
-    return found.value
+    """The Python object behind a value, also of a constant that Dynamo keeps in its own way.
+
+    Dynamo is asked for plain constants alone: to ask for more would install guards on all of it.
+    """
+    if found.value is not NONE or found.is_waiting or type_of(found) not in CONSTANTS:
+        return found.value
+    try:
+        return found.variable.as_python_constant()
+    except Exception:  # noqa: BLE001 - Dynamo raises what it likes for what is no constant
+        return NONE
+
+
+CONSTANTS = (
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+)
+"""Types of values that are compared as a whole."""
 
 
 def type_of(found: StackValue) -> type | None:

@@ -87,9 +87,9 @@ def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:
 def _is_made(cls: type, result: Any) -> bool:
     """Whether the call of a class gave an object of it, whose methods Dynamo interprets."""
     kind = type_of(look_behind(result))
-    if kind is None or not is_constant(result):
+    if kind is not None and issubclass(kind, cls) and cls.__flags__ & _MADE_BY_PYTHON:
         return True
-    return issubclass(kind, cls) and bool(cls.__flags__ & _MADE_BY_PYTHON)
+    return kind is None or not is_constant(result)
 
 
 _MADE_BY_PYTHON = 1 << 9

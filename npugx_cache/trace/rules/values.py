@@ -19,16 +19,12 @@ from torch._guards import GuardSource
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.rules import pure
-from npugx_cache.trace.stack_value import NONE, StackValue, classes_of, look_behind
+from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
 from npugx_cache.trace.tracing import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-CONSTANTS = (
-    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
-)
 NAMED = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
@@ -54,7 +50,7 @@ class Unguarded(NamedTuple):
 
     source: Any
     guard: Any
-    stack: Any
+    entry: Entry
 
 
 def unguarded(
@@ -73,7 +69,7 @@ def unguarded(
         if _is_excused(source, entry, is_fact):
             continue
         holds = entry.value is not NONE and not is_skipped(source)
-        yield Unguarded(source, _kind_of_guard(entry.value) if holds else None, entry.stack)
+        yield Unguarded(source, _kind_of_guard(entry.value) if holds else None, entry)
 
 
 def _with_owner(source: Any, entry: Entry, entries: Mapping[str, Entry]) -> Entry:
@@ -163,9 +159,12 @@ def _is_member(owner: StackValue, name: str, is_fact: Callable[[type, str], bool
     if isinstance(own, dict) and name in own:
         return False
     holder = next((each for each in classes if name in vars(each)), None)
-    if holder is None:
-        return False
-    if isinstance(vars(holder)[name], types.GetSetDescriptorType) or is_covered_class(holder):
-        return True
+    if holder is None or isinstance(vars(holder)[name], _SLOTS):
+        return name == "__dict__"  # what is in there has places of its own
     kind = type(owner.value)
-    return is_fact(kind, name) or (is_class and is_fact(owner.value, name))
+    is_known = is_fact(kind, name) or (is_class and is_fact(owner.value, name))
+    return is_known or is_covered_class(holder)
+
+
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+"""Attributes that each object has of its own, such as the `func` of a partial."""
