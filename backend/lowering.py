@@ -55,8 +55,8 @@ def lower(
     symbolic contexts, so that Dynamo and this trace use the same symbols.
     A tensor that holds others (`inner_tensors`) becomes one input for each that it holds; its
     operators are then Python code of its class. `ran` is told each "call" and "return" of a frame,
-    and each "c_call" of a function in C; `ran_for` the same, while a step runs that calls an operator
-    that torch does not have.
+    and each "c_call" of a function in C; `ran_for` the same, while a step runs that calls an
+    operator that torch does not have.
     Raises `NotKept` for a graph with a call that the lowered graph could not hold, and
     `NotPortable` for a tensor that holds others and can't be taken apart.
     """
@@ -278,7 +278,8 @@ def _returns_shared(inner: fx.GraphModule) -> bool:
 class _Notes:
     """What is noted while a graph and the graphs inside it run node by node.
 
-    `reshaped` is the first step that changed the layout of an argument. `copied` as in COPIED. `classes` are those of the inputs that hold others.
+    `reshaped` is the first step that changed the layout of an argument. `copied` as in COPIED.
+    `classes` are those of the inputs that hold others.
     `ran_for` as `lower` takes it.
     """
 
