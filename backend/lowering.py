@@ -11,7 +11,7 @@ import importlib
 import sys
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import _prims_common, fx
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+Told: TypeAlias = "Callable[[types.FrameType, str, object], None]"
+"""Is told frames: a frame, the event, and the function in C that the frame calls."""
+
 TORCHS_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional", "streams")
 
 
@@ -42,7 +45,8 @@ def lower(
     function: Callable[..., Any],
     inputs: Sequence[Any],
     decompositions: Mapping[Any, Any] | None,
-    ran: Callable[[types.FrameType, str], None] | None = None,
+    ran: Told | None = None,
+    ran_for: Told | None = None,
 ) -> fx.GraphModule:
     """Trace a function on fake copies of its inputs to a graph of aten operators.
 
@@ -50,7 +54,9 @@ def lower(
     tracing, the fake inputs are created as AOTAutograd creates them, with Dynamo's fake mode and
     symbolic contexts, so that Dynamo and this trace use the same symbols.
     A tensor that holds others (`inner_tensors`) becomes one input for each that it holds; its
-    operators are then Python code of its class. `ran` is told each "call" and "return" of a frame.
+    operators are then Python code of its class. `ran` is told each "call" and "return" of a frame,
+    and each "c_call" of a function in C; `ran_for` the same, while a step runs that calls an
+    operator that torch does not have.
     Raises `NotKept` for a graph with a call that the lowered graph could not hold, and
     `NotPortable` for a tensor that holds others and can't be taken apart.
     """
@@ -68,7 +74,7 @@ def lower(
         mode.allow_non_fake_inputs = True  # tensors that a graph holds as constants are real
         steps = _Steps(function) if isinstance(function, fx.GraphModule) else None
         if steps:
-            steps.notes.classes = _classes_of(held)
+            steps.notes.classes, steps.notes.ran_for = _classes_of(held), ran_for
         try:
             # Each operator keeps the stack of the step it comes from, and its stream.
             with (
@@ -89,7 +95,6 @@ def lower(
         raise NotKept(what, call.stack_trace, "return a copy: .clone()")
     streams.make_switches_explicit(lowered.graph)
     lowered.meta[RESHAPED] = steps.notes.reshaped if steps else None
-    lowered.meta[CODE_RUN] = tuple(steps.notes.code) if steps else ()
     lowered.meta[COPIED] = tuple(steps.notes.copied) if steps else ()
     lowered.meta[PARTS] = tuple(parts)
     if ran is not None:
@@ -100,13 +105,6 @@ def lower(
 RESHAPED = "npugx_reshaped"
 """A key of the lowered graph's `meta`. The value is the target and the stack of the first step that
 changed the sizes or strides of a tensor that it was given, or None."""
-
-
-CODE_RUN = "npugx_code_run"
-"""A key of the lowered graph's `meta`. The value is the code objects that ran for custom operators.
-
-They are the fake implementations and all that those call. They matter because they decide the
-sizes and strides of the results."""
 
 
 COPIED = "npugx_copied"
@@ -216,19 +214,22 @@ def _refuse_lost_tensors(
 
 
 @contextlib.contextmanager
-def _told(ran: Callable[[types.FrameType, str], None]) -> Iterator[None]:
-    """Tell `ran` each frame of Python code that this thread begins and ends, but not in `_ONCE`."""
+def _told(ran: Told) -> Iterator[None]:
+    """Tell `ran` each frame of Python code that this thread begins and ends, but not in `_ONCE`.
+
+    And each function in C that such a frame calls.
+    """
     before: Any = sys.getprofile()
     inside = 0
 
-    def note(frame: types.FrameType, event: str, arg: object) -> None:
+    def note(frame: types.FrameType, event: str, arg: Any) -> None:
         nonlocal inside
         if getattr(before, "__code__", None) is note.__code__:  # one of ours is told as well
             before(frame, event, arg)
         if frame.f_code in _ONCE:
             inside += (event == "call") - (event == "return")
-        elif event in ("call", "return") and not inside:
-            ran(frame, event)
+        elif event in ("call", "return", "c_call") and not inside:
+            ran(frame, event, arg)
 
     sys.setprofile(note)
     try:
@@ -277,15 +278,16 @@ def _returns_shared(inner: fx.GraphModule) -> bool:
 class _Notes:
     """What is noted while a graph and the graphs inside it run node by node.
 
-    `reshaped` is the first step that changed the layout of an argument. `code` is the code that ran
-    for custom operators. `copied` as in COPIED. `classes` are those of the inputs that hold others.
+    `reshaped` is the first step that changed the layout of an argument. `copied` as in COPIED.
+    `classes` are those of the inputs that hold others.
+    `ran_for` as `lower` takes it.
     """
 
     def __init__(self) -> None:
         self.reshaped: tuple[str, str | None] | None = None
         self.copied: list[tuple[fx.Node, str | None]] = []
-        self.code: dict[types.CodeType, None] = {}
         self.classes: frozenset[type] = frozenset()
+        self.ran_for: Told | None = None
 
 
 class _Steps(fx.Interpreter):
@@ -314,7 +316,7 @@ class _Steps(fx.Interpreter):
             return _flat(_Steps(inner, self.notes).run)
         given = [self.env[node] for node in n.all_input_nodes]
         before, traced = [_layout(value) for value in given], len(_traced_so_far())
-        with _seen(self.notes.code) if self._runs_custom(n) else contextlib.nullcontext():
+        with _told_for(self.notes.ran_for) if self._runs_custom(n) else contextlib.nullcontext():
             result = super().run_node(n)
         _refuse_other_classes(result, self.notes.classes)
         if "unbacked_bindings" in n.meta:  # what Dynamo assumed holds for the symbols of this trace
@@ -389,17 +391,20 @@ _ONCE = (
 operator. What these run, only the first trace of a process would see."""
 
 
-@contextlib.contextmanager
-def _seen(code: dict[types.CodeType, None]) -> Iterator[None]:
-    """Collect the code of all Python functions that this thread calls inside.
+def _told_for(told: Told | None) -> contextlib.AbstractContextManager[None]:
+    """Tell `told` the functions that this thread calls inside a step.
 
     Code that an import runs is left out, because only the first trace of a process would see it.
     Functions of the imported module count when they are called. So is code that FX made of a graph.
     """
-    with _told(lambda frame, _: code.setdefault(frame.f_code)):
-        yield
-    for each in [each for each in code if each.co_filename.startswith(_MADE_BY_FX)]:
-        del code[each]
+    if told is None:
+        return contextlib.nullcontext()
+
+    def note(frame: types.FrameType, event: str, arg: object) -> None:
+        if not frame.f_code.co_filename.startswith(_MADE_BY_FX):
+            told(frame, event, arg)
+
+    return _told(note)
 
 
 _MADE_BY_FX = "<eval_with_key>."

@@ -2,5 +2,5 @@
 
 VERSION = "0.1.0"
 
-FORMAT = "34"
+FORMAT = "35"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""

@@ -196,6 +196,7 @@ class Watch:
         self.methods: dict[int, types.FunctionType] = {}
         self.asked_again: list[Callable[[], bool]] = []
         self.contents: list[Contents] = []
+        self.operators: list[tuple[str, str, str]] = []
         self.whole: list[Whole] = []
         self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
@@ -209,6 +210,10 @@ class Watch:
 
             self.asked_again.append(Pinned(self.contents).unchanged)
             self.contents.clear()
+        if self.operators:
+            from npugx_cache.conditions.operators import Watched
+
+            self.asked_again.append(Watched(self.operators).unchanged)
         for cls in bodies:
             self._add_body(cls)
         for pair in pairs:
@@ -377,6 +382,10 @@ def watch_contents(watch: Watch, module: str, name: str, _: str) -> None:
         watch.whole.append((read.body, frozenset(members)))
         watch.names.append((read.body, members))
         watch.with_mro[id(read.body)] = read.body
+
+
+def watch_operator(watch: Watch, namespace: str, name: str, was: str) -> None:
+    watch.operators.append((namespace, name, was))
 
 
 def watch_nothing(*_: object) -> None:

@@ -41,7 +41,8 @@ class Contents:
     """All that stands under one value. Raises `NotPortable` for what has no portable form.
 
     `classes` are those of user code that it names, `codes` is the code of its functions, `body` the
-    class that it is itself. The other attributes are what `Pinned` compares.
+    class that it is itself, `remembering` the functions that keep what they gave
+    (`functools.cache`). The other attributes are what `Pinned` compares.
     """
 
     @classmethod
@@ -60,6 +61,7 @@ class Contents:
         self.containers: list[Any] = []
         self.slots: list[tuple[object, str]] = []
         self.objects: list[object] = []
+        self.remembering: list[Any] = []
         self._known: dict[int, tuple[int, object]] = {}
         self.text = self._of(value) if self.body is None else self._class_body(self.body)
 
@@ -174,7 +176,8 @@ class Contents:
             # Objects that stand for a missing value, locks, and fields of a tuple hold nothing.
             nothing = kind.__module__ == "dataclasses" or isinstance(value, _NOTHING)
             if isinstance(value, _REMEMBERS):
-                raise NotPortable(f"{value.__qualname__} remembers what it gave")
+                self.remembering.append(value)
+                return ["remembers", self._of(value.__wrapped__)]
             return ["object", kind.__qualname__] if nothing else encode(value)
         if _holds_more(kind):
             raise NotPortable(f"an object of type {kind.__qualname__} does not show what it holds")

@@ -106,7 +106,7 @@ class Kind(IntEnum):
     CLASS_VALUE = 61  # the value of `Class.attribute`
     FUNCTION_VALUE = 62  # an attribute of the functions behind `Class.method`: `Class.method.k`
     CONTENTS = 63  # all that stands under the name, such as a class with its tables (contents.py)
-    VALUES_READ = 64  # plain values that a function reads, where its code ran and was not traced
+    OPERATOR_RULES = 65  # what is registered for a custom operator: its fake, kernels, autocast
 
 
 CALL = -1

@@ -803,8 +803,8 @@ KINDS: dict[Kind, Row] = {
     Kind.FUNCTION_VALUE: _fact(
         source_facts.function_value, "the value of", code_watch.watch_function_value
     ),
-    Kind.VALUES_READ: _fact(
-        source_facts.values_read, "a value that is read by", code_watch.watch_nothing
+    Kind.OPERATOR_RULES: _fact(
+        source_facts.operator_rules, "what is registered for operator", code_watch.watch_operator
     ),
     Kind.CONTENTS: _fact(source_facts.contents_hash, "what is in", code_watch.watch_contents),
     Kind.TENSOR_METHOD: _fact(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dis
 import enum
 import functools
 import gc
@@ -70,6 +69,10 @@ def texts(conditions: Conditions, code: types.CodeType) -> frozenset[str | bytes
 
 def operator_fact(namespace: str, name: str, overload: str) -> Check:
     return fact(Kind.OPERATOR, operator_schema, namespace, f"{name}.{overload}")
+
+
+def rules_fact(namespace: str, name: str, overload: str) -> Check:
+    return fact(Kind.OPERATOR_RULES, operator_rules, namespace, f"{name}.{overload}")
 
 
 def group_fact(name: str) -> Check:
@@ -239,30 +242,6 @@ def _hash_of(function: types.FunctionType) -> str:
     return code_hash(function.__code__) + "".join(map(text_or_type, defaults))
 
 
-def values_read(module: str, name: str) -> str:
-    """The plain values that a function reads by name: of globals, and what it captured.
-
-    For code that ran in a trace, such as a fake implementation, of which Dynamo has no guards. A
-    value that is not portable counts by its type, and one that the function itself assigns, such as
-    what it remembers, does not count.
-    """
-    found = []
-    for each in function_chain(look_up(module, name)):
-        read = each.__globals__
-        names = {*names_in(each.__code__)} & read.keys() - {*_assigned(each.__code__)}
-        found += [f"{known}={text_or_type(read[known])}" for known in sorted(names)]
-        found += [text_or_type(contents(cell)) for cell in each.__closure__ or ()]
-    return digest(found)[:32]
-
-
-def _assigned(code: types.CodeType) -> Iterator[str]:
-    """The globals that code assigns to, or deletes."""
-    for each in all_code(code):
-        for instruction in dis.get_instructions(each):
-            if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                yield instruction.argval
-
-
 def text_or_type(value: object) -> str:
     """A value as text; one that is not portable (a logger) counts by its type."""
     try:
@@ -423,6 +402,13 @@ def contents_hash(module: str, name: str) -> str:
     from npugx_cache.conditions.contents import Contents
 
     return Contents.under(module, name).hash()
+
+
+def operator_rules(namespace: str, name: str) -> str:
+    """What is registered for an operator; only operators that torch does not have need this."""
+    from npugx_cache.conditions.operators import registered
+
+    return registered(namespace, name)
 
 
 def operator_schema(namespace: str, name: str) -> str:

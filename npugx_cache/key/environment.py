@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache import config
+from npugx_cache.key import kernels
 from npugx_cache.portable import digest
 from npugx_cache.private import runtime
 from npugx_cache.version import FORMAT, VERSION
@@ -75,7 +76,7 @@ def _unstorable_state() -> str | None:
     for name, (inactive, reason) in _PLAIN_STATE.items():
         if state[name] != inactive:
             return reason
-    return None
+    return kernels.refresh().obstacle
 
 
 _PLAIN_STATE = {
@@ -157,6 +158,7 @@ _SWITCHES = {
     "sdp.math": runtime.math_sdp_enabled,
     "sdp.cudnn": runtime.cudnn_sdp_enabled,
     "mha.fastpath": _MHA.get_fastpath_enabled,
+    "kernels": functools.partial(operator.itemgetter(0), kernels.texts),
     "mkldnn": runtime.mkldnn_enabled,
     "cudnn": runtime.cudnn_enabled,
 }
@@ -167,6 +169,8 @@ def call_state() -> tuple[object, ...]:
 
     Read at every call: the values alone, in the order of `_SWITCHES`.
     """
+    if not kernels.is_current():
+        kernels.refresh()
     values = tuple(map(operator.call, _READERS))  # `_read`, inlined to save a call
     return values if values == _seen else _settled(values)
 
@@ -197,6 +201,7 @@ def _may_be_an_export(now: tuple[object, ...], before: tuple[object, ...]) -> bo
 
 
 def _read() -> tuple[object, ...]:
+    kernels.refresh()
     return tuple([read() for read in _READERS])
 
 

@@ -219,6 +219,19 @@ def operator_name(value: object) -> list[str] | None:
     return None
 
 
+def calls_of_operators() -> dict[types.CodeType, int]:
+    """The code that calls an operator, and the place of the operator among its arguments."""
+    called = (_ops.OpOverload.__call__, _ops.OpOverloadPacket.__call__)
+    return {each.__code__: 0 for each in called if isinstance(each, types.FunctionType)}
+
+
+def operator_of(name: str) -> Any:
+    """The operator with a name as the dispatcher writes it: `aten::add.Tensor`."""
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+
+
 def schema_text(operator: Any) -> str:
     """The signature of an operator, with its aliasing and mutation annotations."""
     return str(operator._schema)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import _ops
 
+from npugx_cache.private import dispatcher
+
 
 class Argument(NamedTuple):
     """An argument or a result of an operator.
@@ -140,13 +142,17 @@ def given(node: Any, name: str) -> Any:
     return node.args[position] if position < len(node.args) else None
 
 
-@functools.cache
 def in_place_variant(operator: Any) -> Any:
     """`add.Tensor` -> `add_.Tensor`: the operator that writes its result over its first argument.
 
     None if no such operator takes the same arguments. We look only in the namespaces of torch and
     of the NPU, because a user's `foo` and `foo_` may be unrelated.
     """
+    return _unreplaced(operator, _in_place_variant(operator))
+
+
+@functools.cache
+def _in_place_variant(operator: Any) -> Any:
     schema = schema_of(operator)
     if schema is None or schema.namespace not in ("aten", "npu") or _is_excluded(operator):
         return None
@@ -164,6 +170,12 @@ def in_place_variant(operator: Any) -> Any:
     return variant if alike and writes_first_only and returns and single else None
 
 
+def _unreplaced(operator: Any, variant: Any) -> Any:
+    """None if one of the two has a Python kernel that the other has not: results may differ."""
+    replaced = variant is not None and any(map(dispatcher.is_replaced, (operator, variant)))
+    return None if replaced else variant
+
+
 def _is_excluded(operator: Any) -> bool:
     return bool({torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded} & set(operator.tags))
 
@@ -172,13 +184,17 @@ def _names_and_types(arguments: tuple[Argument, ...]) -> list[tuple[str, str, bo
     return [(each.name, each.type, each.keyword_only) for each in arguments]
 
 
-@functools.cache
 def mutating_variant(operator: Any) -> Any:
     """`foo_functional` -> `foo`: the operator that writes to arguments instead of copies of them.
 
     The functional form returns the results of `foo`, and then a new copy of each argument that
     `foo` writes to, in the order of the arguments. None if there is no such pair of operators.
     """
+    return _unreplaced(operator, _mutating_variant(operator))
+
+
+@functools.cache
+def _mutating_variant(operator: Any) -> Any:
     schema = schema_of(operator)
     if schema is None or schema.namespace not in ("aten", "npu"):
         return None
@@ -196,12 +212,16 @@ def mutating_variant(operator: Any) -> Any:
     return None
 
 
-@functools.cache
 def out_variant(operator: Any) -> Any:
     """`mm.default` -> `mm.out`: the operator that writes its one result to the argument `out`.
 
     None if there is no such operator.
     """
+    return _unreplaced(operator, _out_variant(operator))
+
+
+@functools.cache
+def _out_variant(operator: Any) -> Any:
     schema = schema_of(operator)
     if schema is None or _is_excluded(operator) or len(schema.returns) != 1:
         return None

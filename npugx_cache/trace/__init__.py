@@ -24,16 +24,15 @@ from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import compare, dynamo, lowered, refuse, torch_logs, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
-from npugx_cache.trace.conditions import wrapper_subclasses
+from npugx_cache.trace.conditions import operators, wrapper_subclasses
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.conditions.observed import add_observed, order_to_flip
+from npugx_cache.trace.conditions.operators import OperatorRun
 from npugx_cache.trace.conditions.source_facts import (
     facts_of,
     held_by_classes,
     owners_of,
-    run_for_operators,
-    values_read_by,
 )
 from npugx_cache.trace.conditions.surroundings import (
     answers_to,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.engines import PassReport
+    from npugx_cache.conditions import Check
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.size_history import Known
     from npugx_cache.trace.conditions.source_facts import Owners
@@ -147,12 +147,14 @@ def _portable(
 ) -> Traced:
     # Before passes, which may copy the graph.
     ran = graph.meta.pop(wrapper_subclasses.RUN) if graph is not None else CodeRun(())
+    called = graph.meta.pop(operators.RUN) if graph is not None else OperatorRun()
+    rules = _rules(called, graph)
     # Before the guards are collected: a pass that looks at a symbolic size adds one.
     passes = optimise(graph) if graph is not None else ()
     builder = TreeBuilder(scope, lambda name: roots.of(name, trace.imports))
-    run = run_for_operators(graph.meta[tracing.CODE_RUN]) if graph is not None else []
     parts = graph.meta[tracing.PARTS] if graph is not None else ()
-    code = [*trace.code, *run, *ran.codes]
+    untraced = [*called.codes, *ran.codes]
+    code = [*trace.code, *untraced]
     owners = owners_of(code)
     refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
     _add_guards(builder, trace)
@@ -160,20 +162,20 @@ def _portable(
     nodes = (node for _, node in origins)
     ran.add_attributes_of_others(builder, nodes, trace.function.__code__)
     read = ran.facts(builder, trace.function.__code__)
-    facts = (*add_observed(builder, _told(builder, trace, ran, owners), owners), *read)
-    tree = builder.build(state, threads_for([*trace.code, *ran.codes], graph))
+    observed = add_observed(builder, _told(builder, trace, ran, called, owners), owners)
+    facts = (*observed, *read, *rules)
+    tree = builder.build(state, threads_for(code, graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     if Observation(Question.KEY_ORDER, None, True) in trace.observed:
         refuse_positions(trace.bytecode)
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
-    untraced = [*run, *ran.codes, *shaping]
-    tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, untraced, owners))
+    shaping = (*untraced, *shaping)
+    tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, shaping, owners))
     held = held_by_classes(builder.guarded_classes())
-    named = [each for each in code if each not in ran.codes or each in ran.unreached]
+    named = [*trace.code, *called.unreached, *ran.unreached]
     named_facts = facts_of(named, trace.function.__code__, owners, held)
-    facts = (*named_facts, *values_read_by(run, owners), *facts)
-    conditions = sealed(tree, texts_in(code)).plus(facts)
+    conditions = sealed(tree, texts_in(code)).plus((*named_facts, *facts))
     return Traced(
         graph=graph,
         passes=passes,
@@ -204,14 +206,23 @@ def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
     raise NotPortable(wrapper_subclasses.placed(NotPortable(failed), trace.function.__code__))
 
 
+def _rules(called: OperatorRun, graph: torch.fx.GraphModule | None) -> tuple[Check, ...]:
+    """Raises `NotEager`: nobody would see between two calls that what the code reads changed."""
+    try:
+        return called.facts(graph)
+    except NotPortable as error:
+        raise refuse.NotEager(str(error)) from None
+
+
 def _told(
-    builder: TreeBuilder, trace: DynamoTrace, ran: CodeRun, owners: Owners
+    builder: TreeBuilder, trace: DynamoTrace, ran: CodeRun, called: OperatorRun, owners: Owners
 ) -> Iterator[Observation]:
     """All that Dynamo read without a guard: seen by the hooks, or told by the code and the tree."""
-    code = [*trace.code, *ran.codes]
-    yield from environment_of(code)
+    yield from environment_of([*trace.code, *ran.codes])
+    code = [*trace.code, *ran.codes, *called.codes]
     yield from answers_to(builder, code, lstm.questions(trace.graph))
     yield from ran.observations()
+    yield from called.observations()
     yield from builtins_used(trace.code, trace.function, owners)
     yield from trace.observed
     yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
@@ -225,8 +236,8 @@ def _lowered(
     if trace.graph is None:
         return None
     try:
-        ran = CodeRun(tracing.given(trace.output))
-        graph = tracing.lowered(trace.output, decompositions, ran.note)
+        ran, called = CodeRun(tracing.given(trace.output)), OperatorRun()
+        graph = tracing.lowered(trace.output, decompositions, ran.note, called.note)
         ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
     except NotPortable as error:
         reason = wrapper_subclasses.placed(error, trace.function.__code__)
@@ -234,6 +245,6 @@ def _lowered(
     except tracing.NotKept as error:
         where = location.of_text(error.stack)
         raise refuse.NotEager(location.reason(error.what, where, error.change)) from None
-    graph.meta[wrapper_subclasses.RUN] = ran
+    graph.meta[wrapper_subclasses.RUN], graph.meta[operators.RUN] = ran, called
     lowered.check(trace.graph, graph)
     return graph

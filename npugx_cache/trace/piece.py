@@ -27,12 +27,8 @@ from npugx_cache.trace import lowered, refuse, tensor_patches, tracing
 from npugx_cache.trace.conditions import wrapper_subclasses
 from npugx_cache.trace.conditions.builder import TreeBuilder
 from npugx_cache.trace.conditions.observed import add_observed
-from npugx_cache.trace.conditions.source_facts import (
-    facts_of,
-    owners_of,
-    run_for_operators,
-    values_read_by,
-)
+from npugx_cache.trace.conditions.operators import OperatorRun
+from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
 from npugx_cache.trace.conditions.surroundings import answers_to, environment_of, threads_for
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of_piece, placed
@@ -69,11 +65,11 @@ def portable(
     for what the input is; `methods` are those of tensors that the graph calls. `optimise` changes
     the lowered graph in place.
     """
-    ran = CodeRun(inputs)
-    graph = _lowered(graph_module, inputs, decompositions, ran)
+    ran, called = CodeRun(inputs), OperatorRun()
+    graph = _lowered(graph_module, inputs, decompositions, ran, called)
+    rules = called.facts(graph)  # before passes, which may put other operators in
     passes = optimise(graph)
-    run = run_for_operators(graph.meta[tracing.CODE_RUN])
-    codes = [*run, *ran.codes]
+    codes = [*called.codes, *ran.codes]
     owners = owners_of(codes)
     scope = Scope({**symbols.values(), **wrappers}, {})
     builder = TreeBuilder(scope, _no_global)
@@ -82,12 +78,13 @@ def portable(
     for condition in symbols.conditions():
         builder.check(CALL, Kind.SHAPE, condition)
     read = _of_wrappers(builder, wrappers, ran)
-    asked = (*environment_of(codes), *answers_to(builder, codes, lstm.questions(graph_module)))
-    observed = add_observed(builder, (*asked, *ran.observations()), owners)
+    asked = [*environment_of(ran.codes), *ran.observations(), *called.observations()]
+    asked += answers_to(builder, codes, lstm.questions(graph_module))
+    observed = add_observed(builder, asked, owners)
     conditions = builder.build(live_state(), threads_for(codes, graph)).plus(
         (
-            *facts_of([*run, *ran.unreached], portable.__code__, owners),
-            *values_read_by(run, owners),
+            *facts_of([*called.unreached, *ran.unreached], portable.__code__, owners),
+            *rules,
             *tensor_method_facts(sorted(methods)),
             *class_facts_of((), (), [torch.Tensor]),
             *observed,
@@ -116,13 +113,14 @@ def _lowered(
     inputs: Sequence[Any],
     decompositions: Mapping[Any, Any],
     ran: CodeRun,
+    called: OperatorRun,
 ) -> fx.GraphModule:
     if reason := lost_order(graph_module):
         raise NotPortable(reason)
     if reason := tensor_patches.replaced():
         raise NotPortable(reason)
     try:
-        graph = lower(graph_module, inputs, decompositions, ran.note)
+        graph = lower(graph_module, inputs, decompositions, ran.note, called.note)
         ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
     except tracing.NotKept as error:
         where = location.of_text(error.stack)

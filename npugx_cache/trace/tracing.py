@@ -27,7 +27,6 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from npugx_cache.backend import subgraphs
 from npugx_cache.backend.lowering import (
-    CODE_RUN,
     HELD,
     PARTS,
     RESHAPED,
@@ -42,8 +41,9 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator, Mapping
 
+    from npugx_cache.backend.lowering import Told
+
 __all__ = [
-    "CODE_RUN",
     "HELD",
     "PARTS",
     "RESHAPED",
@@ -173,15 +173,17 @@ def operators_in(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
 def lowered(
     output: CaptureOutput,
     decompositions: dict[Any, Any] | None,
-    ran: Callable[[types.FrameType, str], None],
+    ran: Told,
+    ran_for: Told,
 ) -> torch.fx.GraphModule:
-    """Dynamo's graph as aten operators; `ran` as `lower` takes it."""
+    """Dynamo's graph as aten operators; `ran` and `ran_for` as `lower` takes them."""
     backend_input = output.backend_input
     assert backend_input is not None
     context = TracingContext(backend_input.fake_mode)
     context.tensor_to_context = backend_input.tensor_to_context
     with tracing(context):
-        graph = lower(backend_input.graph_module, backend_input.example_inputs, decompositions, ran)
+        inputs = backend_input.example_inputs
+        graph = lower(backend_input.graph_module, inputs, decompositions, ran, ran_for)
     write_assumptions(graph, backend_input.fake_mode.shape_env)
     return graph
 

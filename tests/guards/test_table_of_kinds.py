@@ -286,6 +286,12 @@ def size(name="small"): return SIZES[name]
 """
 
 
+OPERATOR = torch.library.custom_op(
+    "npugx_kinds::act", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor"
+)
+OPERATOR.register_fake(lambda x: torch.empty_like(x))
+
+
 @pytest.fixture
 def module(monkeypatch, tmp_path):
     made = types.ModuleType(HERE)
@@ -311,7 +317,7 @@ def found(module):
             {(module.Thing.scaled, "k"): None}, [(module.Thing, "scaled")]
         ),
         fact(Kind.CONTENTS, source_facts.contents_hash, HERE, "Thing"),
-        fact(Kind.VALUES_READ, source_facts.values_read, HERE, "size"),
+        source_facts.rules_fact("npugx_kinds", "act", "default"),
         Check(CALL, Kind.GROUP, ("torch.distributed", "no such group", "ranks [0]")),
         *source_facts.class_facts_of(pairs, enums, met),
         *source_facts.method_facts(dict.fromkeys(met), lambda _: True),
@@ -339,6 +345,7 @@ BREAKS = {
     Kind.FUNCTION_VALUE: lambda m: (m.Thing.scaled, "k", 4),
     Kind.CONTENTS: lambda m: (m.Thing, "depth", 4),
     Kind.ANSWER: lambda m: (m, "SIZES", {"small": 3}),
+    Kind.OPERATOR_RULES: lambda _: (OPERATOR, "_abstract_fn", lambda x: x.new_empty(2)),
     Kind.SUBCLASS: lambda m: (m.Thing, "__bases__", (m.Other,)),
     Kind.MEMBERS: lambda m: (m.Mode, "_missing_", classmethod(lambda cls, value: cls.FAST)),
     Kind.SPECIAL_NAMES: lambda m: (m.Thing, "__len__", lambda _: 1),

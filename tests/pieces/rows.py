@@ -66,6 +66,11 @@ def schema():
 
 
 @row
+def reads():
+    return lambda x: torch.ops.pieces.copied(x).mean(0) * 2, [(torch.randn(4, 8),)]
+
+
+@row
 def method():
     return lambda x: x.sigmoid() + 1, [(torch.randn(4, 8),)]
 

@@ -36,14 +36,20 @@ LIBRARY.impl("faked", lambda x: x * 3, "CPU")
 LIBRARY.impl("by", lambda x, by={default}: x * by, "CPU")
 torch.library.register_fake("pieces::faked", lambda x: layout_of(x))
 torch.library.register_fake("pieces::by", lambda x, by={default}: torch.empty_like(x))
+COPIES = {copies}
+LIBRARY.define("copied(Tensor x) -> Tensor")
+LIBRARY.impl("copied", lambda x: x.repeat(COPIES, 1), "CPU")
+torch.library.register_fake("pieces::copied", lambda x: x.new_empty(COPIES * x.shape[0], 8))
 """
 
 
-def rows(place, *names, what="as it is", kernel="3", fake="", default="2.0", **environment):
+def rows(
+    place, *names, what="as it is", kernel="3", fake="", default="2.0", copies=2, **environment
+):
     """What the rows came to in a process of their own."""
-    folder = place.folder / f"{kernel} {default} {len(fake)}"
+    folder = place.folder / f"{kernel} {default} {len(fake)} {copies}"
     folder.mkdir(exist_ok=True)
-    text = KERNELS.format(kernel=kernel, fake=fake, default=default)
+    text = KERNELS.format(kernel=kernel, fake=fake, default=default, copies=copies)
     (folder / "kernels.py").write_text(text)
     paths = f"{folder}:{place.environment()['PYTHONPATH']}"
     return place.run(SCRIPT, what, *names, PYTHONPATH=paths, **environment)
@@ -102,11 +108,20 @@ def test_each_row_is_right_stored_and_found_again(stored, place):
 
 
 def test_every_edit_misses_but_that_of_a_kernel(place):
-    names = ("kernel", "fake", "fake_in_a_checkpoint", "fake_in_a_branch", "schema", "plain")
+    names = (
+        "kernel",
+        "fake",
+        "fake_in_a_checkpoint",
+        "fake_in_a_branch",
+        "schema",
+        "reads",
+        "plain",
+    )
     misses = {
         "kernel": {"kernel": "5"},
         "fake": {"fake": "[:]"},
         "schema": {"default": "4.0"},
+        "reads": {"copies": 3},
     }
     for edited, change in misses.items():
         found = rows(place, *names, **change)
@@ -202,7 +217,9 @@ def test_a_store_that_may_only_be_read_is_read(place, surroundings):
 
 
 def test_threads_that_compile_at_once_have_right_results(surroundings):
-    (surroundings.folder / "kernels.py").write_text(KERNELS.format(kernel=3, fake="", default=2.0))
+    (surroundings.folder / "kernels.py").write_text(
+        KERNELS.format(kernel=3, fake="", default=2.0, copies=2)
+    )
     for _ in range(2):
         paths = f"{surroundings.folder}:{surroundings.environment()['PYTHONPATH']}"
         assert surroundings.run(SCRIPT, "threads", PYTHONPATH=paths) == [None] * 8

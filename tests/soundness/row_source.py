@@ -241,6 +241,40 @@ class Box:
 BOX = Box()
 
 """,
+    "GATHER": """\
+@torch.library.custom_op(f"{__package__}::gather", mutates_args=())
+def gather(x: torch.Tensor) -> torch.Tensor:
+    return x.repeat(copies())
+
+
+@gather.register_fake
+def _(x):
+    return x.new_empty(x.shape[0] * copies())
+
+
+def f(x):
+    parts = gather(x)
+    return parts / parts.shape[0]
+
+
+""",
+    "ACT": """\
+@torch.library.custom_op(f"{__package__}::act", mutates_args=())
+def act(x: torch.Tensor) -> torch.Tensor:
+    return x.exp()
+
+
+@act.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def f(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return act(x)
+
+
+""",
     "NAMES": """\
 NAMES = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota"]
 

@@ -27,6 +27,7 @@ CATEGORIES = {
     "environment",
     "refused",
     "options",
+    "operators",
     "unrelated",
     "unguarded",
 }

@@ -15,14 +15,10 @@ from npugx_cache.conditions.source_facts import (
     fact,
     file_hash,
     function_hash,
-    names_in,
-    reachable_functions,
-    values_read,
 )
 from npugx_cache.portable import (
     NotPortable,
     body_of,
-    contents,
     function_chain,
     is_named,
     look_up,
@@ -77,21 +73,6 @@ def facts_of(
             }
         )
     )
-
-
-def values_read_by(codes: Iterable[types.CodeType], owners: Owners) -> tuple[Check, ...]:
-    """Facts for the plain values that functions read, whose code ran and was not traced."""
-    found: set[Check] = set()
-    for code in dict.fromkeys(codes):
-        functions = owners.get(id(code), [])
-        if is_covered(code, functions):  # a generated method of torch's has no file of torch's
-            continue
-        for module, name in names_of(code, functions):
-            with contextlib.suppress(NotPortable):
-                if any(each.__code__ is code for each in function_chain(look_up(module, name))):
-                    found.add(fact(Kind.VALUES_READ, values_read, module, name))
-                    break
-    return tuple(sorted(found))
 
 
 def _called(
@@ -154,56 +135,23 @@ def _homes(function: types.FunctionType) -> list[str]:
     return [module_of(cls) for cls in _classes_with(function)] or [owner]
 
 
-def written_by_users(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
-    """The code that does not come from a file of torch, this package or the standard library.
+def is_written_by_users(code: types.CodeType, frame_globals: Mapping[str, object]) -> bool:
+    """Whether code is of no file of torch, this package or the standard library.
 
     Use this for code that was executed and not traced. We go by the file name, because `__module__`
-    lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function.
+    lies: a wrapper made by `contextlib.contextmanager` has the module of the wrapped function. Code
+    that was generated is of its globals.
     Torch computes symbolic sizes with SymPy. Which functions of SymPy's run depends on what it
     remembers, and a restart need not import them.
     """
-    # A copy is made in one step, a list is not: another thread may import something meanwhile.
-    modules = {getattr(m, "__file__", None): name for name, m in sys.modules.copy().items()}
-    homes = ((each, modules.get(each.co_filename) or "") for each in codes)
-    return [
-        each
-        for each, home in homes
-        if not is_covered_module(home) and home.partition(".")[0] not in _SYMBOLIC_SIZES
-    ]
-
-
-def run_for_operators(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
-    """As `written_by_users`, with code that ran before for what `functools.cache` remembers."""
-    written = written_by_users(codes)
-    owners = owners_of(written) if written else {}
-    kept = (each for functions in owners.values() for f in functions for each in _kept_by(f))
-    return list(dict.fromkeys([*written, *(each.__code__ for each in kept)]))
-
-
-def _kept_by(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """What is behind the caches of `functools` that the code of a function names."""
-    names = set(names_in(function.__code__))
-    spaces = [function.__globals__]
-    spaces += [vars(m) for m in map(function.__globals__.get, names) if type(m) is types.ModuleType]
-    named = [space.get(name) for space in spaces for name in names]
-    for each in (*named, *map(contents, function.__closure__ or ())):
-        behind = unwrap(each) if type(each) is _CACHE else None
-        if isinstance(behind, types.FunctionType):
-            yield from reachable_functions(behind)
-
-
-_CACHE = type(functools.cache(lambda: None))
-
-
-def is_written_by_users(code: types.CodeType, frame_globals: Mapping[str, object]) -> bool:
-    """As `written_by_users`, for code in a frame; code that was generated is of its globals."""
     if code.co_filename.startswith("<frozen "):
         return False
     home = _module_of_file(code.co_filename) or str(frame_globals.get("__name__"))
-    return not is_covered_module(home) and home.partition(".")[0] not in _SYMBOLIC_SIZES
+    return not is_covered_module(home) and home.partition(".")[0] not in _OF_TORCHS_CODE
 
 
-_SYMBOLIC_SIZES = frozenset({"sympy", "mpmath"})
+_OF_TORCHS_CODE = frozenset({"sympy", "mpmath", "typing_extensions"})
+"""Packages that torch's own code calls."""
 
 
 def _place_of(code: types.CodeType) -> location.Place:
