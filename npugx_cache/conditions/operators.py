@@ -118,7 +118,7 @@ class Watched:
         self._facts = list(facts)
         self._found = [Registered(namespace, name) for namespace, name, _ in self._facts]
         self._pinned = Pinned([each for one in self._found for each in one.read])
-        self._version = dispatcher.version(whole=True)
+        self._version = dispatcher.version()
         self._was = self._now()
 
     def unchanged(self) -> bool:
@@ -146,7 +146,7 @@ class Watched:
         return found
 
     def _has_no_other_kernels(self) -> bool:
-        version = dispatcher.version(whole=True)
+        version = dispatcher.version()
         if version != self._version:  # those of other operators may change
             if any(registered(*fact[:2]) != fact[2] for fact in self._facts):
                 return False

@@ -6,13 +6,14 @@ holds what the kernel called. So it is a fact of the process, and so is that the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from npugx_cache import location
 from npugx_cache.portable import code_hash
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import dispatcher
 from npugx_cache.private.runtime import operator_of
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

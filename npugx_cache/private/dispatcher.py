@@ -10,41 +10,38 @@ import functools
 import re
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._library import custom_ops, simple_registry
 
+from npugx_cache.records import NamedTuple
+
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _impls: set[str] = vars(torch.library)["_impls"]
 
 _finalize: Any = weakref.finalize
-_own: tuple[str, list[set[str]], list[set[str]]] = "", [], []
+_own: tuple[str, list[set[str]]] = "", []
 """How many objects with an end there had been (`weakref.finalize`), and then the names of kernels
-of each library: of those for aten, and of all."""
+of each library."""
 
 
-def version(*, whole: bool = False) -> tuple[int, str, int]:
+def version() -> tuple[int, str, int]:
     """Differs from the one before if Python code has registered a kernel since, or removed one.
 
     The number of all kernels does not tell, because one may have come where another went. But then
     a library was made meanwhile, each of which registers what to do at its end; or the number of
-    kernels of one that was there is another one. `whole`: also for operators that torch has not.
+    kernels of one that was there is another one.
     """
     global _own  # noqa: PLW0603 - a fact about the process
     made = repr(_finalize._index_iter)
     if made != _own[0]:
-        ends = [each for each in _finalize._registry.copy().values() if each.func is _end]
-        ours = [each.args[1] for each in ends if _is_for_aten(each.weakref())]
-        _own = made, ours, [each.args[1] for each in ends]
-    return len(_impls), made, sum(map(len, _own[2 if whole else 1]))
-
-
-def _is_for_aten(library: Any) -> bool:
-    return getattr(library, "ns", None) == "aten"
+        ends = _finalize._registry.copy().values()
+        _own = made, [each.args[1] for each in ends if each.func is _end]
+    return len(_impls), made, sum(map(len, _own[1]))
 
 
 _end: Any = vars(torch.library)["_del_library"]
@@ -187,24 +184,22 @@ def is_of_torch_library(module: str) -> bool:
     return module == "torch.library" or module.startswith("torch._library")
 
 
-def foreign_kernels() -> Iterator[tuple[str, str]]:
+def foreign_kernels() -> list[tuple[str, str]]:
     """The Python kernels of torch's own operators that torch does not have: operator and key."""
-    for name in sorted(each for each in _impls if each[-5:] != "/Meta" and each[:5] in _NAMESPACES):
-        namespace, _, rest = name.partition("/")
-        operator, _, key = rest.rpartition("/")
-        if key not in _OF_TORCH[namespace]:
-            yield f"{namespace}::{operator}", key or _DEFAULT_KEY
+    found = _FOREIGN.findall("\n".join(_impls))  # at once: a restore pays for each call
+    return sorted((f"{space}::{name}", key or _DEFAULT_KEY) for space, name, key in found)
 
 
-_NAMESPACES = frozenset({"aten/", "prims"})
 _OF_TORCH = {
-    "aten": {"Meta"},
-    "prims": {
+    "aten": ("Meta",),
+    "prims": (
         *("Meta", "Autograd", "CompositeExplicitAutograd"),
         *("BackendSelect", "Conjugate", "Negative"),
-    },
+    ),
 }
 """The keys under which torch itself registers Python kernels of its operators."""
+_OWN = "|".join(f"{space}/.*/(?:{'|'.join(keys)})$" for space, keys in _OF_TORCH.items())
+_FOREIGN = re.compile(rf"^(?!{_OWN})({'|'.join(_OF_TORCH)})/(.*)/(\w*)$", re.MULTILINE)
 _DEFAULT_KEY = "CompositeImplicitAutograd"
 """What `Library.impl` takes if it is given no key."""
 
