@@ -52,7 +52,7 @@ def host(tmp_path, address, key_file):
 
 def sent(address):
     """Wait until what was published is at the remote tier."""
-    writer = tier._writers[address]
+    writer = tier._writers[remote_address.parse(address)]
     with writer._changed:
         assert writer._changed.wait_for(lambda: not writer._running, 30)
 
@@ -247,19 +247,60 @@ assert os.waitpid(child, 0)[1] == 0
     [
         ("s3://user:SECRET@bucket/x", "a password"),
         ("redis://:SECRET@host:1/0", "a password"),
+        ("redis://user%3ASECRET@host/0", "a password"),
+        ("redis://user:@SECRET@host/0", "a password"),
+        ("s3://SECRET@bucket/x", "names a user"),
         ("s3://bucket?secret_access_key=SECRET", "options of s3:// are"),
-        ("s3://bucket?endpoint=http://u:SECRET@host", "a password"),
+        ("s3://bucket?SECRET", "options of s3:// are"),
+        ("redis://host/0?SECRET", "options of redis:// are none"),
+        ("redis://host/0#SECRET", "after a #"),
+        ("s3://bucket?region=SECRET&region=x", "at most once"),
+        ("s3://bucket?endpoint=http://u:SECRET@host", "endpoint is not"),
+        ("s3://bucket?endpoint=u:SECRET@host", "endpoint is not"),
+        ("s3://bucket?endpoint=//u:SECRET@host", "endpoint is not"),
+        ("s3://bucket?endpoint=http%3A%2F%2Fu%3ASECRET%40host", "endpoint is not"),
+        ("s3://bucket?endpoint=http://host/?X-Amz-Signature=SECRET", "endpoint is not"),
+        ("s3://bucket?endpoint=http://host/%26X-Amz-Signature%3DSECRET", "endpoint is not"),
+        ("webdav://host/f?endpoint=http:u:SECRET@x/", "endpoint is not"),
+        ("s3://bucket?region=a:SECRET", "region is not made of"),
+        ("s3://bucket?server_side_encryption=SECRET", "not AES256 or"),
+        ("s3://bucket?enable_virtual_host_style=SECRET", "not true or false"),
+        ("fs:///u:SECRET@host/x", "its folder"),
+        ("fs:///a%0ASECRET", "its folder"),
+        ("s3://bucket%0ASECRET/x", "not a name"),
+        ("s3://bucket\nSECRET/x", "not a name"),
+        ("s3://bucket:8/x", "no port"),
+        ("redis://host:99999/0", "not a name"),
         ("s3:///x", "no bucket"),
+        ("webdav:///x", "no host"),
         ("fs://host/x", "fs:///FOLDER"),
         ("redis://host/SECRET", "as a number"),
+        ("redis://host/\u0661", "as a number"),
         ("http://SECRET", "expected one of"),
-        ("s3://bucket:SECRET", "not a URL"),
+        ("redis:SECRET", "expected one of"),
+        ("s3://bucket:SECRET", "not a name"),
     ],
 )
 def test_a_wrong_address_is_refused_and_not_quoted(text, why):
     with pytest.raises(OptionError, match=why) as refused:
         config.load(environ={"NPUGX_CACHE_REMOTE": text})
     assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://me@host:1/0/a", "redis://host:1/0/a"),
+        ("redis://[::1]/2", "redis://[::1]/2"),
+        ("s3://b.c/f?endpoint=http://h:1&region=x&server_side_encryption=aws:kms", "s3://b.c/f"),
+        ("s3://b?enable_virtual_host_style=true", "s3://b"),
+        ("webdav://me@host:1/a%20b?endpoint=http://other/dav/", "webdav://host:1/a b"),
+        ("S3://b/f", "s3://b/f"),
+        ("fs:///data/m\u00fcller, x", "fs:///data/m\u00fcller, x"),
+    ],
+)
+def test_of_an_address_engine_host_bucket_and_folder_are_shown(text, shown):
+    assert remote_address.parse(text).text == shown
 
 
 def test_addresses_name_engines_and_their_options():
