@@ -144,13 +144,13 @@ def _text_of(
             told += record.pieces
         return _comment(told) + "\n"
 
-    if section == sections.ALL:
-        return _stored_text(opened, manifest)
-    stored = decoded(opened, manifest)
-    if isinstance(stored, str):
-        return stored
     from npugx_cache.entry.view import page  # a compile writes the stored text alone
 
+    if section == sections.ALL:
+        return page.to_be_read(_stored_text(opened, manifest))
+    stored = decoded(opened, manifest)
+    if isinstance(stored, str):
+        return page.to_be_read(stored)
     with _at_fault(manifest):
         return page.page(stored, section)
 
