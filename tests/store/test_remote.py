@@ -11,10 +11,11 @@ import pytest
 
 from npugx_cache import config, remote_address
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.errors import OptionError
 from npugx_cache.store import PrunePolicy, Store, open_store
 from npugx_cache.store.format.signing import new_secret
-from npugx_cache.store.remote import tier
+from npugx_cache.store.remote import copies, tier
 from npugx_cache.store.remote.connection import connection_to
 
 
@@ -88,6 +89,19 @@ def test_wrong_bytes_are_a_miss_and_the_next_publish_mends_them(
     publish(two, blobs=host("one").read(entry, ["program", "text"]))
     sent(address)
     assert host("three").fetch(entry.key, "").new == 1
+
+
+def test_junk_under_a_key_is_read_up_to_a_limit(host, publish, address, tmp_path, monkeypatch):
+    entry = publish(host("one"))
+    sent(address)
+    limit, [manifest] = 4 << 20, objects(tmp_path, "ac")
+    monkeypatch.setattr(copies, "MAX_KEY_BYTES", limit)
+    for number in range(8):
+        (manifest.parent / f"{number:064x}").write_bytes(bytes(1 << 20))
+    before = PROCESS.metrics().remote_bytes_read
+    fetched = host("two").fetch(entry.key, "")
+    assert "was not read: more than 4 MB under one key" in fetched.reason
+    assert PROCESS.metrics().remote_bytes_read - before <= limit + (1 << 20)
 
 
 def test_an_entry_with_another_key_is_not_used(host, publish, address, tmp_path):
@@ -182,6 +196,7 @@ def test_a_local_hit_does_not_load_the_tier(host, publish, address, tmp_path, ke
 import sys
 from pathlib import Path
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.store import open_store
 store = open_store(Settings(
     cache_dir=Path({str(tmp_path / "one")!r}), trust="signed", key_file=Path({str(key_file)!r}),
@@ -200,6 +215,7 @@ def test_a_process_that_ends_sends_what_it_has_published(host, address, tmp_path
     code = f"""
 from pathlib import Path
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.store import Draft, open_store
 store = open_store(Settings(
     cache_dir=Path({str(tmp_path / "one")!r}), trust="signed", key_file=Path({str(key_file)!r}),
@@ -217,8 +233,9 @@ def test_a_child_of_a_process_that_asked_the_tier_goes_on_without(host, publish,
 import os, sys
 from pathlib import Path
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.store import open_store
-from npugx_cache.store.remote import tier
+from npugx_cache.store.remote import copies, tier
 tier.BUDGET = 30.0
 store = open_store(Settings(cache_dir=Path(sys.argv[1]), trust="signed",
                             key_file=Path(sys.argv[2]), remote=sys.argv[3]))
