@@ -148,3 +148,21 @@ def test_readable_loads_no_torch(entry):
     command = [sys.executable, "-c", code, entry]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_entry_that_inflates_to_more_than_is_shown_is_one_clear_error(filled, run):
+    draft = Draft(
+        key="f" * 64,
+        identity="1d" * 16,
+        kind="graph",
+        cost_seconds=1.0,
+        factors=(),
+        about={"function": "g"},
+        blobs={READABLE: bytes(40 << 20)},
+    )
+    entry = filled.publish(draft).manifest.entry
+    for section in ("overview", "all"):
+        done = run("readable", entry, "--section", section)
+        assert done.returncode == 1
+        assert "41943040 bytes to be shown, more than the 33554432" in done.stderr
+    assert run("verify").returncode == 0
