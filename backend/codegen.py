@@ -219,11 +219,7 @@ def _operator_name(operator: Operator) -> str:
         return operator.name.replace(".", "_")
     if operator.namespace == HIGHER_ORDER:
         return f"{HIGHER_ORDER}_{operator.name}"
-    parts = [operator.namespace, operator.name, operator.overload or "default"]
-    name = "_".join(part.replace(".", "_") for part in parts)
-    if not name.isidentifier():
-        raise CorruptEntry(f"program: operator {name!r} is not an identifier")
-    return name
+    return "_".join([operator.namespace, operator.name, operator.overload or "default"])
 
 
 def _last_uses(program: Program, function: Function) -> dict[int, list[int]]:
@@ -270,11 +266,7 @@ def call_text(program: Program, call: Call, names: Names) -> str:
     target = names.operators[call.operator]
     if not program.operators[call.operator].namespace and target.endswith("getitem"):
         return f"{args[0]}[{args[1]}]"
-    kwargs = []
-    for name, arg in call.kwargs:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise CorruptEntry(f"program: keyword {name!r}")
-        kwargs.append(f"{name}={argument_text(names, arg)}")
+    kwargs = [f"{name}={argument_text(names, arg)}" for name, arg in call.kwargs]
     return f"{target}({', '.join([*args, *kwargs])})"
 
 
@@ -305,7 +297,7 @@ def _scalar_text(kind: str, rest: list[Plain]) -> str:
         return float_text(rest[0])
     if kind == "complex":
         return f"complex({float_text(rest[0])}, {float_text(rest[1])})"
-    if kind == "torch" and str(rest[0]).isidentifier():
+    if kind == "torch":
         return f"torch.{rest[0]}"
     if kind == "device":
         return f"device({str(rest[0])!r})"

@@ -30,6 +30,7 @@ from npugx_cache.backend.program import (
     Operator,
     Program,
 )
+from npugx_cache.errors import CorruptEntry
 from npugx_cache.events import logger
 from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable, Plain, encode
@@ -87,6 +88,10 @@ def to_program(
         functions=functions,
         notes=_notes(graph_module),
     )
+    try:
+        program.validate()
+    except CorruptEntry as error:  # what nobody could read must not be stored
+        raise NotPortable(str(error)) from None
     return program, shared.tensors
 
 
@@ -155,7 +160,8 @@ class _Shared:
 
 def _unique(wanted: str, taken: set[str]) -> str:
     """An identifier like `wanted` that is not taken; it is taken from then on."""
-    base = wanted if wanted.isidentifier() and not keyword.iskeyword(wanted) else "v"
+    fits = wanted.isascii() and wanted.isidentifier() and not keyword.iskeyword(wanted)
+    base = wanted if fits else "v"
     name, serial = base, 1
     while name in taken:
         name, serial = f"{base}_{serial}", serial + 1

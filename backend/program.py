@@ -7,6 +7,8 @@ and ["function", n] for a graph inside the graph, such as a branch of `torch.con
 
 from __future__ import annotations
 
+import keyword
+import re
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
@@ -50,6 +52,9 @@ HIGHER_ORDER = "higher_order"
 CONTROL_FLOW = {"cond": 4, "map_impl": 3, "scan": 4, "while_loop": 4}
 """The operators of that namespace that a program may call, and how many arguments each takes."""
 
+_GRAPHS = {"cond": {1, 2}, "map_impl": {0}, "scan": {0}, "while_loop": {0, 1}}
+"""The places of the arguments of these operators that are graphs; no other argument is one."""
+
 SCOPES = {"limit_cores": "restore_cores", "set_determinism": "restore_determinism"}
 """Operators of the namespace `npugx_cache`: each that begins a scope, and the one that ends it."""
 
@@ -88,7 +93,37 @@ PYTHON_FUNCTIONS = frozenset(
         "builtins.min",
     }
 )
-"""Functions that a program may call besides operators: arithmetic on sizes, and unpacking."""
+"""Functions that a program may call besides operators: arithmetic on sizes, and unpacking.
+
+They take arguments by position alone: some have keywords that take a function.
+"""
+
+_WITH_FILES = frozenset({("aten", "from_file"), ("aten", "save"), ("debugprims", "load_tensor")})
+"""Operators that open a file by its name, which no graph has to do."""
+
+_SPECIAL = frozenset(f"__{i}{name}__" for i in ("", "i") for name in ("and", "or", "xor"))
+_SPECIAL |= frozenset(f"__{i}{name}__" for i in ("", "i") for name in ("lshift", "rshift"))
+"""The operators of aten that are named like Python's own methods."""
+
+NO_NAMESPACES = frozenset({"import_module", "load_library", "loaded_libraries", "_dir"})
+NO_OPERATORS = frozenset({"name", "_dir"})
+NO_OVERLOADS = frozenset(
+    {"op", "overloads", "op_overloads", "_op", "_schemas", "_overload_names", "_dir"}
+    | {"_qualified_op_name", "_has_torchbind_op_overload", "_is_protocol"}
+)
+"""What `torch.ops`, a namespace and an operator have besides namespaces, operators and overloads.
+
+`tests/unit/test_program.py` compares these three with torch.
+"""
+
+_DTYPE = r"bool|(?:b?float|complex|q?u?int|bits)[0-9][0-9a-z_]*"
+_TORCH_VALUE = (
+    rf"{_DTYPE}|strided|jagged|_mkldnn|sparse_(?:coo|csr|csc|bsr|bsc)"
+    r"|(?:contiguous|preserve)_format|channels_last(?:_3d)?"
+)
+"""The names of torch's dtypes, layouts and memory formats."""
+
+_DEVICE = r"[A-Za-z0-9_.:-]*"
 
 
 class Operator(NamedTuple):
@@ -100,6 +135,40 @@ class Operator(NamedTuple):
     namespace: str
     name: str
     overload: str
+
+    def fault(self) -> str | None:
+        """Why the names can't be those of an operator that a program calls; None if they can be.
+
+        The names become part of Python text, in which any other name could reach any object.
+        """
+        namespace, name, overload = self
+        if not namespace:
+            known = name in PYTHON_FUNCTIONS and not overload
+            return None if known else f"{name!r} is not an allowed function"
+        if namespace == HIGHER_ORDER:
+            known = name in CONTROL_FLOW and not overload
+        elif namespace == STREAMS:
+            known = name in STREAM_OPERATORS and overload in {"", "default"}
+        else:
+            known = _can_be_registered(namespace, name, overload or "default")
+        return None if known else f"{namespace}::{name}.{overload} is not an allowed operator"
+
+
+def _can_be_registered(namespace: str, name: str, overload: str) -> bool:
+    parts = (namespace, name, overload)
+    if not all(part.isascii() and part.isidentifier() for part in parts):
+        return False
+    special = {part for part in parts if part.startswith("__") and part.endswith("__")}
+    if special and (namespace != "aten" or special != {name} or name not in _SPECIAL):
+        return False
+    if (namespace, name) in _WITH_FILES or keyword.iskeyword(namespace):
+        return False
+    return not (namespace in NO_NAMESPACES or name in NO_OPERATORS or overload in NO_OVERLOADS)
+
+
+def is_dtype(name: str) -> bool:
+    """Whether it may be the name of one of torch's dtypes."""
+    return re.fullmatch(_DTYPE, name) is not None
 
 
 class Call(NamedTuple):
@@ -230,10 +299,7 @@ class Program:
             constants = len(data["constants"])
             program = cls(
                 inputs=tuple(map(_identifier, data["inputs"])),
-                constants=tuple(
-                    Constant(_identifier(n), str(t), str(d), tuple(size), tuple(stride))
-                    for n, t, d, size, stride in data["constants"]
-                ),
+                constants=tuple(_constant(*row) for row in data["constants"]),
                 operators=tuple(Operator(*map(str, row)) for row in data["operators"]),
                 calls=_calls(data["calls"], len(data["inputs"]) + constants),
                 outputs=data["outputs"],
@@ -249,18 +315,22 @@ class Program:
                 ),
                 notes=_notes(data),
             )
-        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            program.validate()
+        except CorruptEntry:
+            raise
+        except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise CorruptEntry(f"program: {error!r}") from error
-        program.validate()
         return program
 
     def validate(self) -> None:
-        """Raise `CorruptEntry` for unknown functions, and for values used before they exist."""
+        """Raise `CorruptEntry` if anything is not what a program consists of.
+
+        Whatever passes is text of a closed set of forms: values, numbers, quoted texts, names of
+        dtypes and the like, and calls of operators and PYTHON_FUNCTIONS by name.
+        """
         for operator in self.operators:
-            if not operator.namespace and operator.name not in PYTHON_FUNCTIONS:
-                raise CorruptEntry(f"program: {operator.name} is not an allowed function")
-            if operator.namespace == HIGHER_ORDER and operator.name not in CONTROL_FLOW:
-                raise CorruptEntry(f"program: {operator.name} is not an allowed operator")
+            if (fault := operator.fault()) is not None:
+                raise CorruptEntry(f"program: {fault}")
         for index, function in enumerate((*self.functions, self.main)):
             self._check(function, index)
 
@@ -268,12 +338,11 @@ class Program:
         """Check one function, which may refer to that many functions before it."""
         known = len(function.inputs) + len(self.constants)
         for call in function.calls:
-            for arg in call.arguments():
-                _check_references(arg, known, functions)
             if not 0 <= call.operator < len(self.operators):
                 raise CorruptEntry(f"program: call {call.name} of operator {call.operator}")
+            _check_call(call, self.operators[call.operator], known, functions)
             known += 1
-        _check_references(function.outputs, known, functions)
+        _check_argument(function.outputs, known)
 
 
 def _notes(data: Any) -> Notes | None:
@@ -325,13 +394,70 @@ def _to_distances(calls: Iterable[Call], first: int) -> list[Plain]:
     return rows
 
 
-def _check_references(data: Plain, values: int, functions: int) -> None:
-    for value in values_in(data):
-        if not isinstance(value, int) or not 0 <= value < values:
-            raise CorruptEntry(f"program: value {value!r} is used before it is computed")
-    for index in _references(data, FUNCTION):
-        if not isinstance(index, int) or not 0 <= index < functions:
-            raise CorruptEntry(f"program: function {index!r} is used before it is defined")
+def _check_call(call: Call, operator: Operator, values: int, functions: int) -> None:
+    """Check the arguments of a call, which may refer to that many values and functions."""
+    by_position = not operator.namespace or operator.namespace == HIGHER_ORDER
+    for name, arg in call.kwargs:
+        if by_position or keyword.iskeyword(_identifier(name)):
+            raise CorruptEntry(f"program: keyword {name!r} of call {call.name}")
+        _check_argument(arg, values)
+    graphs: set[int] = set()
+    if operator.namespace == HIGHER_ORDER:
+        graphs = _GRAPHS[operator.name]
+        if len(call.args) != CONTROL_FLOW[operator.name]:
+            raise CorruptEntry(f"program: call {call.name} has {len(call.args)} arguments")
+    for place, arg in enumerate(call.args):
+        if place in graphs:
+            _check_graph(arg, functions)
+        else:
+            _check_argument(arg, values)
+
+
+def _check_graph(data: Plain, functions: int) -> None:
+    match data:
+        case [str() as kind, index] if kind == FUNCTION:
+            if type(index) is not int or not 0 <= index < functions:
+                raise CorruptEntry(f"program: function {index!r} is used before it is defined")
+        case _:
+            raise CorruptEntry(f"program: {str(data)[:60]} is no graph")
+
+
+def _check_argument(data: Plain, values: int) -> None:
+    """Check that an encoded argument is of one of the forms that become text."""
+    match data:
+        case [str() as kind, value] if kind == VALUE:
+            if type(value) is not int or not 0 <= value < values:
+                raise CorruptEntry(f"program: value {value!r} is used before it is computed")
+        case ["list" | "tuple" | "size", list() as items]:
+            for item in items:
+                _check_argument(item, values)
+        case ["slice", start, stop, step]:
+            for item in (start, stop, step):
+                _check_argument(item, values)
+        case _ if not _is_scalar(data):
+            raise CorruptEntry(f"program: {str(data)[:60]} is no argument")
+
+
+def _is_scalar(data: Plain) -> bool:
+    match data:
+        case None | bool() | int() | float() | str() | bytes():
+            return True
+        case ["bool", int()] | ["int" | "float", str()] | ["complex", str(), str()]:
+            return True
+        case ["torch", str() as name]:
+            return re.fullmatch(_TORCH_VALUE, name) is not None
+        case ["device", str() as name]:
+            return re.fullmatch(_DEVICE, name) is not None
+    return False
+
+
+def _constant(name: Any, dtype: Any, device: Any, size: Any, stride: Any) -> Constant:
+    numbers = tuple(size), tuple(stride)
+    if not is_dtype(dtype) or re.fullmatch(_DEVICE, device) is None:
+        raise CorruptEntry(f"program: {dtype!r} on {device!r} is no tensor")
+    if not all(type(number) is int for number in (*numbers[0], *numbers[1])):
+        raise CorruptEntry(f"program: {numbers!r} are no sizes and strides")
+    return Constant(_identifier(name), dtype, device, *numbers)
 
 
 def values_in(data: Plain) -> Iterator[int]:
@@ -361,7 +487,8 @@ def _with(data: Plain, numbers: Iterator[int]) -> Plain:
 
 
 def _identifier(name: Any) -> str:
-    # Names become part of Python text that is executed: any other text could run code.
-    if not isinstance(name, str) or not name.isidentifier():
+    # Names become part of Python text that is executed: any other text could run code. Python takes
+    # many letters outside of ASCII for one of ASCII, so that two names could be one.
+    if not isinstance(name, str) or not (name.isascii() and name.isidentifier()):
         raise CorruptEntry(f"program: {name!r} is not an identifier")
     return name

@@ -12,7 +12,7 @@ import torch
 
 from npugx_cache.backend.capture.updatable import UPDATABLE, key
 from npugx_cache.backend.program import HIGHER_ORDER, MAIN, SCOPES, STREAMS
-from npugx_cache.portable import resolve_op
+from npugx_cache.portable import NotPortable, resolve_op
 from npugx_cache.private import runtime
 from npugx_cache.private.direct import call_of
 
@@ -138,6 +138,8 @@ def bind_program(
 
 
 def _target(target: Operator) -> Any:
+    if (fault := target.fault()) is not None:
+        raise NotPortable(fault)
     if target.namespace == "npugx_cache":
         import_module("npugx_cache.backend.operators")  # registers the operators
     if target.namespace == HIGHER_ORDER:  # few programs have control flow

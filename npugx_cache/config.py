@@ -195,9 +195,12 @@ def _folders(env: Mapping[str, str], name: str, separator: str | None = None) ->
     return tuple(Path(each).expanduser().absolute() for each in names if each)
 
 
+_REMOTE = "NPUGX_CACHE_REMOTE"
+
+
 def _remote(env: Mapping[str, str]) -> str | None:
     """The address of the remote tier; OptionError, which does not quote it, for a wrong one."""
-    text = env.get("NPUGX_CACHE_REMOTE")
+    text = env.get(_REMOTE)
     if not text:
         return None
     from npugx_cache import remote_address
@@ -205,7 +208,7 @@ def _remote(env: Mapping[str, str]) -> str | None:
     try:
         remote_address.parse(text)
     except ValueError as error:
-        raise OptionError(f"NPUGX_CACHE_REMOTE: {error}") from None
+        raise OptionError(f"{_REMOTE}: {error}") from None
     return text
 
 
@@ -357,10 +360,18 @@ _USER_IN_URL = r"://[^/\s]*@|[?&][^=&]*(?i:key|token|secret|pass|auth)[^=&]*="
 def steering_environment() -> dict[str, str]:
     """The variables that steer us, torch or a device. Those that may be secret have no value."""
     return {
-        name: "(set)" if re.search(_CONFIDENTIAL, name) or re.search(_USER_IN_URL, value) else value
+        name: "(set)" if _may_be_secret(name, value) else value
         for name, value in sorted(os.environ.items())
         if name.startswith(_STEERING)
     }
+
+
+def _may_be_secret(name: str, value: str) -> bool:
+    return (
+        name == _REMOTE
+        or re.search(_CONFIDENTIAL, name) is not None
+        or re.search(_USER_IN_URL, value) is not None
+    )
 
 
 def unknown_variables() -> list[str]:

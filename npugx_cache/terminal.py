@@ -13,6 +13,12 @@ def harmless(text: str, *, kept: str = _KEPT) -> str:
 
     Bidirectional overrides are replaced as well: they show code in another order than it runs.
     """
+    if "\n" in kept:  # most lines have no such sign, and a look at each sign takes long
+        return "\n".join([_harmless(line, kept) for line in text.split("\n")])
+    return _harmless(text, kept)
+
+
+def _harmless(text: str, kept: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -95,7 +95,7 @@ def print_listing(directory: str | None, form: str, choice: Choice) -> None:
     total = _total(seen, order, overview, filtered=bool(tests))
     settings = load_settings(directory)
     if form == "json":
-        _print_json(seen, shown, overview.refused, total, settings.remote)
+        _print_json(seen, shown, overview.refused, total, remote.shown(settings))
         return
     if shown:
         _print_table(seen, shown)

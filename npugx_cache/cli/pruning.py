@@ -103,7 +103,7 @@ def _remove(
             report = store.prune(policy, dry_run=dry_run, progress=progress)
     settings = load_settings(directory)
     if form == "json":
-        output.print_json({**_as_json(report), "remote": settings.remote})
+        output.print_json({**_as_json(report), "remote": remote.shown(settings)})
     else:
         _print_text(report, str(settings.cache_dir if store is None else store.root))
         remote.say(settings, remote.NOT_PRUNED)

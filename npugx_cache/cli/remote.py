@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npugx_cache import remote_address
 from npugx_cache.cli import output
 
 if TYPE_CHECKING:
@@ -21,9 +22,14 @@ NOT_PRUNED = (
 )
 
 
+def shown(settings: Settings) -> str | None:
+    """What may be shown of the address of the tier: not its options, nor the name of a user."""
+    return None if settings.remote is None else remote_address.parse(settings.remote).text
+
+
 def say(settings: Settings, what: str) -> None:
     """A line about the remote tier of a worker with these settings, if there is one."""
     if settings.remote is None:
         return
     unused = "" if settings.trust == "signed" else ", not used without NPUGX_CACHE_KEY_FILE,"
-    click.echo(output.in_line(f"the remote tier {settings.remote}{unused} {what}"))
+    click.echo(output.in_line(f"the remote tier {shown(settings)}{unused} {what}"))

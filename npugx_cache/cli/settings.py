@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from npugx_cache import config, unknown_variables
-from npugx_cache.cli import output
+from npugx_cache.cli import output, remote
 from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait
 from npugx_cache.cli.table import Column, lay_out, terminal_width
 
@@ -125,6 +125,9 @@ def _origin(name: str, given: Mapping[str, str]) -> str:
 def _value(settings: Settings, field: str, words: str, given: str | None) -> tuple[str, object]:
     """A value as a text for people and in a form for JSON."""
     value = getattr(settings, field)
+    if field == "remote" and value is not None:
+        name = remote.shown(settings)
+        return str(name), name
     if isinstance(value, Path):
         return str(value), str(value)
     if isinstance(value, tuple):

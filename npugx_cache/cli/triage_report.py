@@ -157,7 +157,7 @@ def write_entries(folder: Path, store: Path) -> None:
         (folder / "logs" / "entries.log").write_text(f"{error}\n")
 
 
-_PROGRAM = '''"""Compares {target} in eager and by {how}. Run it: `python program.py`.
+_PROGRAM = '''"""Compares a callable in eager and by {how}. Run it: `python program.py`.
 
 Made by `npugx-cache triage`. Exits with 1 if the results differ, else with 0.
 """
@@ -165,14 +165,21 @@ Made by `npugx-cache triage`. Exits with 1 if the results differ, else with 0.
 import copy
 import os
 import sys
+from functools import reduce
+from importlib import import_module
 
 os.environ["NPUGX_CACHE"] = "off"
 import torch
 
 sys.path.insert(0, {cwd!r})
-import {module}{import_inputs}
 
-target = {target_name}
+
+def named(text):
+    module, _, path = text.partition(":")
+    return reduce(getattr, path.split("."), import_module(module))
+
+
+target = named({target!r})
 target = getattr(target, "__wrapped__", target)
 if isinstance(target, torch.nn.Module) and hasattr(target.forward, "__wrapped__"):
     target.forward = target.forward.__wrapped__
@@ -211,27 +218,22 @@ def write_program(folder: Path, plan: Plan, bad: Stage, about: Mapping[str, Any]
     if bad.way not in {"dynamo", "aot_eager"} or is_script(plan.target):
         return
     backend = "eager" if bad.way == "dynamo" else "aot_eager"
-    module, _, _ = plan.target.partition(":")
     given = plan.inputs or ""
-    inputs, its_module = "()", ""
+    inputs = f"named({given!r})" if given else "()"
     if given.endswith(".pt"):
         inputs = f"torch.load({str(Path(given).absolute())!r}, weights_only=True)"
-    elif given:
-        inputs, its_module = given.replace(":", ".", 1), given.partition(":")[0]
     (folder / "program.py").write_text(
         _PROGRAM.format(
             target=plan.target,
             how=TITLES[bad.way],
             cwd=str(Path.cwd()),
-            module=module,
-            import_inputs=f"\nimport {its_module}" if its_module not in {"", module} else "",
-            target_name=plan.target.replace(":", ".", 1),
             inputs=inputs,
             backend=backend,
-            dynamic=about.get("dynamic"),
+            dynamic=bool(dynamic) if (dynamic := about.get("dynamic")) is not None else None,
             seed=plan.seed,
             calls=plan.calls,
-        )
+        ),
+        encoding="utf-8",
     )
 
 

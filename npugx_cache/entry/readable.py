@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
 _NO_FRAME = "none: whoever traced the graph calls it"
 _NOTES = {"bypass": "runs uncached", "set-up": "does something to a model first"}
+_MOST_SHOWN = 32 << 20
 _DEPTH = 4  # folders between a store's root and the file of an entry
 
 
@@ -144,13 +145,13 @@ def _text_of(
             told += record.pieces
         return _comment(told) + "\n"
 
-    if section == sections.ALL:
-        return _stored_text(opened, manifest)
-    stored = decoded(opened, manifest)
-    if isinstance(stored, str):
-        return stored
     from npugx_cache.entry.view import page  # a compile writes the stored text alone
 
+    if section == sections.ALL:
+        return page.to_be_read(_stored_text(opened, manifest))
+    stored = decoded(opened, manifest)
+    if isinstance(stored, str):
+        return page.to_be_read(stored)
     with _at_fault(manifest):
         return page.page(stored, section)
 
@@ -201,6 +202,10 @@ def _read(
 ) -> Mapping[str, bytes]:
     from npugx_cache.store import Miss
 
+    size = sum(ref.logical_size for ref in manifest.blobs if ref.name in names)
+    if size > _MOST_SHOWN:
+        what = f"entry {manifest.entry[:12]} has {size} bytes to be shown"
+        raise CorruptEntry(f"{what}, more than the {_MOST_SHOWN} of the largest models")
     blobs = opened.read(manifest, names)
     if isinstance(blobs, Miss):
         raise CorruptEntry(f"entry {manifest.entry[:12]} in {opened.root}: {blobs.reason}")

@@ -633,10 +633,13 @@ _ABSENT = object()
 def resolve_op(namespace: str, name: str, overload: str) -> Any:
     """`torch.ops.<namespace>.<name>.<overload>`; raises `NotPortable` if it is not registered."""
     torch = sys.modules["torch"]
-    try:
-        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
-    except AttributeError:
-        raise NotPortable(f"operator {namespace}::{name}.{overload} is not registered") from None
+    found = torch.ops
+    for part in (namespace, name, overload or "default"):
+        found = getattr(found, part, None)
+    # `torch.ops` and all below it have attributes that are no operators, such as `load_library`.
+    if _operator_identity(found) != ["op", namespace, name, overload or "default"]:
+        raise NotPortable(f"operator {namespace}::{name}.{overload} is not registered")
+    return found
 
 
 def _group_of_name(name: str, *_: Plain) -> Any:

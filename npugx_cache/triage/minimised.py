@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from npugx_cache.backend import lowering
+from npugx_cache.terminal import one_line
 from npugx_cache.triage import compared, ways
 from npugx_cache.triage.pass_by_pass import (
     Fault,
@@ -53,11 +54,11 @@ def write(fault: Fault, plan: Plan) -> Written | None:
     graph_module, inputs = _smallest(fault, *lifted)
     file = Path(plan.folder) / "program.py"
     nodes = sum(node.op == "call_function" for node in graph_module.graph.nodes)
-    file.write_text(_text(fault, plan, graph_module, inputs, stored=False))
+    file.write_text(_text(fault, plan, graph_module, inputs, stored=False), encoding="utf-8")
     shows = _shows(file)
     if not shows and plan.save_inputs:
         torch.save(list(inputs), file.parent / _VALUES)
-        file.write_text(_text(fault, plan, graph_module, inputs, stored=True))
+        file.write_text(_text(fault, plan, graph_module, inputs, stored=True), encoding="utf-8")
         shows = _shows(file)
     return Written(file.name, nodes, shows)
 
@@ -116,13 +117,17 @@ def _shows(file: Path) -> bool:
     return done.returncode == 1
 
 
-_PROGRAM = '''"""A graph with which a pass of npugx_cache is at fault: {name}.
+_PROGRAM = '''"""A graph with which a pass of npugx_cache is at fault.
 
-Made by `npugx-cache triage` from {title}.
-`python program.py` exits with 1 if it shows the fault, else with 0.
+Made by `npugx-cache triage`. `python program.py` exits with 1 if it shows the fault, else with 0.
 """
 
+# The pass: {name}
+# The function: {title}
+
 import sys
+from functools import reduce
+from importlib import import_module
 
 import torch
 from torch import device, inf, nan
@@ -131,6 +136,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from npugx_cache.backend import compile_fx
 
 {imports}
+
+
+def named(module, name):
+    found = import_module(module)
+    return reduce(getattr, name.split("."), found)
 
 
 {graph}
@@ -175,8 +185,8 @@ def _text(
     loaded = f"torch.load({_VALUES!r}, weights_only=True)"
     imports, names = _imports(fault, plan)
     return _PROGRAM.format(
-        name=fault.name,
-        title=fault.recipe.title,
+        name=one_line(fault.name),
+        title=one_line(fault.recipe.title),
         graph=code.replace("def forward(self)", "def graph()"),
         inputs=loaded if stored else listed,
         imports="\n".join(imports),
@@ -199,15 +209,14 @@ def _imports(fault: Fault, plan: Plan) -> tuple[list[str], dict[str, str]]:
     if plan.is_script:
         lines += ["import runpy", f"script = runpy.run_path({script!r}, run_name='triaged')"]
     else:
-        lines.append(f"import {plan.target.partition(':')[0]}")
+        lines.append(f"import_module({plan.target.partition(':')[0]!r})")
     names: dict[str, str] = {}
     for option, function in fault.recipe.options.functions():
         module, name = function.__module__, getattr(function, "__qualname__", "")
         if module == "__main__":
             names[option] = f"script[{name!r}]"
         else:
-            names[option] = f"{module}.{name}"
-            lines.append(f"import {module}")
+            names[option] = f"named({module!r}, {name!r})"
     return list(dict.fromkeys(lines)), names
 
 

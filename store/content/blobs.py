@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npugx_cache.records import NamedTuple
 from npugx_cache.store.content.files import Fault, quarantine, read_file, write_file
 from npugx_cache.store.content.verified import stamp
-from npugx_cache.store.format.manifest import BlobRef
+from npugx_cache.store.format.manifest import MAX_INFLATED, BlobRef
 from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.results import Miss
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 40
 _LEVEL = 6
+_PART = 1 << 20
 _WORTH = 0.9  # below this ratio, compression is worth decompressing at every hit
 
 
@@ -30,6 +31,7 @@ class Packed(NamedTuple):
 
 def pack(name: str, data: bytes, *, compress: bool) -> Packed:
     """Return a blob in its stored form, compressed where that pays."""
+    compress = compress and len(data) <= MAX_INFLATED
     small = zlib.compress(data, _LEVEL) if compress else data
     pays = compress and len(small) < _WORTH * len(data)
     stored = small if pays else data
@@ -103,6 +105,23 @@ def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> byte
     return data if isinstance(data, Miss) else unpack(ref, data)
 
 
+def check(folder: Folder, ref: BlobRef) -> Miss | None:
+    """As `read`, without keeping the uncompressed bytes: why the blob is missing, or None."""
+    data = stored(folder, ref)
+    if isinstance(data, Miss):
+        return data
+    if ref.codec == "raw":
+        return None
+    decompressor, left, size = zlib.decompressobj(), data, 0
+    try:
+        while size <= ref.logical_size and (part := decompressor.decompress(left, _PART)):
+            left, size = decompressor.unconsumed_tail, size + len(part)
+    except zlib.error as error:
+        raise Malformed(f"blob {ref.name}: {error}") from None
+    _check_inflated(ref, size, decompressor)
+    return None
+
+
 def _is_intact(folder: Folder, ref: BlobRef) -> bool:
     found = read_file(folder, folder.blob(ref.sha256), limit=MAX_BYTES, size=ref.stored_size)
     return not isinstance(found, Fault) and hashlib.sha256(found.data).hexdigest() == ref.sha256
@@ -117,6 +136,10 @@ def unpack(ref: BlobRef, data: bytes) -> bytes:
         logical = decompressor.decompress(data, ref.logical_size + 1)
     except zlib.error as error:
         raise Malformed(f"blob {ref.name}: {error}") from None
-    if len(logical) != ref.logical_size or not decompressor.eof or decompressor.unused_data:
-        raise Malformed(f"blob {ref.name} does not decompress to {ref.logical_size} bytes")
+    _check_inflated(ref, len(logical), decompressor)
     return logical
+
+
+def _check_inflated(ref: BlobRef, size: int, decompressor: zlib._Decompress) -> None:
+    if size != ref.logical_size or not decompressor.eof or decompressor.unused_data:
+        raise Malformed(f"blob {ref.name} does not decompress to {ref.logical_size} bytes")

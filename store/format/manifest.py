@@ -25,6 +25,8 @@ _MAX_DEPTH = 32
 _MAX_BLOBS = 1024
 # The best ratio that deflate can reach. A blob that claims more is a decompression bomb.
 _MAX_RATIO = 1032
+MAX_INFLATED = 256 << 20
+"""A blob that has more bytes is stored uncompressed, so that one that claims more is a bomb too."""
 _MAX_NAME = 128
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-"
 _KINDS = get_args(Kind)
@@ -232,4 +234,6 @@ def _checked_blob(row: Any) -> BlobRef:
         raise Malformed("unknown codec")
     elif logical > stored * _MAX_RATIO:
         raise Malformed("a blob claims to be larger than it can be")
+    elif logical > MAX_INFLATED:
+        raise Malformed(f"blob {name} inflates to {logical} bytes, more than {MAX_INFLATED}")
     return BlobRef(name, digest, stored, logical, codec)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _MAX_ENTRIES = 64  # of one key; see `content/entries`
 _MAX_INDEX = 1 << 20
+MAX_KEY_BYTES = 16 << 20
+"""How much is read of all manifests of one key: honest ones have some KB, and a call waits."""
 _ATTEMPTS = 4
 
 
@@ -49,11 +51,14 @@ def manifests(engine: Engine, folder: Folder, key: str, skip: Collection[str]) -
     faults: list[str] = []
     if not engine.lists and not all(map(is_digest, listed)):
         faults.append("an index of the remote tier is damaged")
-    for name, data in zip(names, engine.read_all(wanted) if wanted else (), strict=False):
+    read = engine.read_all(wanted, MAX_KEY_BYTES) if wanted else ()
+    for name, data in zip(names, read, strict=False):
         if isinstance(data, Fault):
-            if not data.is_absent:
+            if not (data.is_absent or data.is_too_much):
                 raise data
-            faults.append(f"entry {name[:12]} of the remote tier is not there any more")
+            why = f"was not read: more than {MAX_KEY_BYTES >> 20} MB under one key"
+            why = "is not there any more" if data.is_absent else why
+            faults.append(f"entry {name[:12]} of the remote tier {why}")
             continue
         try:
             manifest = decode(data, key, folder.secret)
@@ -91,7 +96,8 @@ def bring(
     wanted = [(folder.blob(ref.sha256), ref.stored_size + 1) for ref in missing]
     packed: list[Packed] = []
     wrong: list[str] = []
-    read = connection.engine.read_all(wanted) if wanted else []
+    together = sum(limit for _, limit in wanted)
+    read = connection.engine.read_all(wanted, together) if wanted else []
     for ref, stored in zip(missing, read, strict=True):
         if isinstance(stored, Fault):
             if not stored.is_absent:

@@ -26,10 +26,14 @@ T = TypeVar("T")
 _REQUEST = 10.0  # seconds for one request of a fetch or of a write-back, without its retries
 _STOP = 2.0
 _MAX_NAMES = 1024
+_PART = 1 << 18  # bytes of one read of a stream
+_WHOLE_VALUES = frozenset({"redis"})
+"""The engines that answer a read of a stream with the whole value, however long it is."""
 _MAX_WORDS = 200
 # An answer of these kinds comes again, however often one asks.
 _LASTING = ("ConfigInvalid", "PermissionDenied", "Unsupported")
 _TAKEN = ("AlreadyExists", "ConditionNotMatch")
+_TOO_MUCH, _SHORTER = "TooMuch", "RangeNotSatisfied"
 _FORKED = (
     "this process was forked from one that had asked the remote tier; OpenDAL's threads do not "
     "exist here"
@@ -65,6 +69,26 @@ class Fault(Exception):  # caught inside this package; users never see it
     @property
     def is_taken(self) -> bool:
         return self.kind in _TAKEN
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the object was not read because others had used up what may be read."""
+        return self.kind == _TOO_MUCH
+
+
+class _Allowance:
+    """How many bytes may still be read."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, count: int) -> None:
+        """Take bytes before they are asked for; raises `Fault` if there are not so many left."""
+        if count > self.left:
+            raise Fault("more bytes than are read for one lookup", kind=_TOO_MUCH)
+        self.left -= count
 
 
 class Engine:
@@ -105,11 +129,14 @@ class Engine:
 
     def read(self, path: str, limit: int) -> bytes:
         """The first bytes of an object: a wrong object must not fill the memory."""
-        return self._ask(_counted("read", self._read(path, limit)))
+        return self._ask(_counted("read", self._read(path, limit, _Allowance(limit))))
 
-    def read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Fault]:
-        """Several objects at the same time, each with its limit."""
-        found = self._ask(self._read_all(wanted))
+    def read_all(self, wanted: list[tuple[str, int]], together: int) -> list[bytes | Fault]:
+        """The first bytes of several objects at the same time, each with its limit.
+
+        No more than `together` bytes are read of all; a `Fault` stands for an object beyond that.
+        """
+        found = self._ask(self._read_all(wanted, _Allowance(together)))
         return [_fault(each) if isinstance(each, Exception) else each for each in found]
 
     def size(self, path: str) -> int | None:
@@ -218,20 +245,51 @@ class Engine:
             found.append(str(entry.path).removeprefix(folder))
         return found
 
-    async def _read(self, path: str, limit: int) -> bytes:
+    async def _read(self, path: str, limit: int, allowance: _Allowance) -> bytes:
+        if self._address.engine in _WHOLE_VALUES:
+            return await self._read_value(path, limit, allowance)
         parts: list[bytes] = []
         stream = await self._noted(self._operator.open(path, "rb"))
-        while limit > 0 and (part := await self._noted(stream.read(limit))):
+        while limit > 0:
+            asked = min(limit, _PART)
+            allowance.take(asked)
+            part = bytes(await self._noted(stream.read(asked)))
+            allowance.left += asked - len(part)
+            if not part:
+                break
             parts.append(part)
             PROCESS.add("remote_bytes_read", len(part))
             limit -= len(part)
         await self._noted(stream.close())
         return b"".join(parts)
 
-    async def _read_all(self, wanted: list[tuple[str, int]]) -> list[bytes | Exception]:
+    async def _read_value(self, path: str, limit: int, allowance: _Allowance) -> bytes:
+        """Read a value of which the engine tells the length first, and gives a range."""
+        while True:
+            size = min(await self._stat(path), limit)
+            if not size:  # there is no range in an empty value
+                return b""
+            allowance.take(size)
+            try:
+                data = bytes(await self._noted(self._operator.read(path, offset=0, size=size)))
+            except Exception as error:
+                if _fault(error).kind != _SHORTER:
+                    raise
+                # It was written again meanwhile; a value can't shrink for ever.
+                allowance.left, limit = allowance.left + size, size - 1
+            else:
+                PROCESS.add("remote_bytes_read", len(data))
+                return data
+
+    async def _read_all(
+        self, wanted: list[tuple[str, int]], allowance: _Allowance
+    ) -> list[bytes | Exception]:
         import asyncio
 
-        asked = (asyncio.wait_for(_counted("read", self._read(*each)), _REQUEST) for each in wanted)
+        asked = (
+            asyncio.wait_for(_counted("read", self._read(*each, allowance)), _REQUEST)
+            for each in wanted
+        )
         found = await asyncio.gather(*asked, return_exceptions=True)
         return [each if isinstance(each, (bytes, Exception)) else OSError("lost") for each in found]
 
@@ -275,6 +333,8 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 def _fault(error: Exception) -> Fault:
     """OpenDAL's error in one line. The rest of its text has addresses, headers and backtraces."""
+    if isinstance(error, Fault):
+        return error
     text = str(error) or type(error).__name__
     kind = text.partition(" ")[0]
     first = text.partition("\n")[0]

@@ -28,7 +28,8 @@ def examine_remote(settings: Settings) -> Iterator[Finding]:
         detail = "not used without a key: set NPUGX_CACHE_KEY_FILE"
         yield Finding(name="remote tier", verdict="warning", detail=detail)
         return
-    engine = Engine(remote_address.parse(settings.remote))
+    address = remote_address.parse(settings.remote)
+    engine = Engine(address)
     reason = engine.obstacle()
     answers: list[float | str] = [] if reason is None else [reason]
     if reason is None:
@@ -41,10 +42,10 @@ def examine_remote(settings: Settings) -> Iterator[Finding]:
         once = "hosts compile once"
     engine.stop()
     if isinstance(answer, str):
-        detail = f"{settings.remote}: {answer}; workers go on without the tier"
+        detail = f"{address.text}: {answer}; workers go on without the tier"
         yield Finding(name="remote tier", verdict="warning", detail=detail)
         return
-    detail = f"{settings.remote}: read in {answer * 1e3:.1f} ms; {once}"
+    detail = f"{address.text}: read in {answer * 1e3:.1f} ms; {once}"
     slow = answer > BUDGET / 4  # a lookup makes about four requests
     if slow:
         detail += f"; lookups wait {BUDGET * 1e3:.0f} ms, so many of them go on without the tier"

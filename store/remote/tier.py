@@ -29,6 +29,7 @@ from npugx_cache.store.results import Fetched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from npugx_cache.remote_address import RemoteAddress
     from npugx_cache.store.folder_store import FolderStore
     from npugx_cache.store.format.manifest import Manifest
     from npugx_cache.store.remote.connection import Connection
@@ -265,14 +266,14 @@ class _Fetch:
         return manifest.about.get("signature_id") == self._first
 
 
-_writers: dict[str, Writer] = {}
+_writers: dict[RemoteAddress, Writer] = {}
 
 
 def _writer_of(connection: Connection) -> Writer:
-    text = connection.address.text
-    if text not in _writers:
-        _writers[text] = Writer(connection)
-    return _writers[text]
+    address = connection.address
+    if address not in _writers:
+        _writers[address] = Writer(connection)
+    return _writers[address]
 
 
 def _entries_in(store: FolderStore, key: str) -> set[str]:

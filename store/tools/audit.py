@@ -12,7 +12,6 @@ from npugx_cache.store.content.files import quarantine
 from npugx_cache.store.format.layout import is_digest, listdir, shards
 from npugx_cache.store.format.manifest import BlobRef
 from npugx_cache.store.format.plain import Malformed
-from npugx_cache.store.results import Miss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,22 +88,22 @@ class _Audit:
         if ref.sha256 not in known:
             self.report.blobs += 1
         try:
-            data = blobs.read(self._folder, ref)
+            missing = blobs.check(self._folder, ref)
         except Malformed as error:
             return str(error)
         except MemoryError:
             return "not enough memory"
-        if not isinstance(data, Miss):
+        if missing is None:
             known[ref.sha256] = None
             self.report.size += ref.stored_size
             return None
         if ref.sha256 not in known:
-            known[ref.sha256] = data.reason
-            if "ENOENT" in data.reason:  # the blob is missing: the manifest is bad, not a blob
+            known[ref.sha256] = missing.reason
+            if "ENOENT" in missing.reason:  # the blob is missing: the manifest is bad, not a blob
                 self.report.blobs -= 1
-                return data.reason
-            self.note(self._folder.blob(ref.sha256), data.reason)
-        return data.reason
+                return missing.reason
+            self.note(self._folder.blob(ref.sha256), missing.reason)
+        return missing.reason
 
     def note(self, path: str, reason: str) -> None:
         repaired = self._repair and not self._folder.has(path)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from npugx_cache.store.format.layout import Folder
 
 
+_PART = 1 << 20
+
+
 @dataclass(slots=True, kw_only=True)
 class BundleReport:
     """What was written to a bundle or read from one. `refused` holds (name, reason) pairs.
@@ -187,13 +190,13 @@ def _unpack_blob(
     new: _NewBlobs,
     report: BundleReport,
 ) -> None:
+    if _digest_of(tar, member) != digest:
+        report.refused.append((member.name, "digest mismatch"))
+        return
     try:
         data = _contents(tar, member)
     except MemoryError:
         report.refused.append((member.name, "not enough memory"))
-        return
-    if hashlib.sha256(data).hexdigest() != digest:
-        report.refused.append((member.name, "digest mismatch"))
         return
     size = len(data)
     ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
@@ -239,6 +242,15 @@ def _unpack_manifest(
     report.entries.append(manifest)
     report.known += known
     report.size += len(data)
+
+
+def _digest_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    """The digest of a member, which is not held in memory: its size may be anything."""
+    found = hashlib.sha256()
+    opened = tar.extractfile(member)
+    while opened is not None and (part := opened.read(_PART)):
+        found.update(part)
+    return found.hexdigest()
 
 
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

@@ -9,6 +9,7 @@ import pytest
 from npugx_cache.cli.output import harmless
 from npugx_cache.cli.reading import highlight
 from npugx_cache.entry.artifact import READABLE
+from npugx_cache.entry.view.page import to_be_read
 from npugx_cache.store import Draft
 
 CODE = 'def f(x):\n    """A long line. """ + "' + "y" * 300 + '"\n    return x  # [bold]ä[/bold]\n'
@@ -23,6 +24,9 @@ def test_highlighting_adds_colours_and_nothing_else():
 def test_control_characters_are_replaced_and_lines_and_tabs_are_kept():
     assert harmless("a\tb\nc ä") == "a\tb\nc ä"
     assert harmless("a\x1b[2Jb\r\x00\x9b\u202ec") == "a\ufffd[2Jb\ufffd\ufffd\ufffd\ufffdc"
+
+
+SHOWN = to_be_read(CODE)
 
 
 @pytest.fixture
@@ -44,12 +48,12 @@ def entry(filled):
 def test_readable_is_plain_when_piped(entry, run):
     done = run("readable", entry[:10])
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == CODE
+    assert done.stdout == SHOWN
 
 
 def test_readable_takes_a_path(entry, run, root):
     done = run("readable", root / "v1/ac/ee" / ("e" * 64) / entry)
-    assert done.stdout == CODE
+    assert done.stdout == SHOWN
 
 
 def test_readable_is_coloured_on_a_terminal_and_where_asked_for(entry, run, on_terminal):
@@ -58,12 +62,12 @@ def test_readable_is_coloured_on_a_terminal_and_where_asked_for(entry, run, on_t
     assert "\x1b[" in shown
     assert "\x1b[" in run("readable", entry, "--color", "always").stdout
     _, shown = on_terminal("readable", entry, "--color", "never")
-    assert shown.replace("\r\n", "\n") == CODE
+    assert shown.replace("\r\n", "\n") == SHOWN
 
 
 def test_no_color_is_respected_unless_colours_are_asked_for(entry, on_terminal):
     _, shown = on_terminal("readable", entry, NO_COLOR="1")
-    assert shown.replace("\r\n", "\n") == CODE
+    assert shown.replace("\r\n", "\n") == SHOWN
     _, shown = on_terminal("readable", entry, "--color", "always", NO_COLOR="1")
     assert "\x1b[" in shown
 
@@ -85,14 +89,14 @@ def long_entry(filled):
 def test_a_long_text_goes_through_the_pager_of_a_terminal(long_entry, run, on_terminal):
     pager = {"PAGER": "head -n 3", "LINES": "24", "NO_COLOR": "1"}
     _, shown = on_terminal("readable", long_entry, **pager)
-    assert shown.split() == ["line0", "=", "0", "line1", "=", "0", "line2", "=", "0"]
+    assert shown.splitlines() == to_be_read("line0 = 0").splitlines()
     _, shown = on_terminal("readable", long_entry, "--no-pager", **pager)
-    assert len(shown.splitlines()) == 200
-    assert len(run("readable", long_entry).stdout.splitlines()) == 200
+    assert len(shown.splitlines()) == 202
+    assert len(run("readable", long_entry).stdout.splitlines()) == 202
 
 
-def test_a_text_without_sections_is_shown_as_it_is(entry, run):
-    assert run("readable", entry, "--section", "guards").stdout == CODE
+def test_a_text_without_sections_is_shown_as_it_is_and_does_not_run(entry, run):
+    assert run("readable", entry, "--section", "guards").stdout == SHOWN
     done = run("readable", entry, "--section", "no-such")
     assert done.returncode == 2
     assert "overview" in done.stderr
@@ -101,7 +105,7 @@ def test_a_text_without_sections_is_shown_as_it_is(entry, run):
 def test_readable_writes_to_a_file(entry, run, tmp_path):
     done = run("readable", entry, "--file", tmp_path / "out.py")
     assert done.returncode == 0
-    assert (tmp_path / "out.py").read_text() == CODE
+    assert (tmp_path / "out.py").read_text() == SHOWN
     done = run("readable", entry, "--file", tmp_path / "none/out.py")
     assert done.returncode == 2
     assert "--file" in done.stderr
@@ -144,3 +148,21 @@ def test_readable_loads_no_torch(entry):
     command = [sys.executable, "-c", code, entry]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_entry_that_inflates_to_more_than_is_shown_is_one_clear_error(filled, run):
+    draft = Draft(
+        key="f" * 64,
+        identity="1d" * 16,
+        kind="graph",
+        cost_seconds=1.0,
+        factors=(),
+        about={"function": "g"},
+        blobs={READABLE: bytes(40 << 20)},
+    )
+    entry = filled.publish(draft).manifest.entry
+    for section in ("overview", "all"):
+        done = run("readable", entry, "--section", section)
+        assert done.returncode == 1
+        assert "41943040 bytes to be shown, more than the 33554432" in done.stderr
+    assert run("verify").returncode == 0

@@ -5,6 +5,7 @@ several hosts that create an object one is told so.
 from __future__ import annotations
 
 import multiprocessing
+import socket
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,75 @@ def test_hosts_at_the_same_time(
         assert found == [0] * HOSTS
     else:
         assert [sum(each) for each in zip(*found, strict=True)] == [1] * TIMES
+
+
+def engine_of(engines: Engines, name: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    for variable, value in engines.common.items():
+        monkeypatch.setenv(variable, value)
+    port = 0 if name == "fs" else engines.port(name)
+    engine = Engine(remote_address.parse(engines.address(name, port, "limits")))
+    reason = engine.obstacle()
+    assert reason is None, reason
+    return engine
+
+
+def sent_by_redis(port: int) -> int:
+    """How many bytes the server has sent to all its clients."""
+    with socket.create_connection(("127.0.0.1", port)) as client, client.makefile("rb") as lines:
+        client.sendall(b"INFO stats\r\n")
+        found = next(line for line in lines if line.startswith(b"total_net_output_bytes:"))
+    return int(found.partition(b":")[2])
+
+
+def test_no_more_of_a_value_leaves_redis_than_is_read(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, port = engine_of(engines, "redis", monkeypatch), engines.port("redis")
+    engine.write("v1/ac/index", DATA * 4096)
+    before = sent_by_redis(port)
+    assert engine.read("v1/ac/index", 1000) == DATA[:1000]
+    assert engine.size("v1/ac/index") == 4096 * len(DATA)
+    assert sent_by_redis(port) - before < 20_000
+    engine.write("v1/ac/index", b"")
+    assert engine.read("v1/ac/index", 1000) == b""
+    engine.write("v1/ac/index", DATA)
+    assert engine.read("v1/ac/index", 1 << 20) == DATA
+
+
+@pytest.mark.parametrize("name", ["fs", "redis", "s3"])
+def test_several_objects_are_read_up_to_a_limit_for_all(
+    engines: Engines, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, many, size = engine_of(engines, name, monkeypatch), 8, 256 * len(DATA)
+    for number in range(many):
+        engine.write(f"v1/ac/{number}", DATA * 256)
+    wanted = [(f"v1/ac/{number}", 2 * size) for number in range(many)]
+    assert engine.read_all(wanted, many * 2 * size) == [DATA * 256] * many
+    found = engine.read_all(wanted, 3 * size)
+    read = [each for each in found if not isinstance(each, Fault)]
+    assert read == [DATA * 256] * len(read)
+    assert len(read) <= 3
+    assert all(each.is_too_much for each in found if isinstance(each, Fault))
+    absent = engine.read_all([("v1/ac/none", size)], size)
+    assert isinstance(absent[0], Fault)
+    assert absent[0].is_absent
+
+
+class Shrinking(Engine):
+    """Its value gets shorter after its length was asked for."""
+
+    async def _stat(self, path: str) -> int:
+        size = await super()._stat(path)
+        if size == len(DATA):
+            await self._write(path, b"short")
+        return size
+
+
+def test_a_value_that_gets_shorter_while_it_is_read_is_read(engines: Engines) -> None:
+    engine = Shrinking(remote_address.parse(engines.address("redis", engines.port("redis"))))
+    assert engine.obstacle() is None
+    engine.write("v1/ac/index", DATA)
+    assert engine.read("v1/ac/index", len(DATA)) == b"short"
 
 
 class Paused(Engine):

@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 
+from npugx_cache.entry.view.page import TO_BE_READ
+
 pytestmark = pytest.mark.thorough
 
 LAYERS = 4
@@ -132,4 +134,5 @@ def test_a_model_is_a_short_file_that_runs_and_computes_its_graph(shown, surroun
     checks = [line for line in lines if line.startswith("        ")]
     assert sum(int(count) * times for count, times in kinds.items()) == len(checks)
     for section in ("key", "source", "passes", "inputs", "code", "frame"):
-        assert printed(surroundings, entry, "--section", section).strip() in stored
+        shown = printed(surroundings, entry, "--section", section)
+        assert shown.removeprefix(f"{TO_BE_READ}\n").strip() in stored

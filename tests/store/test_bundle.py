@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+import tracemalloc
 
 import pytest
 from hypothesis import given as given_by
@@ -250,3 +251,19 @@ def test_an_entry_that_was_there_already_is_counted(store, publish, other):
     assert taken(other, first).known == 0
     report = taken(other, both)
     assert (len(report.entries), report.known) == (2, 1)
+
+
+def test_a_member_that_is_no_blob_is_not_held_in_memory(store):
+    size, digest = 48 << 20, "ab" * 32
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        member = tarfile.TarInfo(f"v1/cas/ab/{digest}")
+        member.size = size
+        tar.addfile(member, io.BytesIO(bytes(size)))
+    out.seek(0)
+    tracemalloc.start()
+    report = bundle.unpack(store.folder, out, sign=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [reason for _, reason in report.refused] == ["digest mismatch"]
+    assert peak < size / 4

@@ -11,10 +11,11 @@ import pytest
 
 from npugx_cache import config, remote_address
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.errors import OptionError
 from npugx_cache.store import PrunePolicy, Store, open_store
 from npugx_cache.store.format.signing import new_secret
-from npugx_cache.store.remote import tier
+from npugx_cache.store.remote import copies, tier
 from npugx_cache.store.remote.connection import connection_to
 
 
@@ -52,7 +53,7 @@ def host(tmp_path, address, key_file):
 
 def sent(address):
     """Wait until what was published is at the remote tier."""
-    writer = tier._writers[address]
+    writer = tier._writers[remote_address.parse(address)]
     with writer._changed:
         assert writer._changed.wait_for(lambda: not writer._running, 30)
 
@@ -88,6 +89,19 @@ def test_wrong_bytes_are_a_miss_and_the_next_publish_mends_them(
     publish(two, blobs=host("one").read(entry, ["program", "text"]))
     sent(address)
     assert host("three").fetch(entry.key, "").new == 1
+
+
+def test_junk_under_a_key_is_read_up_to_a_limit(host, publish, address, tmp_path, monkeypatch):
+    entry = publish(host("one"))
+    sent(address)
+    limit, [manifest] = 4 << 20, objects(tmp_path, "ac")
+    monkeypatch.setattr(copies, "MAX_KEY_BYTES", limit)
+    for number in range(8):
+        (manifest.parent / f"{number:064x}").write_bytes(bytes(1 << 20))
+    before = PROCESS.metrics().remote_bytes_read
+    fetched = host("two").fetch(entry.key, "")
+    assert "was not read: more than 4 MB under one key" in fetched.reason
+    assert PROCESS.metrics().remote_bytes_read - before <= limit + (1 << 20)
 
 
 def test_an_entry_with_another_key_is_not_used(host, publish, address, tmp_path):
@@ -182,6 +196,7 @@ def test_a_local_hit_does_not_load_the_tier(host, publish, address, tmp_path, ke
 import sys
 from pathlib import Path
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.store import open_store
 store = open_store(Settings(
     cache_dir=Path({str(tmp_path / "one")!r}), trust="signed", key_file=Path({str(key_file)!r}),
@@ -200,6 +215,7 @@ def test_a_process_that_ends_sends_what_it_has_published(host, address, tmp_path
     code = f"""
 from pathlib import Path
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.store import Draft, open_store
 store = open_store(Settings(
     cache_dir=Path({str(tmp_path / "one")!r}), trust="signed", key_file=Path({str(key_file)!r}),
@@ -217,8 +233,9 @@ def test_a_child_of_a_process_that_asked_the_tier_goes_on_without(host, publish,
 import os, sys
 from pathlib import Path
 from npugx_cache.config import Settings
+from npugx_cache.counters import PROCESS
 from npugx_cache.store import open_store
-from npugx_cache.store.remote import tier
+from npugx_cache.store.remote import copies, tier
 tier.BUDGET = 30.0
 store = open_store(Settings(cache_dir=Path(sys.argv[1]), trust="signed",
                             key_file=Path(sys.argv[2]), remote=sys.argv[3]))
@@ -247,19 +264,60 @@ assert os.waitpid(child, 0)[1] == 0
     [
         ("s3://user:SECRET@bucket/x", "a password"),
         ("redis://:SECRET@host:1/0", "a password"),
+        ("redis://user%3ASECRET@host/0", "a password"),
+        ("redis://user:@SECRET@host/0", "a password"),
+        ("s3://SECRET@bucket/x", "names a user"),
         ("s3://bucket?secret_access_key=SECRET", "options of s3:// are"),
-        ("s3://bucket?endpoint=http://u:SECRET@host", "a password"),
+        ("s3://bucket?SECRET", "options of s3:// are"),
+        ("redis://host/0?SECRET", "options of redis:// are none"),
+        ("redis://host/0#SECRET", "after a #"),
+        ("s3://bucket?region=SECRET&region=x", "at most once"),
+        ("s3://bucket?endpoint=http://u:SECRET@host", "endpoint is not"),
+        ("s3://bucket?endpoint=u:SECRET@host", "endpoint is not"),
+        ("s3://bucket?endpoint=//u:SECRET@host", "endpoint is not"),
+        ("s3://bucket?endpoint=http%3A%2F%2Fu%3ASECRET%40host", "endpoint is not"),
+        ("s3://bucket?endpoint=http://host/?X-Amz-Signature=SECRET", "endpoint is not"),
+        ("s3://bucket?endpoint=http://host/%26X-Amz-Signature%3DSECRET", "endpoint is not"),
+        ("webdav://host/f?endpoint=http:u:SECRET@x/", "endpoint is not"),
+        ("s3://bucket?region=a:SECRET", "region is not made of"),
+        ("s3://bucket?server_side_encryption=SECRET", "not AES256 or"),
+        ("s3://bucket?enable_virtual_host_style=SECRET", "not true or false"),
+        ("fs:///u:SECRET@host/x", "its folder"),
+        ("fs:///a%0ASECRET", "its folder"),
+        ("s3://bucket%0ASECRET/x", "not a name"),
+        ("s3://bucket\nSECRET/x", "not a name"),
+        ("s3://bucket:8/x", "no port"),
+        ("redis://host:99999/0", "not a name"),
         ("s3:///x", "no bucket"),
+        ("webdav:///x", "no host"),
         ("fs://host/x", "fs:///FOLDER"),
         ("redis://host/SECRET", "as a number"),
+        ("redis://host/\u0661", "as a number"),
         ("http://SECRET", "expected one of"),
-        ("s3://bucket:SECRET", "not a URL"),
+        ("redis:SECRET", "expected one of"),
+        ("s3://bucket:SECRET", "not a name"),
     ],
 )
 def test_a_wrong_address_is_refused_and_not_quoted(text, why):
     with pytest.raises(OptionError, match=why) as refused:
         config.load(environ={"NPUGX_CACHE_REMOTE": text})
     assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://me@host:1/0/a", "redis://host:1/0/a"),
+        ("redis://[::1]/2", "redis://[::1]/2"),
+        ("s3://b.c/f?endpoint=http://h:1&region=x&server_side_encryption=aws:kms", "s3://b.c/f"),
+        ("s3://b?enable_virtual_host_style=true", "s3://b"),
+        ("webdav://me@host:1/a%20b?endpoint=http://other/dav/", "webdav://host:1/a b"),
+        ("S3://b/f", "s3://b/f"),
+        ("fs:///data/m\u00fcller, x", "fs:///data/m\u00fcller, x"),
+    ],
+)
+def test_of_an_address_engine_host_bucket_and_folder_are_shown(text, shown):
+    assert remote_address.parse(text).text == shown
 
 
 def test_addresses_name_engines_and_their_options():

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 
 import pytest
 
 from npugx_cache.store import Published
+from npugx_cache.store.content import blobs
+from npugx_cache.store.format import manifest as format_of_manifests
+from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.tools.audit import verify
 
 
@@ -104,3 +108,46 @@ def test_random_rubbish_in_the_store_is_no_error(store, publish):
         if not path.exists():
             path.write_bytes(os.urandom(10))
     assert looked(store).bad == []
+
+
+@pytest.fixture
+def traced():
+    """Counts the memory that Python asks for."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+def test_a_blob_that_inflates_is_not_held_in_memory(store, publish, traced):
+    size = 48 << 20
+    manifest = publish(store, blobs={"zeros": bytes(size)})
+    assert sum(ref.stored_size for ref in manifest.blobs) < size / 500
+    tracemalloc.reset_peak()
+    report = looked(store)
+    assert (report.entries, report.blobs, report.bad) == (1, 1, [])
+    assert traced() < size / 4
+
+
+def test_a_blob_that_inflates_to_another_size_is_bad(store, publish):
+    manifest = publish(store, blobs={"zeros": bytes(5 << 20)})
+    (ref,) = manifest.blobs
+    assert blobs.check(store.folder, ref) is None
+    for size in (0, ref.logical_size - 1, ref.logical_size + 1):
+        with pytest.raises(Malformed, match="does not decompress"):
+            blobs.check(store.folder, ref._replace(logical_size=size))
+
+
+def test_a_blob_that_would_inflate_too_far_is_refused_before_it_is_read(
+    store, draft, publish, monkeypatch
+):
+    data = {"zeros": bytes(2 << 20)}
+    bomb = publish(store, blobs=data)
+    monkeypatch.setattr(format_of_manifests, "MAX_INFLATED", 1 << 20)
+    (bad,) = looked(store).bad
+    assert "blob zeros inflates to 2097152 bytes, more than 1048576" in bad.reason
+    assert bomb.key in bad.path
+    # What a release stores it also reads.
+    monkeypatch.setattr(blobs, "MAX_INFLATED", 1 << 20)
+    answer = store.publish(draft(1, blobs=data))
+    assert [ref.codec for ref in answer.manifest.blobs] == ["raw"]
+    assert store.read(answer.manifest, data) == data

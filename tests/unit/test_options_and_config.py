@@ -237,6 +237,7 @@ def test_environment_variables_of_the_compiler_count_unless_they_only_report(mon
     [
         ("NPUGX_CACHE_DIR", "/graphs", "/graphs"),
         ("NPUGX_CACHE_KEY_FILE", "/k", "(set)"),
+        ("NPUGX_CACHE_REMOTE", "s3://bucket/folder", "(set)"),
         ("PYTHON_HUB_AUTH", "s", "(set)"),
         ("TORCH_HUB_PASSWD", "s", "(set)"),
         ("TORCH_MIRROR", "https://me:s@host/x", "(set)"),

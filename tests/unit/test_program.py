@@ -6,13 +6,17 @@ import copy
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import _ops
 
 from npugx_cache.backend.codegen import source_text
 from npugx_cache.backend.notes import Column, Given, Notes
 from npugx_cache.backend.program import Call, Constant, Function, Operator, Program
+from npugx_cache.backend.runtime import bind
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.portable import NotPortable, encode, resolve_op
 
 BRANCHES = [["function", 0], ["function", 1]]
 INNER = ["tuple", [["value", 0], ["value", 1]]]
@@ -123,13 +127,131 @@ BAD = {
     "no inputs": lambda d: d.pop("inputs"),
     "calls that are no list": lambda d: d.__setitem__("calls", 5),
     "a call that is too short": lambda d: d["calls"].__setitem__(0, ["a", 0]),
+    "an input that Python takes for torch": lambda d: d["inputs"].__setitem__(0, "\uff54orch"),
+    "attributes of a method": lambda d: d["operators"].__setitem__(
+        0, ["aten", "__getattr__.__builtins__", "get"]
+    ),
+    "a function of torch.ops": lambda d: d["operators"].__setitem__(
+        0, ["load_library", "__call__", "__call__"]
+    ),
+    "another function of torch.ops": lambda d: d["operators"].__setitem__(
+        0, ["import_module", "x", "default"]
+    ),
+    "a method of a namespace": lambda d: d["operators"].__setitem__(0, ["aten", "__dir__", ""]),
+    "a method of aten in another namespace": lambda d: d["operators"].__setitem__(
+        0, ["mine", "__and__", ""]
+    ),
+    "a method of an operator": lambda d: d["operators"].__setitem__(
+        0, ["aten", "add", "overloads"]
+    ),
+    "an operator that opens a file": lambda d: d["operators"].__setitem__(
+        0, ["aten", "from_file", ""]
+    ),
+    "a namespace that is a keyword": lambda d: d["operators"].__setitem__(0, ["lambda", "x", ""]),
+    "an operator of several parts": lambda d: d["operators"].__setitem__(0, ["aten", "a.b", ""]),
+    "a stream operator that is unknown": lambda d: d["operators"].__setitem__(
+        0, ["streams", "around", ""]
+    ),
+    "a function with an overload": lambda d: d["operators"].__setitem__(
+        1, ["", "operator.getitem", "x"]
+    ),
+    "a keyword of a Python function": lambda d: d["calls"][1].__setitem__(3, [["key", 1]]),
+    "a keyword of an operator on graphs": lambda d: d["calls"][2].__setitem__(3, [["x", 1]]),
+    "a keyword of Python": lambda d: d["calls"][0].__setitem__(3, [["lambda", 1]]),
+    "a value in the place of a graph": lambda d: d["calls"][2][2].__setitem__(1, ["value", 1]),
+    "a graph in the place of a value": lambda d: d["calls"][2][2].__setitem__(0, ["function", 0]),
+    "a function of torch as an argument": lambda d: d["calls"][0][2].__setitem__(
+        1, ["torch", "load"]
+    ),
+    "a function of torch in the place of a graph": lambda d: d["calls"][2][2].__setitem__(
+        1, ["torch", "load"]
+    ),
+    "a graph in a list": lambda d: d["calls"][0][2].__setitem__(1, ["list", [["function", 0]]]),
+    "a list that hides a value": lambda d: d["calls"][0][2].__setitem__(
+        1, ["list", [["value", 99]], 0]
+    ),
+    "a dict": lambda d: d["calls"][0][2].__setitem__(1, {"x": 1}),
+    "a device that is no name": lambda d: d["calls"][0][2].__setitem__(1, ["device", "cpu'"]),
+    "a dtype that is another thing of torch's": lambda d: d["constants"][0].__setitem__(1, "hub"),
+    "a size that is text": lambda d: d["constants"][0].__setitem__(3, ["2"]),
+    "arguments that are nested too deeply": lambda d: d["calls"][0][2].__setitem__(1, nested(5000)),
 }
+
+
+def nested(depth):
+    data = 1
+    for _ in range(depth):
+        data = ["list", [data]]
+    return data
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_data_is_refused(name):
     with pytest.raises(CorruptEntry):
         Program.from_plain(changed(BAD[name]))
+
+
+def test_every_registered_operator_may_be_called_unless_it_opens_files():
+    every = torch._C._dispatch_get_all_op_names()
+    names = {name for name in every if not name.startswith("streams::")}  # some work on one stream
+    refused = {name for name in names if operator_of(name).fault() is not None}
+    files = {"aten::from_file", "aten::from_file.out", "debugprims::load_tensor"}
+    assert refused == files & names
+
+
+def operator_of(name):
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    return Operator(namespace, base, overload)
+
+
+def others(place, kind):
+    """The attributes of a part of `torch.ops` that are no part of it."""
+    names = {*dir(place), *vars(place), *dir(type(place))}
+    return {name for name in names if not isinstance(getattr(place, name, None), kind)}
+
+
+def test_what_torch_ops_has_besides_operators_is_no_operator():
+    assert {"load_library", "__getattr__"} <= others(torch.ops, _ops._OpNamespace)
+    for name in others(torch.ops, _ops._OpNamespace):
+        assert Operator(name, "x", "").fault(), name
+    for name in others(torch.ops.aten, _ops.OpOverloadPacket):
+        assert Operator("aten", name, "").fault(), name
+    for name in others(torch.ops.aten.add, _ops.OpOverload):
+        assert Operator("aten", "add", name).fault(), name
+
+
+def test_every_dtype_layout_and_memory_format_of_torch_may_be_an_argument():
+    kinds = (torch.dtype, torch.layout, torch.memory_format)
+    values = [value for value in vars(torch).values() if isinstance(value, kinds)]
+    assert len(values) > 40
+    for value in values:
+        data = changed(lambda d, value=value: d["calls"][0][2].__setitem__(1, encode(value)))
+        Program.from_plain(data)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        Operator("load_library", "__call__", "__call__"),
+        Operator("aten", "__class__", "mro"),
+        Operator("aten", "add", "overloads"),
+        Operator("aten", "no_such", ""),
+        Operator("", "builtins.eval", ""),
+        Operator("", "os.system", ""),
+        Operator("higher_order", "run_const_graph", ""),
+    ],
+)
+def test_a_program_is_bound_to_registered_operators_alone(operator):
+    code = compile("def forward(): return 1", "text", "exec")
+    with pytest.raises(NotPortable, match=r"not an allowed|not registered"):
+        bind(code, [("x", operator)], {}, disable_autocast=False)
+
+
+@pytest.mark.parametrize("name", ["load_library", "loaded_libraries", "__class__"])
+def test_only_an_operator_is_found_by_the_name_of_an_operator(name):
+    with pytest.raises(NotPortable, match="not registered"):
+        resolve_op(name, "__call__", "__call__")
 
 
 BAD_NOTES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import tokenize
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from npugx_cache import store
 from npugx_cache.backend.capture.layout import Layout, Role
 from npugx_cache.backend.notes import Column, Given, Notes
-from npugx_cache.backend.program import Call, Constant, Operator, Program
+from npugx_cache.backend.program import Call, Constant, Function, Operator, Program
 from npugx_cache.conditions import Conditions
 from npugx_cache.conditions.data import CALL, Kind
 from npugx_cache.config import load
@@ -25,6 +26,7 @@ from npugx_cache.entry.artifact import (
 )
 from npugx_cache.entry.frame import Frame
 from npugx_cache.entry.readable import readable_cache
+from npugx_cache.entry.view import stored_text
 from npugx_cache.entry.view.sections import SECTIONS
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.store import Draft
@@ -207,12 +209,72 @@ def test_notes_that_make_no_sense_are_left_out(stored, tmp_path, place, value):
         (["calls", 0, 3], [1]),
         (["constants", 0, 0], f"c\n{CODE}"),
         (["constants", 0, 3], ["2"]),
+        (["operators", 0], ["aten", "__getattr__.__builtins__", "get"]),
+        (["operators", 0], ["load_library", "__call__", "__call__"]),
+        (["calls", 0, 2, 0], ["torch", "load"]),
+        (["inputs", 0], "\uff41ten"),
     ],
 )
 def test_a_damaged_graph_is_one_clear_error(stored, tmp_path, place, value):
     entry = stored(changed(place, value))
     with pytest.raises(CorruptEntry):
         shown(entry, tmp_path)
+
+
+def test_a_dtype_of_an_input_is_a_dtype(stored, tmp_path):
+    data = changed(["notes", "inputs", 0, 0], "hub")
+    with pytest.raises(CorruptEntry, match="no dtype"):
+        shown(stored(data), tmp_path)
+
+
+PARTS = ["KEY", "SOURCE", "GUARDS", "PASSES", "INPUTS", "CODE", "FRAME"]
+
+
+@pytest.mark.parametrize("with_parts", [True, False])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_nothing_runs_of_what_the_entry_calls_its_text(
+    stored, tmp_path, monkeypatch, section, with_parts
+):
+    code = "ran.append(1)"
+    headings = [f"# ---- {getattr(stored_text, part)}\n" for part in PARTS]
+    text = f"{code}\n".join([f"{code}\n", *(headings if with_parts else []), ""])
+    monkeypatch.setitem(globals(), "TEXT", text)
+    entry = stored(program_of().to_plain())
+    printed = readable_cache(entry, print_output=False, section=section, cache_dir=tmp_path)
+    assert code in printed or section in {"overview", "graph", "guards"}
+    names = {"ran": [], "__name__": "__main__"}
+    with contextlib.suppress(SystemExit):
+        exec(compile(printed, "printed", "exec"), names)
+    assert names["ran"] == []
+
+
+def test_the_parameters_of_a_graph_inside_hide_no_name_of_the_file(stored, tmp_path):
+    inner = Function("inner", ("aten",), (Call("a", 0, [["value", 0]], []),), ["tuple", []])
+    branches = [["function", 0], ["function", 0]]
+    program = program_of(
+        operators=(Operator("aten", "sin", ""), Operator("higher_order", "cond", "")),
+        constants=(),
+        functions=(inner,),
+        calls=(Call("b", 1, [True, *branches, ["tuple", [["value", 0]]]], []),),
+        outputs=["value", 2],
+        notes=None,
+    )
+    text = shown(stored(program.to_plain()), tmp_path)
+    assert "def inner(aten_2):\n    a = aten.sin.default(aten_2)" in text
+
+
+def test_a_graph_that_writes_files_does_not_run(stored, tmp_path):
+    program = program_of(
+        operators=(Operator("npugx_cache", "dump", ""), Operator("aten", "sin", "")),
+        calls=(
+            Call("a", 0, [["value", 0], "name", "/folder"], []),
+            Call("b", 1, [["value", 0]], []),
+        ),
+    )
+    names = {"__name__": "shown"}
+    exec(shown(stored(program.to_plain()), tmp_path), names)
+    with pytest.raises(SystemExit, match="writes tensors to files"):
+        names["main"]()
 
 
 def run(text):

@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.backend.codegen import float_text
+from npugx_cache.backend.program import is_dtype
 from npugx_cache.conditions import paths
+from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -111,7 +113,9 @@ def of_constant(constant: Constant) -> str:
 
 
 def tensor(name: str, dtype: str, device: str, size: list[int], stride: list[int]) -> str:
-    """A call of `tensor`, a function of the text."""
+    """A call of `tensor`, a function of the text, which takes the dtype from torch by its name."""
+    if not is_dtype(dtype):
+        raise CorruptEntry(f"{name}: {dtype!r} is no dtype")
     rest = ""
     if stride != _contiguous(size):
         rest += f", stride={stride}"

@@ -12,7 +12,6 @@ from npugx_cache.backend.program import HIGHER_ORDER, MAIN
 from npugx_cache.backend.repeats import Folded, Loop
 from npugx_cache.conditions import paths
 from npugx_cache.entry.view.numbered import template
-from npugx_cache.errors import CorruptEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +41,7 @@ _COMMENT = 64
 _NAMED = 2
 _INDEX = re.compile(r"\[(\d+)\]")
 _SYMBOL = re.compile(r"\b[su]\d+\b")
-_NO_NAME = re.compile(r"\W+")
+_NO_NAME = re.compile(r"\W+", re.ASCII)
 
 
 def graph_text(program: Program, inputs: Sequence[Input]) -> Iterator[str]:
@@ -50,12 +49,13 @@ def graph_text(program: Program, inputs: Sequence[Input]) -> Iterator[str]:
     writer = _Writer(program)
     for function, name in zip(program.functions, writer.functions, strict=True):
         whole = repeats.unfolded(function)
-        names = list(function.inputs)
+        taken = set(writer.taken)
+        names = [_unique(each, taken) for each in function.inputs]
         yield from _Body(writer, whole, name, names, names, [], 0).lines()
     named = parameters(program, inputs)
     texts = [f"{HELD}[{each.path!r}]" if each.held else named[each.name] for each in inputs]
-    taken = [*named.values(), *([HELD] if len(named) < len(inputs) else [])]
-    main = _Body(writer, folded(program), MAIN, taken, texts, writer.modules(), 0)
+    given = [*named.values(), *([HELD] if len(named) < len(inputs) else [])]
+    main = _Body(writer, folded(program), MAIN, given, texts, writer.modules(), 0)
     for body in main.bodies():
         yield from body.lines()
 
@@ -272,9 +272,7 @@ def _operator(operator: Operator) -> str:
         return operator.name.removeprefix("builtins.")
     if operator.namespace == HIGHER_ORDER:
         return f'{OPERATORS}["{operator.name}"]'
-    parts = [operator.namespace, *operator.name.split("."), operator.overload or "default"]
-    if not all(map(str.isidentifier, parts)) or keyword.iskeyword(parts[0]):
-        raise CorruptEntry(f"program: operator {operator} is not an identifier")
+    parts = [operator.namespace, operator.name, operator.overload or "default"]
     text = "torch.ops" if parts[0] in _RESERVED else parts.pop(0)
     for part in parts:
         text = f'getattr({text}, "{part}")' if keyword.iskeyword(part) else f"{text}.{part}"
@@ -315,7 +313,7 @@ def _varied(names: Sequence[str], variable: str) -> str:
 def name_of_block(modules: Iterable[str]) -> str:
     """`layer` for the modules `model.layers[i]`, if a block is one of those."""
     for module in modules:
-        found = re.match(rf".*?(\w+)\[[{VARIABLES}]\]", module)
+        found = re.match(rf".*?(\w+)\[[{VARIABLES}]\]", module, re.ASCII)
         if found is not None:
             name = found[1].removesuffix("s")
             return name if name.isidentifier() else "block"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npugx_cache.entry.view.given import Input
     from npugx_cache.portable import Plain
 
-_OURS = "npugx_cache"
+_OURS, _DUMP = "npugx_cache", "dump"
 _ALWAYS = frozenset({"", "aten", "prims", HIGHER_ORDER})
 _KIND = re.compile(r"[a-z]+")
 
@@ -27,6 +27,8 @@ def check(program: Program, inputs: Sequence[Input]) -> Iterator[str]:
         yield 'CANNOT_RUN = "it exchanges tensors with other ranks"'
     elif STREAMS in used:
         yield 'CANNOT_RUN = "it works on streams that its process hands over"'
+    elif any(operator[:2] == (_OURS, _DUMP) for operator in program.operators):
+        yield 'CANNOT_RUN = "it writes tensors to files"'
     else:
         yield 'CANNOT_RUN = ""'
     if used & {HIGHER_ORDER, _OURS}:

@@ -47,6 +47,10 @@ class Stored:
     conditions: Conditions
 
 
+TO_BE_READ = 'raise SystemExit("this text is to be read, not to be run")'
+"""The first line of what is shown as it is stored."""
+
+
 def page(stored: Stored, section: str) -> str:
     """The text of a section; all but `sections.ALL`."""
     shown = _Page(stored)
@@ -58,9 +62,21 @@ def page(stored: Stored, section: str) -> str:
         lines = [*shown.graph(), *shown.end()]
     elif section == "guards":
         lines = [*shown.guards(everything=True)]
+    elif section == "code":
+        lines = [TO_BE_READ, "", *stored.text.parts.get(STORED[section], [])]
     else:
-        lines = stored.text.parts.get(STORED[section], [])
+        lines = [*_comments(stored.text.parts.get(STORED[section], []))]
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def to_be_read(text: str) -> str:
+    """A stored text behind a line that ends a program that runs it: anybody may have written it."""
+    return f"{TO_BE_READ}\n\n{text}"
+
+
+def _comments(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of a stored text of which each is to be a comment, also if it is stored as code."""
+    return (line if not line or line.startswith("#") else f"# {line}" for line in lines)
 
 
 class _Page:

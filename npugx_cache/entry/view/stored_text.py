@@ -63,5 +63,5 @@ def parsed(text: str) -> StoredText | None:
 
 def _stripped(lines: list[str]) -> list[str]:
     while lines and not lines[-1]:
-        lines = lines[:-1]
+        lines.pop()
     return lines
