@@ -120,6 +120,19 @@ def test_an_unnamed_blob_goes_after_an_hour_of_grace(store, five):
     assert five[1].blobs[0].sha256 in files(store, "cas")
 
 
+def test_an_unnamed_blob_that_was_touched_within_the_hour_stays(store, five):
+    """A publisher that finds a blob touches it. The index does not see that, as no name changes."""
+    entry_path(store, five[0]).unlink()
+    digest = five[0].blobs[0].sha256
+    path = store.root / "v1/cas" / digest[:2] / digest
+    age(path, 4000)
+    age(path.parent, 100)  # an index does not rely on a folder that has just changed
+    assert store.prune(PrunePolicy(max_size=1 << 30), dry_run=True).blobs == 1  # now in the index
+    age(path, 60)
+    assert store.prune(PrunePolicy(max_size=1 << 30)).blobs == 0
+    assert path.exists()
+
+
 def test_blobs_stay_while_a_manifest_can_not_be_read(store, five):
     entry_path(store, five[0]).chmod(0o666)
     digest = five[0].blobs[0].sha256

@@ -170,6 +170,13 @@ def repeated_programs(draw):
                     shift = copy * period if inside or (not near and value) else 0
                     moved.append(min(value + shift, len(inputs) + len(calls) - 1))
                 calls.append((op, *moved))
+        if draw(
+            st.booleans()
+        ):  # one copy takes a value from elsewhere, be it the first or the last
+            place = draw(st.integers(start, len(calls) - 1))
+            op, *arguments = calls[place]
+            arguments[draw(st.integers(0, 1))] = draw(st.integers(0, len(inputs) + place - 1))
+            calls[place] = (op, *arguments)
         for _ in range(draw(st.integers(0, 2))):
             one(0, 9)
     count = len(inputs) + len(calls)
@@ -266,6 +273,22 @@ def test_a_copy_is_no_call_where_it_would_keep_what_nothing_uses():
     text = source_text(program)
     assert text.count("= block(") == 30
     assert text.count("operator_mul(") == 2 + 10 * 2
+    (folded, results), (plain, wanted) = watched_runs(program)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+@pytest.mark.parametrize("of", ["this layer", "the layer before"])
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 20, 39])
+def test_a_layer_that_takes_a_value_from_elsewhere_is_not_run_as_the_others(place, of):
+    """The second call of a layer reads the result of the first, the last that of a layer before."""
+    program, _ = layers(40)
+    call = 4 * place + (1 if of == "this layer" else 3)
+    first, second = program.calls[call].values()
+    values = (1, second) if of == "this layer" else (first, 0)
+    calls = list(program.calls)
+    calls[call] = calls[call].with_values(values)
+    program = replace(program, calls=tuple(calls))
     (folded, results), (plain, wanted) = watched_runs(program)
     assert [each.value for each in results] == [each.value for each in wanted]
     assert folded.seen == plain.seen
