@@ -154,6 +154,20 @@ def repeated_programs(draw):
         value = st.integers(max(low, len(inputs) + len(calls) - back), len(inputs) + len(calls) - 1)
         calls.append((draw(st.integers(0, 2)), draw(value), draw(value)))
 
+    def stray(start, stop):
+        """Let one call of a late copy take a value from elsewhere than those of the others do."""
+        inside = [
+            (place, at)
+            for place in range(start, stop)
+            for at in (1, 2)
+            if calls[place][at] >= len(inputs) + start
+        ]
+        if inside:
+            place, at = draw(st.sampled_from(inside))
+            call = list(calls[place])
+            call[at] -= draw(st.integers(1, min(call[at], 9)))
+            calls[place] = tuple(call)
+
     for _ in range(draw(st.integers(0, 3))):
         one(0, 99)
     for _ in range(draw(st.integers(1, 2))):
@@ -161,7 +175,7 @@ def repeated_programs(draw):
         for _ in range(period):
             one(0, draw(st.integers(1, 9)))
         block = calls[start:]
-        for copy in range(1, draw(st.integers(2, 5))):
+        for copy in range(1, draw(st.sampled_from([2, 3, 5, 6]))):
             for op, *arguments in block:
                 moved = []
                 for value in arguments:
@@ -170,13 +184,8 @@ def repeated_programs(draw):
                     shift = copy * period if inside or (not near and value) else 0
                     moved.append(min(value + shift, len(inputs) + len(calls) - 1))
                 calls.append((op, *moved))
-        if draw(
-            st.booleans()
-        ):  # one copy takes a value from elsewhere, be it the first or the last
-            place = draw(st.integers(start, len(calls) - 1))
-            op, *arguments = calls[place]
-            arguments[draw(st.integers(0, 1))] = draw(st.integers(0, len(inputs) + place - 1))
-            calls[place] = (op, *arguments)
+        if draw(st.booleans()):
+            stray(start + 2 * period, len(calls))
         for _ in range(draw(st.integers(0, 2))):
             one(0, 9)
     count = len(inputs) + len(calls)
