@@ -179,22 +179,48 @@ WRITES = {
 }
 OPERATIONS = {**FUNCTIONAL, **VIEWS, **WRITES}
 
-STEP = st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 6), st.integers(0, 6))
-PROGRAMS = st.tuples(
-    st.lists(STEP, min_size=1, max_size=14),
-    st.lists(st.integers(0, 6), min_size=0, max_size=3),
-)
-"""Steps, and which values besides the last are returned, counted from the end."""
+PHRASES = {
+    "two copies of one value": [("mul", 0, 0), ("clone", 0, 0), ("clone", 1, 0)],
+    "two copies of what was there": [("clone", 0, 0), ("clone", 1, 0)],
+    "a copy of a copy, and another": [
+        ("sin", 0, 0),
+        ("clone", 0, 0),
+        ("clone", 0, 0),
+        ("mul", 2, 0),
+    ],
+    "a write that reads its source through a view": [
+        *(("mm", 0, 0), ("clone", 0, 0), ("t", 1, 0), ("add_", 1, 0)),
+    ],
+    "a write that reads a part of its source": [
+        *(("mul", 0, 0), ("flat", 0, 0), ("early", 0, 0), ("clone", 0, 0)),
+        *(("late", 2, 0), ("add_", 1, 0)),
+    ],
+}
+"""Steps that are rare one after another, each by what it makes."""
 
-FUNCTIONALISED = st.tuples(
-    st.lists(
-        st.tuples(st.sampled_from(sorted({**FUNCTIONAL, **VIEWS})), *[st.integers(0, 6)] * 2),
-        min_size=1,
-        max_size=14,
-    ),
-    st.lists(st.integers(0, 6), min_size=0, max_size=2),
-    st.permutations(range(3)),
-)
+
+def programs_of(operations, returned, *more):
+    """Steps, one in four the beginning of a phrase, and which values besides the last are returned.
+
+    The values are counted from the end; the last but one is returned the most often.
+    """
+    step = st.tuples(st.sampled_from(sorted(operations)), st.integers(0, 6), st.integers(0, 6))
+    whole = [
+        phrase for phrase in PHRASES.values() if {name for name, *_ in phrase} <= {*operations}
+    ]
+    phrase = st.integers(0, 3).flatmap(
+        lambda n: st.sampled_from(whole) if n == 0 else st.tuples(step)
+    )
+    steps = st.lists(phrase, min_size=1, max_size=10)
+    return st.tuples(
+        steps.map(lambda parts: [one for part in parts for one in part]),
+        st.lists(st.sampled_from([1, 1, *range(7)]), min_size=0, max_size=returned),
+        *more,
+    )
+
+
+PROGRAMS = programs_of(OPERATIONS, 3)
+FUNCTIONALISED = programs_of({**FUNCTIONAL, **VIEWS}, 2, st.permutations(range(3)))
 """As PROGRAMS without writes, and the inputs that results are copied into at the end."""
 
 OVERLAPS = st.sampled_from(["apart", "same", "shifted", "transposed"])
@@ -253,11 +279,12 @@ def check(graph_module, program, overlap="apart"):
 
 
 def sharing(tensors):
-    """For each pair: whether they share storage, and how far apart they start in it."""
+    """For each pair: how far apart they start in one storage; None if they share none."""
     return [
         [
-            a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-            and a.data_ptr() - b.data_ptr()
+            a.data_ptr() - b.data_ptr()
+            if a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+            else None
             for b in tensors
         ]
         for a in tensors

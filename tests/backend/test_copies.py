@@ -82,6 +82,17 @@ def test_two_returned_values_do_not_become_one():
     assert removed(function, torch.ones(3))[0] == 0
 
 
+def test_of_two_returned_copies_of_one_value_one_stays():
+    def function(x):
+        y = x + 1
+        return y.clone(), y.clone()
+
+    count, _, graph = removed(function, torch.ones(3))
+    assert count == 1
+    first, second = graph(torch.ones(3))
+    assert first.data_ptr() != second.data_ptr()
+
+
 def test_a_part_of_a_buffer_is_not_returned_in_the_place_of_its_copy():
     # The caller would keep the whole buffer alive, and see it as the storage of a small tensor.
     assert removed(lambda x: (x * 2)[:2].clone(), torch.ones(3))[0] == 0
@@ -115,6 +126,16 @@ def test_a_copy_that_is_written_to_stays_while_its_source_is_needed():
         return copy.sum() + y.sum()
 
     assert removed(function, torch.ones(3))[0] == 0
+
+
+def test_a_copy_stays_if_the_call_that_writes_it_reads_another_view_of_the_source():
+    def function(x):
+        y = x * 2
+        copy = y.clone()
+        copy.add_(y.t())
+        return copy.sum()
+
+    assert removed(function, torch.ones(3, 3))[0] == 0
 
 
 def test_a_copy_that_is_written_to_goes_when_its_source_is_not_needed_any_more():

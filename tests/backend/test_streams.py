@@ -1,5 +1,8 @@
 """What passes and programs make of streams, events and scopes. Labels need no device."""
 
+import sys
+import types
+
 import pytest
 import torch
 import torch._dynamo  # registers the operators of the namespace "streams"
@@ -235,32 +238,44 @@ def test_a_trace_that_fails_leaves_nothing_deterministic():
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-class Begun:
-    """In the place of a scope of an NPU."""
+class Npu:
+    """A simulated device: its settings, and each change of them."""
 
-    def __init__(self, *given):
-        self.given = given
+    def __init__(self):
+        self.limits, self.deterministic, self.changes = (20, 40), 0, []
 
-    def undo(self):
-        undone.append(self.given)
+    def current_stream(self):
+        return "stream"
 
+    def get_stream_limit(self, stream):
+        return {"cube_core_num": self.limits[0], "vector_core_num": self.limits[1]}
 
-undone: list[tuple[int, ...]] = []
+    def set_stream_limit(self, stream, cube, vector):
+        self.limits = (cube, vector)
+        self.changes.append(self.limits)
+
+    def _get_deterministic_level(self):
+        return self.deterministic
+
+    def set_deterministic_level(self, level):
+        self.deterministic = level
+        self.changes.append(level)
 
 
 def test_what_an_operator_leaves_limited_is_taken_back(monkeypatch):
-    undone.clear()
-    monkeypatch.setattr(operators, "limit", Begun)
-    monkeypatch.setattr(operators, "determine", Begun)
+    npu = Npu()
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(npu=npu))
 
     def raises():
         with operators.scopes_closed():
             torch.ops.npugx_cache.limit_cores(1, 2)
-            torch.ops.npugx_cache.set_determinism(5)
+            torch.ops.npugx_cache.set_determinism(3)
             torch.ops.npugx_cache.limit_cores(3, 4)
             torch.ops.npugx_cache.restore_cores()
             raise ValueError
 
     with pytest.raises(ValueError):
         raises()
-    assert undone == [(3, 4), (5,), (1, 2)]
+    assert npu.changes == [(1, 2), 3, (3, 4), (1, 2), 0, (20, 40)]
+    assert not torch.are_deterministic_algorithms_enabled()

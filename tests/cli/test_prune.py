@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 
 import pytest
 
@@ -136,6 +138,22 @@ def test_filters_choose_what_goes(filled, run):
     assert "Decoder.f0" in done.stdout
     left = {row.manifest.about["function"] for row in filled.listing()}
     assert left == {"model.Decoder.f1", "model.Decoder.f2"}
+
+
+@pytest.mark.parametrize("test", ["backend!=inductor", "dynamic!=True", "option!=capture_limit=*"])
+def test_what_can_not_be_read_is_not_of_another_backend(filled, run, test):
+    shards = list((filled.root / "v1/ac").iterdir())
+    for shard in shards:
+        os.utime(shard, (time.time() - 100,) * 2)  # an index does not rely on one just changed
+    assert "3 entries" in run("ls").stdout
+    (item, *_) = [each for each in filled.listing() if each.manifest.kind == "graph"]
+    path = filled.root / "v1/ac" / item.manifest.key[:2] / item.manifest.key / item.manifest.entry
+    times = path.stat()
+    path.write_bytes(b"nonsense")  # the index still has the entry
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = run("prune", "--filter", test, "--yes")
+    assert "removed 2 entries" in done.stdout
+    assert item.manifest.entry[:12] not in done.stdout
 
 
 def test_a_filter_that_nothing_passes_removes_nothing(filled, run):

@@ -118,6 +118,15 @@ def test_odd_bindings_bind_or_are_corrupt(stored):
     assert corrupt > MUTANTS // 4
 
 
+@pytest.mark.parametrize("path", ["a..b", "", ".a", "a.", "a.1", "a b", 7, None])
+def test_what_is_no_path_to_a_tensor_is_corrupt(stored, path):
+    plain = msgpack.unpackb(stored[0][artifact.BINDINGS], raw=False)
+    for part in (["a.b", path], [path]):
+        plain["parts"] = [["x", "a.b"], part]
+        with pytest.raises(CorruptEntry, match="is no path to a tensor"):
+            artifact.Bindings.unpack(msgpack.packb(plain, use_bin_type=True))
+
+
 @pytest.mark.thorough
 def test_a_worker_misses_once_and_the_entry_goes_to_quarantine(surroundings):
     row = surroundings.run(SCRIPT)

@@ -180,6 +180,21 @@ def test_a_write_is_noticed(cached, write):
                 del Settings.scale
 
 
+def test_other_bases_of_a_class_are_noticed_here_and_not_only_where_code_is_watched(cached):
+    model = made()
+    call = cached(model)
+    with torch.no_grad():
+        for _ in range(3):
+            call(X)
+        versions = checker(call)._native.versions
+        assert versions.hold()
+        try:
+            WRITES["other bases of the class"](model)
+            assert not versions.hold()
+        finally:
+            Settings.__bases__ = (Base,)
+
+
 def same_as_eager(model, call):
     try:
         want = type(model).forward(model, X)

@@ -55,6 +55,45 @@ def test_an_edit_is_noticed(tmp_path, edit):
             assert torch.equal(call(x), all_of_them(x))
 
 
+class Shifting:
+    def __call__(self, x, factor, shift=3.0):
+        return x * factor + shift
+
+
+def shifted(x):
+    return Shifting()(x, 2.0)  # of an object that the trace makes, no guard reads the defaults
+
+
+def test_a_default_that_is_added_behind_the_others_is_noticed(tmp_path):
+    x = torch.ones(3)
+    call = cache_compile(shifted, cache_dir=tmp_path)
+    defaults = Shifting.__call__.__defaults__
+    try:
+        with torch.no_grad():
+            for _ in range(4):
+                assert torch.equal(call(x), shifted(x))
+            # The first default stands where it stood, and is that of another parameter now.
+            Shifting.__call__.__defaults__ = (*defaults, 7.0)
+            for _ in range(4):
+                assert torch.equal(call(x), shifted(x))
+    finally:
+        Shifting.__call__.__defaults__ = defaults
+
+
+def test_defaults_that_are_taken_away_are_noticed(tmp_path):
+    x = torch.ones(3)
+    call = cache_compile(shifted, cache_dir=tmp_path)
+    defaults = Shifting.__call__.__defaults__
+    try:
+        for _ in range(4):
+            call(x)
+        Shifting.__call__.__defaults__ = None
+        with pytest.raises(TypeError, match="shift"):
+            call(x)
+    finally:
+        Shifting.__call__.__defaults__ = defaults
+
+
 # --- while the check of later calls is built from live objects
 
 

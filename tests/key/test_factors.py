@@ -20,6 +20,7 @@ from npugx_cache.backend.options import SPECS
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
 from npugx_cache.config import load
 from npugx_cache.entry.kernel_packages import _fingerprint as key_of_kernels
+from npugx_cache.errors import OptionError
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import FACTORS, Fingerprint, differences, shortened
 from npugx_cache.private import cuda
@@ -326,3 +327,34 @@ def test_differences_say_how_python_was_started_and_where_the_code_is():
     assert [*differences(*codes, place="at m.py:3 in f")] == [
         "function.code changed at m.py:3 in f"
     ]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "shown"),
+    [
+        ("a" * 32, "b" * 64, "option.x changed"),
+        ("a" * 31, "b" * 32, f"option.x was {'a' * 31}, is {'b' * 32}"),
+        ("a" * 32, "1", f"option.x was {'a' * 32}, is 1"),
+        ("1", "2", "option.x was 1, is 2"),
+        ("a" * 32, "z" * 32, f"option.x was {'a' * 32}, is {'z' * 32}"),
+    ],
+)
+def test_differences_show_values_unless_both_are_digests(was, now, shown):
+    assert [*differences([("option.x", was)], [("option.x", now)])] == [shown]
+
+
+class Halved:
+    """A function with state, and no `uuid()` that names the state."""
+
+    def __call__(self, x):
+        return x / 2
+
+
+def test_a_decomposition_that_no_key_can_name_is_refused_at_decoration():
+    with pytest.raises(OptionError, match=r"decomposition of aten.silu.*can't be part of a key"):
+        cache_compile(lambda x: x, custom_decompositions={SILU: Halved()})
+
+
+def test_a_custom_pass_that_no_key_can_name_is_refused_at_decoration():
+    with pytest.raises(OptionError, match=r"'post_grad_custom_pre_pass' can't be part of a key"):
+        cache_compile(lambda x: x, options={"post_grad_custom_pre_pass": Halved()})

@@ -7,7 +7,7 @@ import torch
 
 from npugx_cache.conditions import Conditions, Kind, Step
 from npugx_cache.conditions.data import CALL, TensorFact
-from npugx_cache.key.signature import kinds_of_arguments, read_arguments
+from npugx_cache.key.signature import kinds_of_arguments, read_arguments, without_texts
 
 
 def conditions(nodes, checks, *sizes):
@@ -69,3 +69,12 @@ def test_what_is_no_whole_number_is_never_a_star(value):
 def test_modules_come_last_because_listings_are_cut_at_the_end():
     text = kinds_of_arguments({"self": torch.nn.Linear(2, 2).eval(), "x": torch.ones(3)})
     assert text == "x: float32[3], self: Linear (eval, float32)"
+
+
+def test_a_reason_shows_no_rest_of_a_text_that_has_another_in_it():
+    texts = {"name": "alice", "user": ["alice smith", "mrs alice smith"], "short": "at"}
+    reason = "no rule for 'alice smith' at alice, mrs alice smith"
+    assert without_texts(reason, texts) == (
+        "no rule for <a text of 11 characters> at <a text of 5 characters>, "
+        "<a text of 15 characters>"
+    )

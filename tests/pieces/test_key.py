@@ -18,11 +18,15 @@ import pytest
 import torch
 import torch.fx.experimental._config as size_config
 from torch import fx, nn
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from npugx_cache.backend import patterns, register_replacement
+from npugx_cache.key.symbols import Symbols
 from npugx_cache.pieces import compiled
 from npugx_cache.pieces.piece import Piece
 from npugx_cache.portable import NotPortable
@@ -351,6 +355,21 @@ def test_each_switch_that_a_lowering_heeds_is_in_the_key(name):
     finally:
         write(was)
     assert key_of(graph, x) == before
+
+
+@pytest.mark.parametrize("changed", [{"duck_shape": False}, {"specialize_zero_one": False}])
+def test_what_a_trace_assumes_of_all_sizes_is_in_the_key(changed):
+    """Two traces with equal symbols may have been guarded by other rules."""
+
+    def text(**settings):
+        varies = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+        mode = FakeTensorMode(shape_env=ShapeEnv(**settings))
+        x = mode.from_tensor(torch.ones(6, 4), source=ConstantSource("x"), symbolic_context=varies)
+        return list(Symbols([x]).described())
+
+    assert text()
+    assert text() == text()
+    assert text(**changed) != text()
 
 
 STATES = {

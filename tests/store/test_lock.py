@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 
+import filelock
 import pytest
 
 from npugx_cache.store import Locked, NotLocked
@@ -66,6 +67,24 @@ def test_the_lock_of_a_killed_holder_is_taken_at_the_next_look(store, python, mo
         assert isinstance(answer, Locked)
     assert len(pauses) == 1
     assert pauses[0] <= 0.05
+
+
+def test_a_lock_file_that_was_removed_after_its_opening_locks_nothing(store, python, monkeypatch):
+    removed = []
+
+    def removed_before(descriptor, **options):
+        """A cleaner removes the file that the waiter has just opened."""
+        monkeypatch.undo()
+        (file,) = (store.root / "v1" / "locks").rglob(f"{NAME}*")
+        file.unlink()
+        removed.append(file)
+        return filelock.lock_descriptor(descriptor, **options)
+
+    monkeypatch.setattr(filelock, "lock_descriptor", removed_before)
+    with store.lock(NAME, wait=20) as answer:
+        assert removed
+        assert isinstance(answer, Locked)
+        assert python(HOLDER, store.root, NAME).stdout.readline().strip() == "NotLocked"
 
 
 def test_a_waiter_stops_as_soon_as_the_result_has_appeared(store, python):

@@ -8,6 +8,7 @@ import pytest
 
 from npugx_cache.store import Manifest, Miss, NotStored, PrunePolicy, Published
 from npugx_cache.store.format.layout import CACHEDIR_TAG
+from npugx_cache.store.io import syscalls
 
 
 def test_what_was_published_is_read_back(store, draft):
@@ -265,6 +266,24 @@ def test_publish_heals_a_key_folder_removed_between_its_steps(store, publish, dr
     publish(store)
     store.prune(PrunePolicy(everything=True))
     assert isinstance(store.publish(draft()), Published)
+
+
+def test_a_blob_that_a_cleaner_takes_before_the_manifest_names_it_is_written_again(
+    store, publish, monkeypatch
+):
+    shared = os.urandom(500)
+    digest = publish(store, 1, blobs={"a": shared}).blobs[0].sha256
+    blob, move = store.root / "v1/cas" / digest[:2] / digest, syscalls.rename
+
+    def clean_before(*args, **kwargs):
+        blob.unlink()
+        monkeypatch.undo()
+        return move(*args, **kwargs)
+
+    monkeypatch.setattr(syscalls, "rename", clean_before)  # of the manifest to its place
+    manifest = publish(store, 2, blobs={"a": shared})
+    assert syscalls.rename is move
+    assert store.read(manifest, ["a"]) == {"a": shared}
 
 
 def test_a_manifest_is_a_frozen_value(store, publish):

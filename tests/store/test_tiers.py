@@ -102,7 +102,6 @@ def test_what_the_local_folder_has_is_not_read_from_the_shared_one(
 ):
     store = layered("local")
     store.publish(given := draft())
-    from npugx_cache.store.content import files
     from npugx_cache.store.io import syscalls
 
     opened = []
@@ -114,7 +113,6 @@ def test_what_the_local_folder_has_is_not_read_from_the_shared_one(
     assert store.read(manifest, given.blobs) == given.blobs
     assert opened
     assert not [path for path in opened if str(folders["shared"]) in path]
-    assert files is not None
 
 
 def test_a_publish_goes_to_the_shared_and_the_local_folder(folders, layered, draft):

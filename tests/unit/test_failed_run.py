@@ -44,6 +44,18 @@ def test_an_error_from_elsewhere_does_not(error):
     assert not failed_run.program_raised(*raised_by_a_program(error))
 
 
+def test_an_error_of_the_frame_around_the_program_does_not():
+    """It may have replayed a side effect of the function already."""
+
+    def caller():
+        raise RuntimeError("stride")
+
+    with pytest.raises(RuntimeError) as info:
+        caller()
+    assert failed_run.program_raised(*raised_by_a_program(RuntimeError("stride")))
+    assert not failed_run.program_raised(info.value, caller)
+
+
 def test_an_error_of_another_graph_does_not():
     error, _ = raised_by_a_program(RuntimeError("stride"))
     assert not failed_run.program_raised(error, lambda: None)

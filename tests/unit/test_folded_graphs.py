@@ -154,6 +154,20 @@ def repeated_programs(draw):
         value = st.integers(max(low, len(inputs) + len(calls) - back), len(inputs) + len(calls) - 1)
         calls.append((draw(st.integers(0, 2)), draw(value), draw(value)))
 
+    def stray(start, stop):
+        """Let one call of a late copy take a value from elsewhere than those of the others do."""
+        inside = [
+            (place, at)
+            for place in range(start, stop)
+            for at in (1, 2)
+            if calls[place][at] >= len(inputs) + start
+        ]
+        if inside:
+            place, at = draw(st.sampled_from(inside))
+            call = list(calls[place])
+            call[at] -= draw(st.integers(1, min(call[at], 9)))
+            calls[place] = tuple(call)
+
     for _ in range(draw(st.integers(0, 3))):
         one(0, 99)
     for _ in range(draw(st.integers(1, 2))):
@@ -161,7 +175,7 @@ def repeated_programs(draw):
         for _ in range(period):
             one(0, draw(st.integers(1, 9)))
         block = calls[start:]
-        for copy in range(1, draw(st.integers(2, 5))):
+        for copy in range(1, draw(st.sampled_from([2, 3, 5, 6]))):
             for op, *arguments in block:
                 moved = []
                 for value in arguments:
@@ -170,6 +184,8 @@ def repeated_programs(draw):
                     shift = copy * period if inside or (not near and value) else 0
                     moved.append(min(value + shift, len(inputs) + len(calls) - 1))
                 calls.append((op, *moved))
+        if draw(st.booleans()):
+            stray(start + 2 * period, len(calls))
         for _ in range(draw(st.integers(0, 2))):
             one(0, 9)
     count = len(inputs) + len(calls)
@@ -266,6 +282,22 @@ def test_a_copy_is_no_call_where_it_would_keep_what_nothing_uses():
     text = source_text(program)
     assert text.count("= block(") == 30
     assert text.count("operator_mul(") == 2 + 10 * 2
+    (folded, results), (plain, wanted) = watched_runs(program)
+    assert [each.value for each in results] == [each.value for each in wanted]
+    assert folded.seen == plain.seen
+
+
+@pytest.mark.parametrize("of", ["this layer", "the layer before"])
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 20, 39])
+def test_a_layer_that_takes_a_value_from_elsewhere_is_not_run_as_the_others(place, of):
+    """The second call of a layer reads the result of the first, the last that of a layer before."""
+    program, _ = layers(40)
+    call = 4 * place + (1 if of == "this layer" else 3)
+    first, second = program.calls[call].values()
+    values = (1, second) if of == "this layer" else (first, 0)
+    calls = list(program.calls)
+    calls[call] = calls[call].with_values(values)
+    program = replace(program, calls=tuple(calls))
     (folded, results), (plain, wanted) = watched_runs(program)
     assert [each.value for each in results] == [each.value for each in wanted]
     assert folded.seen == plain.seen

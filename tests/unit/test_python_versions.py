@@ -43,9 +43,10 @@ def test_another_python_is_named_with_those_that_are_served(version, flags, name
 
 def test_python_3_13_0_is_refused_for_its_bug():
     """Guards don't see there that an attribute was set: later calls would be wrong hits."""
-    reason = environment.unserved_python("cpython", (3, 13, 0), "")
-    assert reason == "Python 3.13.0 is not served, because of its bug gh-125608: 3.13.1 is"
-    assert environment.unserved_python("cpython", (3, 13, 1), "") is None
+    for rest in ((), ("candidate", 1), ("final", 0)):  # as in `sys.version_info`
+        reason = environment.unserved_python("cpython", (3, 13, 0, *rest), "")
+        assert reason == "Python 3.13.0 is not served, because of its bug gh-125608: 3.13.1 is"
+        assert environment.unserved_python("cpython", (3, 13, 1, *rest), "") is None
 
 
 def test_pypy_is_refused():

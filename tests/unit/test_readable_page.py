@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import tokenize
 from dataclasses import replace
 
 import pytest
+import torch
 
-from npugx_cache import store
+from npugx_cache import cache_compile, store
 from npugx_cache.backend.capture.layout import Layout, Role
 from npugx_cache.backend.notes import Column, Given, Notes
 from npugx_cache.backend.program import Call, Constant, Function, Operator, Program
@@ -352,3 +354,37 @@ def test_a_size_that_the_trace_did_not_know_is_dynamic(stored, tmp_path):
     text = shown(stored(program.to_plain()), tmp_path)
     assert "# dynamic     s0 was not known: self.x.size(1)\n" in text
     run(text)
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "0x1.8p+0"])
+def test_a_number_among_the_arguments_is_no_device(stored, tmp_path, number):
+    plain = program_of()
+    calls = (plain.calls[0]._replace(args=[["value", 0], ["float", number]]), plain.calls[1])
+    text = shown(stored(replace(plain, calls=calls).to_plain()), tmp_path)
+    assert "is_available" not in text
+    device = (plain.calls[0]._replace(args=[["value", 0], ["device", "xpu:1"]]), plain.calls[1])
+    text = shown(stored(replace(plain, calls=device).to_plain()), tmp_path)
+    assert 'getattr(torch, "xpu", None), "is_available"' in text
+
+
+def test_a_graph_of_operators_of_the_package_says_that_the_package_is_needed(stored, tmp_path):
+    plain = program_of()
+    assert "import npugx_cache" not in shown(stored(plain.to_plain()), tmp_path)
+    for namespace, module in (("npugx_cache", "operators"), ("higher_order", "control_flow")):
+        operators = (*plain.operators, Operator(namespace, "cond", ""))
+        text = shown(stored(replace(plain, operators=operators).to_plain()), tmp_path)
+        assert "import npugx_cache.backend.operators" in text
+        assert ("from npugx_cache.backend.control_flow" in text) == (module == "control_flow")
+
+
+def test_options_are_shown_that_are_not_at_their_defaults(tmp_path):
+    cached = cache_compile(
+        lambda x: x + 1,
+        cache_dir=tmp_path,
+        options={"inplace_pass": False, "remove_noop_ops": False},
+    )
+    cached(torch.ones(3))
+    ((row, *_),) = (list(store.open_store(load(cache_dir=tmp_path)).listing()),)
+    text = shown(row.manifest.entry, tmp_path)
+    listed = re.search(r"^# options((?:.*\n#   )*.*)", text, re.MULTILINE)[1]
+    assert listed.replace("#", "").split() == ["inplace_pass=False", "remove_noop_ops=False"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import textwrap
+import threading
 
 import pytest
 import torch
@@ -81,15 +82,73 @@ def test_a_reason_is_one_line_about_the_users_code(library, name):
     assert "; to change that, " in found
 
 
-def test_a_number_that_only_data_tells_is_named_as_that():
-    def function(x):
-        for _ in range(x.sum().int().item()):
-            x = x + 1
-        return x
+LOCK = threading.Lock()
 
-    found = reason(function)
+
+def uses_a_sparse_tensor(x):
+    return x.to_sparse() + 1
+
+
+def holds_a_lock(x):
+    with LOCK:
+        return x + 1
+
+
+def counts(x):
+    for _ in range(x.sum().int().item()):
+        x = x + 1
+    return x
+
+
+def asks_for_a_line(x):
+    input()
+    return x
+
+
+ADVICE = {
+    counts: "choose with torch.where, or branch outside the cached function",
+    uses_a_sparse_tensor: "convert to a dense tensor before the call",
+    holds_a_lock: "enter it outside the cached function",
+    asks_for_a_line: "do this outside the cached function",
+}
+
+
+@pytest.mark.parametrize("function", ADVICE, ids=lambda function: function.__name__)
+def test_the_advice_is_ours_before_that_of_torch(function):
+    assert reason(function).partition("; to change that, ")[2] == ADVICE[function]
+
+
+def test_a_branch_on_data_has_the_advice_of_the_docs(library):
+    advice = "choose with torch.where, or branch outside the cached function"
+    assert reason(library.asks).partition("; to change that, ")[2] == advice
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        (
+            "DistributedDataParallel.forward is skipped",
+            "compile the module inside: cache_compile(ddp.module)",
+        ),
+        (
+            "AlignDevicesHook.pre_forward is skipped",
+            "compile the modules inside, or load the model onto one device",
+        ),
+        (
+            "Attempted to call function marked as skipped",
+            "do this outside the cached function, or in a torch.library operator",
+        ),
+        ("nobody knows this", "hold the tool by its handle"),
+    ],
+)
+def test_the_advice_of_torch_is_taken_where_we_have_none(said, advice):
+    text = f"{said}\n  Explanation: why\n  Hint: hold the tool by its handle"
+    assert refuse.of_break(text, None).partition("; to change that, ")[2] == advice
+
+
+def test_a_number_that_only_data_tells_is_named_as_that():
+    found = reason(counts)
     assert found.startswith("a branch or a size depends on the data of a tensor at ")
-    assert "choose with torch.where" in found
     assert "u0" not in found.partition(" at ")[0]
 
 

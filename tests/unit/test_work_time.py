@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+BUSY = "import time\nwhile time.process_time() < 0.3: pass"
+"""Works for many of the ticks of 10 ms in which the kernel counts."""
+
 SCRIPT = """if True:
     import os, sys, signal, time
     import torch
@@ -61,13 +64,12 @@ def test_the_work_of_a_child_counts():
 
     worked = WorkTime()
     before, started = os.times(), time.perf_counter()
-    subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
+    subprocess.run([sys.executable, "-c", BUSY], check=True)
     after, passed = os.times(), time.perf_counter() - started
     child = after.children_user + after.children_system
     child -= before.children_user + before.children_system
-    assert child > 0
     # The kernel counts a child in ticks of 10 ms, so it may seem to have worked longer than it ran.
-    assert worked.seconds() >= min(child, passed) * 0.999
+    assert worked.seconds() >= min(child, passed) * 0.999 > 0.2
 
 
 def test_more_work_than_time_passed_counts_as_the_time_that_passed():
@@ -75,7 +77,6 @@ def test_more_work_than_time_passed_counts_as_the_time_that_passed():
     from npugx_cache.work_time import WorkTime
 
     started, worked = time.perf_counter(), WorkTime()
-    busy = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
-    children = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(4)]
+    children = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(4)]
     assert [child.wait() for child in children] == [0] * 4
     assert worked.seconds() <= time.perf_counter() - started
