@@ -235,8 +235,9 @@ class FolderStore:
             path = self._folder.manifest(key, entry)
             with contextlib.suppress(OSError):
                 # At most once an hour, as the mount option relatime does, because a write for each
-                # read would cost more than the read.
-                if used - self._folder.tree.lstat(path).st_mtime > _TOUCH_EVERY:
+                # read would cost more than the read. Also if the mtime is of the future: under a
+                # wrong clock, a file would be the one that was used last for good.
+                if abs(used - self._folder.tree.lstat(path).st_mtime) > _TOUCH_EVERY:
                     self._folder.tree.touch(path)
                     stamp_shard(self._folder, key)
         self._usage.add(

@@ -10,7 +10,7 @@ from npugx_cache.cli import output
 from npugx_cache.cli.naming import entry_meant
 from npugx_cache.cli.opening import Failure, WrongInput, open_existing
 from npugx_cache.conditions import differences as of_conditions
-from npugx_cache.entry.artifact import CONDITIONS, conditions_of
+from npugx_cache.entry.artifact import CONDITIONS, conditions_of, other_release
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.key import fingerprint
 from npugx_cache.store import Miss
@@ -88,8 +88,11 @@ def _about(a: Manifest, b: Manifest) -> list[str]:
 
 
 def _conditions(store: FolderStore, manifest: Manifest) -> Conditions | None:
-    """The conditions of an entry; None for one without, such as a package of kernels."""
-    if all(ref.name != CONDITIONS for ref in manifest.blobs):
+    """The conditions of an entry; None for one without, such as a package of kernels.
+
+    Also None for an entry of another release, whose conditions may mean something else here.
+    """
+    if all(ref.name != CONDITIONS for ref in manifest.blobs) or other_release(manifest.factors):
         return None
     blobs = store.read(manifest, [CONDITIONS])
     if isinstance(blobs, Miss):

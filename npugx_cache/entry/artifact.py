@@ -23,9 +23,10 @@ from npugx_cache.entry.frame import Frame, as_bytes
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.records import dataclass, replace
 from npugx_cache.store.format.plain import pack, unpack
+from npugx_cache.version import FORMAT, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from npugx_cache.backend.inductor.library import Library
     from npugx_cache.backend.inner_tensors import Parts
@@ -169,6 +170,19 @@ def set_up_of(blobs: Mapping[str, bytes]) -> tuple[str, int]:
         case [str() as name, int() as node]:
             return name, node
     raise CorruptEntry("set_up: not a name and a place")
+
+
+def other_release(factors: Iterable[Iterable[str]]) -> str | None:
+    """Which release made an entry, in words, if its parts may mean something else to this one.
+
+    The format is part of the key, so only who names an entry meets one of another format.
+    """
+    rows = {name: value for name, value, *_ in factors}
+    form = rows.get("format", FORMAT)
+    if form == FORMAT:
+        return None
+    release = rows.get("npugx_cache", "another release")
+    return f"made by npugx_cache {release} in format {form}, and this is {VERSION} with {FORMAT}"
 
 
 def conditions_of(blobs: Mapping[str, bytes]) -> Conditions:

@@ -24,6 +24,7 @@ from npugx_cache.entry.artifact import (
     READABLE,
     Bindings,
     conditions_of,
+    other_release,
     program_of,
 )
 from npugx_cache.entry.break_record import BreakRecord
@@ -164,6 +165,8 @@ def decoded(opened: store.Store | store.FolderStore, manifest: store.Manifest) -
     from npugx_cache.entry.view import page
 
     text = _stored_text(opened, manifest)
+    if made := other_release(manifest.factors):
+        return f"{_comment([f'As it was stored: {made}.'])}\n{text}"
     parts = stored_text.parsed(text)
     if parts is None:
         return text

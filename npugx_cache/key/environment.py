@@ -14,7 +14,7 @@ import torch
 
 from npugx_cache import config
 from npugx_cache.key import kernels
-from npugx_cache.portable import digest
+from npugx_cache.portable import digest, stable_text
 from npugx_cache.private import runtime
 from npugx_cache.version import FORMAT, VERSION
 
@@ -115,7 +115,7 @@ def lowering_factors() -> Iterator[Named]:
     yield "lowering.attention", str(runtime.sdp_priority())
     yield "lowering.einsum", runtime.einsum_settings()
     for name, value in runtime.lowering_settings():
-        yield f"lowering.{name}", value
+        yield f"lowering.{name}", stable_text(value)
 
 
 def library_factors() -> Iterator[Named]:
@@ -126,10 +126,10 @@ def library_factors() -> Iterator[Named]:
     from npugx_cache.private import inductor_run
 
     yield "cpu.instructions", _instructions()
-    for name, value in config.inductor_environment():
-        yield f"env.{name}", value
+    for name, text in config.inductor_environment():
+        yield f"env.{name}", text
     for name, value in inductor_run.changed_inductor_settings():
-        yield f"inductor.{name}", value
+        yield f"inductor.{name}", stable_text(value)
 
 
 @functools.cache
@@ -264,7 +264,7 @@ def _compiler_config() -> Iterator[Named]:
 
     Dynamo is not imported for this (P3): while it is not loaded, nobody has changed its settings.
     """
-    for name, value in config.compiler_environment():
-        yield f"env.{name}", value
+    for name, text in config.compiler_environment():
+        yield f"env.{name}", text
     for name, value in runtime.dynamo_settings():
-        yield f"dynamo.{name}", value
+        yield f"dynamo.{name}", stable_text(value)

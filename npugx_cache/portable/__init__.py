@@ -5,6 +5,7 @@
 """
 
 from npugx_cache.portable.digest import digest
+from npugx_cache.portable.stable_text import stable_text
 from npugx_cache.portable.texts import same, seal, texts_in
 from npugx_cache.portable.values import (
     PLAIN_MEMBERS,
@@ -62,6 +63,7 @@ __all__ = [
     "resolve_op",
     "same",
     "seal",
+    "stable_text",
     "texts_in",
     "unwrap",
 ]

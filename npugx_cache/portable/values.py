@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.portable.stable_text import stable_text
 from npugx_cache.portable.texts import is_sealed, seal, sealed_expression, sealed_words, with_sealed
 
 if TYPE_CHECKING:
@@ -536,7 +537,7 @@ def class_body_hash(cls: type) -> str:
         if isinstance(function, types.FunctionType):
             digest.update(code_hash(function.__code__).encode())
         elif isinstance(member, PLAIN_MEMBERS):
-            digest.update(repr(member).encode())
+            digest.update(stable_text(member).encode())
     return digest.hexdigest()[:32]
 
 

@@ -65,7 +65,7 @@ def _is_class_body(constant: object) -> TypeGuard[types.CodeType]:
     return isinstance(constant, types.CodeType) and "__qualname__" in constant.co_names
 
 
-def changed_inductor_settings() -> tuple[tuple[str, str], ...]:
+def changed_inductor_settings() -> tuple[tuple[str, object], ...]:
     """Inductor's settings that differ from their defaults, if its settings are loaded at all."""
     module: Any = sys.modules.get(_MODULE)
     return () if module is None else changed_settings(module, _WITHOUT_EFFECT)

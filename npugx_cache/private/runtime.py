@@ -459,7 +459,7 @@ _SETTINGS_WITHOUT_EFFECT = frozenset(
 )
 
 
-def dynamo_settings() -> tuple[tuple[str, str], ...]:
+def dynamo_settings() -> tuple[tuple[str, object], ...]:
     """Dynamo's settings that differ from their defaults; nothing while Dynamo is not loaded.
 
     `config.compiler_environment` lists settings that come from environment variables.
@@ -467,10 +467,10 @@ def dynamo_settings() -> tuple[tuple[str, str], ...]:
     module: Any = sys.modules.get("torch._dynamo.config")
     changed = () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
     above = sys.modules.get("torch.compiler.config")
-    return (*changed, (ONE_RANK, "True")) if getattr(above, ONE_RANK, False) else changed
+    return (*changed, (ONE_RANK, True)) if getattr(above, ONE_RANK, False) else changed
 
 
-def lowering_settings() -> tuple[tuple[str, str], ...]:
+def lowering_settings() -> tuple[tuple[str, object], ...]:
     """Settings that fake tensors and symbolic sizes heed, if they differ from their defaults."""
     sizes: Any = sys.modules.get("torch.fx.experimental._config")
     functorch: Any = sys.modules.get("torch._functorch.config")
@@ -502,10 +502,10 @@ ONE_RANK = "compile_on_one_rank"
 """A setting of `torch.compiler.config` since torch 2.15, which traced collectives read."""
 
 
-def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    """The settings in one of torch's config modules that differ from their defaults, as texts."""
+def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    """The settings in one of torch's config modules that differ from their defaults."""
     return tuple(
-        (name, repr(functools.reduce(getattr, name.split("."), module)))
+        (name, functools.reduce(getattr, name.split("."), module))
         for name, entry in sorted(module._config.items())
         if name not in ignored and _is_changed(module, name, entry)
     )

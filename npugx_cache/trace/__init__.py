@@ -44,6 +44,7 @@ from npugx_cache.trace.conditions.surroundings import (
 )
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of, placed
+from npugx_cache.trace.dynamo_globals import DynamoGlobals
 from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.observe import lstm
 from npugx_cache.trace.observe.observation import Observation, Question
@@ -89,8 +90,52 @@ def trace(
 
     `scope` are the frame's locals and globals, `state` the global torch state, both as they are at
     this call. `optimise` changes the graph in place; sizes it looks at become guards. `shaping` is
-    the user code behind decompositions and passes. Call it under `torch.no_grad()`.
+    the user code behind decompositions and passes. Call it under `torch.no_grad()`, and with
+    Dynamo's lock.
     """
+    made = DynamoGlobals()
+    with made.collected():
+        outcome = _trace(
+            function,
+            args,
+            kwargs,
+            scope,
+            state=state,
+            dynamic=dynamic,
+            known=known,
+            decompositions=decompositions,
+            optimise=optimise,
+            shaping=shaping,
+        )
+        if isinstance(outcome, LocalOnly):
+            made.keep_for(outcome.run)
+    if not isinstance(outcome, Traced):
+        return outcome
+    here = outcome.local_only
+
+    def local(reason: str) -> LocalOnly | Untraceable:
+        with made.put_back():
+            found = here(reason)
+            if isinstance(found, LocalOnly):
+                made.keep_for(found.run)
+        return found
+
+    return replace(outcome, local_only=local)
+
+
+def _trace(
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    scope: Scope,
+    *,
+    state: Mapping[str, Any],
+    dynamic: bool | None,
+    known: Known,
+    decompositions: dict[Any, Any] | None,
+    optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
+    shaping: tuple[types.CodeType, ...],
+) -> Traced | LocalOnly | Untraceable | SetUpFirst:
     before = frozenset(function.__globals__)
     run = partial(dynamo.run, function, args, kwargs, dynamic=dynamic, known=known)
     depends_on = partial(
@@ -111,7 +156,7 @@ def trace(
     found, roots = first, Roots(function.__globals__, before)
 
     def local(reason: str) -> LocalOnly | Untraceable:
-        outcome = local_only(found, scope, roots, reason)
+        outcome = local_only(found, scope, reason)
         return replace(outcome, conditions=depends_on(tracing.met_by(found.output)))
 
     lower = partial(_lowered, decompositions=decompositions)
@@ -123,7 +168,7 @@ def trace(
             roots = Roots(function.__globals__, before)
         return _portable(found, graph, scope, roots, state, optimise, shaping, local)
     except NotCompiled as error:  # says something about this machine
-        return local_only(found, scope, roots, str(error))
+        return local_only(found, scope, str(error))
     except NotPortable as error:
         return local(str(error))
     except refuse.NotHere as error:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.trace.conditions.builder import Roots
     from npugx_cache.trace.dynamo import DynamoTrace
 
 
@@ -81,10 +80,11 @@ class Untraceable:
     breaks: bool = False
 
 
-def local_only(
-    trace: DynamoTrace, scope: Scope, roots: Roots, reason: str
-) -> LocalOnly | Untraceable:
-    """Run Dynamo's own frame and graph under torch's own guards."""
+def local_only(trace: DynamoTrace, scope: Scope, reason: str) -> LocalOnly | Untraceable:
+    """Run Dynamo's own frame and graph under torch's own guards.
+
+    Both need the globals that Dynamo made for this trace, for as long as the call may run.
+    """
     if may_differ_here(trace.observed) or _asks_data_for_sizes(trace):
         return Untraceable(reason=reason)
     try:
@@ -101,7 +101,7 @@ def local_only(
         reason=reason,
         guards=lambda frame_locals: bool(check(frame_locals)),
         unchanged=unchanged,
-        run=_runnable(trace, roots),
+        run=_runnable(trace),
     )
 
 
@@ -116,11 +116,9 @@ def _asks_data_for_sizes(trace: DynamoTrace) -> bool:
     )
 
 
-def _runnable(trace: DynamoTrace, roots: Roots) -> Callable[..., Any]:
+def _runnable(trace: DynamoTrace) -> Callable[..., Any]:
     function = trace.function
     frame_globals = function.__globals__
-    for name, value in roots.installed().items():  # Dynamo removes them when its graph goes
-        frame_globals.setdefault(name, value)
     if trace.graph is not None and trace.graph_name is not None:
         frame_globals[trace.graph_name] = left_as_found(trace.graph)
     run = types.FunctionType(

@@ -158,7 +158,7 @@ def check_folder(
     if status.st_mode & stat.S_IWOTH:
         remedy = f"chmod o-w {name}"
     elif not is_ours(status.st_uid):
-        remedy = f"chown {os.geteuid()} {name}, {_OTHER_FOLDER}"
+        remedy = _to_own(path, status)
     elif trust == "group":
         remedy = f"chgrp {group} {name}, {_OTHER_FOLDER}"
     else:
@@ -177,10 +177,17 @@ def _check_group(root: str, status: os.stat_result) -> str | None:
         what = f"not shared with its group {group} (mode {stat.S_IMODE(status.st_mode):04o})"
     else:
         return None
-    return (
-        f"{root} is not trusted: owned by uid {owner} and {what}. "
-        f"Do: chown {os.geteuid()} {quoted(root)}, {_OTHER_FOLDER}"
-    )
+    return f"{root} is not trusted: owned by uid {owner} and {what}. Do: {_to_own(root, status)}"
+
+
+def _to_own(path: str, status: os.stat_result) -> str:
+    """What lets a folder count as this process's own, in words."""
+    unknown, remedy = unmapped("uid"), f"chown {os.geteuid()} {quoted(path)}"
+    if os.geteuid() == unknown:
+        return f"run as another user than uid {unknown}, which no folder can belong to here"
+    if status.st_uid == unknown:  # `chown` is refused, too, for an owner that nobody here knows
+        remedy = f"let this user namespace know the owner of {quoted(path)}"
+    return f"{remedy}, {_OTHER_FOLDER}" if path != "/" else remedy
 
 
 class _Way:
@@ -314,21 +321,22 @@ def _check_parent(
     mode, uid, gid = status.st_mode, status.st_uid, status.st_gid
     if not is_ours(uid) and not _is_member(uid, group):
         fault = _foreign(uid) if group is None else _not_a_member(uid, group)
-        remedy = f"chown {os.geteuid()}"
+        remedy = _to_own(path, status)
     elif mode & stat.S_ISVTX:
         return None  # in a folder with the sticky bit, only a file's owner can replace the file
     elif mode & stat.S_IWOTH:
-        fault, remedy = "everybody can write it, and it has no sticky bit", "chmod +t"
+        fault = "everybody can write it, and it has no sticky bit"
+        remedy = f"chmod +t {quoted(path)}, {_OTHER_FOLDER}"
     elif mode & stat.S_IWGRP and not (gid == group and gid != unmapped("gid")):
         if _is_mine_alone(gid, at):
             return None
         fault = f"its group {gid} can write it, and it has no sticky bit"
-        remedy = "chmod +t"
+        remedy = f"chmod +t {quoted(path)}, {_OTHER_FOLDER}"
     else:
         return None
     return (
         f"{path} is not trusted: {fault} (mode {stat.S_IMODE(mode):04o}, owned by uid {uid}), so "
-        f"the cache under it can be replaced. Do: {remedy} {quoted(path)}, {_OTHER_FOLDER}"
+        f"the cache under it can be replaced. Do: {remedy}"
     )
 
 

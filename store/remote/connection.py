@@ -29,6 +29,8 @@ class Connection:
         self.engine = Engine(self.address)
         self.wrong_blobs: set[str] = set()
         """Digests under which the tier has other bytes, so that they must be written again."""
+        self.withdrawn: set[str] = set()
+        """Bad entries that this process took out of the tier; somebody may put them back."""
         self._mutex = threading.RLock()
         self._faults = 0
         self._shut_until = 0.0

@@ -34,6 +34,8 @@ _MAX_WORDS = 200
 _LASTING = ("ConfigInvalid", "PermissionDenied", "Unsupported")
 _TAKEN = ("AlreadyExists", "ConditionNotMatch")
 _TOO_MUCH, _SHORTER = "TooMuch", "RangeNotSatisfied"
+_UNTRUSTED = "invalid peer certificate"
+_TRUST = "if it is right, let SSL_CERT_FILE name a file with its authority's certificate"
 _FORKED = (
     "this process was forked from one that had asked the remote tier; OpenDAL's threads do not "
     "exist here"
@@ -341,6 +343,10 @@ def _fault(error: Exception) -> Fault:
     what = first.partition(" => ")[2] or first
     source = text.partition("ource:")[2].strip().partition("\n")[0]
     words = f"{what}: {source}" if source and source not in what else what
+    if _UNTRUSTED in text:
+        cause = text.partition(_UNTRUSTED)[2].partition("\n")[0].strip(": ")
+        kind = "ConfigInvalid"
+        words = f"the certificate of the endpoint is not trusted ({cause}); {_TRUST}"
     # A server has chosen some of the words, and a terminal may show them.
     shown = "".join(each if each.isprintable() else "?" for each in words)
     return Fault(f"{kind}: {shown}"[:_MAX_WORDS], kind=kind)

@@ -52,7 +52,6 @@ class RemoteTier:
         self._writer = _writer_of(self._connection)
         self._lookup = _Lookup()
         self._fetches: dict[str, _Fetch] = {}
-        self._withdrawn: set[str] = set()
 
     def fetch(self, key: str, first: str) -> Fetched:
         """Copy the entries of a key to the folder, waiting at most `BUDGET` seconds.
@@ -79,7 +78,7 @@ class RemoteTier:
             return Fetched(reason=reason, outcome="breaker_open" if is_shut else "unusable")
         fetch = self._fetches.get(key)
         if fetch is None or fetch.is_over(again=again):
-            skip = frozenset(self._withdrawn)
+            skip = frozenset(self._connection.withdrawn)
             fetch = _Fetch(self._connection, self._store, key, first, skip)
             self._fetches[key] = fetch
             try:
@@ -111,7 +110,7 @@ class RemoteTier:
     def withdraw(self, manifest: Manifest) -> None:
         """Take a bad entry out of the tier, or each new process would fetch it again."""
         path = self._store.folder.manifest(manifest.key, manifest.entry)
-        self._withdrawn.add(manifest.entry)
+        self._connection.withdrawn.add(manifest.entry)
 
         def delete() -> None:
             self._connection.engine.delete(path)

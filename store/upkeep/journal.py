@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_AGE = 30 * 86400.0
+_AHEAD = 300.0
+"""How far the clock of a process that wrote a line may be ahead of the reader's, in seconds."""
 _MAX_BYTES = 1 << 20
 _MAX_LINE = 4096
 _MAX_PENDING = 256
@@ -84,14 +86,20 @@ class Journal:
                 self._append(data.encode())
 
     def load(self, since: float = 0.0) -> list[JournalLine]:
-        """The lines of at most `MAX_AGE` and not before `since`, the newest first."""
+        """The lines of at most `MAX_AGE` and not before `since`, the newest first.
+
+        A line of the future was written under a wrong clock. When is unknown, so it is left out:
+        otherwise it would be the newest line for as long as the clock was ahead.
+        """
         oldest = max(since, time.time() - MAX_AGE)
         found: list[JournalLine] = []
         with self._place.harmless("reading"):
             for data in self._contents():
                 lines = map(_parsed, data.decode(errors="replace").splitlines())
                 found += [line for line in lines if line is not None and line.time >= oldest]
-        return sorted(found, key=lambda line: line.time, reverse=True)
+        newest = time.time() + _AHEAD
+        past = (line for line in found if line.time <= newest)
+        return sorted(past, key=lambda line: line.time, reverse=True)
 
     def clear(self) -> None:
         """Remove all lines that are written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,20 @@ _HOURS = "hours"
 """The row that counts all hits by the hour; each other row is a shard."""
 _HOUR = 3600
 _MAX_HOURS = 24 * 31
+_WRONG_CLOCK = 24 * _HOUR
+"""A time that is so far ahead of another one was noted under a wrong clock."""
 
 
 class Use(NamedTuple):
     hits: int = 0
     last_used: float = 0.0
 
-    def plus(self, other: Use) -> Use:
-        last_used = max(self.last_used, other.last_used)
-        return Use(hits=self.hits + other.hits, last_used=last_used)
+    def plus(self, later: Use) -> Use:
+        """Add hits that were counted later, by this host's clock as it was then."""
+        last_used = max(self.last_used, later.last_used)
+        if last_used - later.last_used > _WRONG_CLOCK:  # it would be the last use for good
+            last_used = later.last_used
+        return Use(hits=self.hits + later.hits, last_used=last_used)
 
 
 class Usage:
@@ -63,9 +69,14 @@ class Usage:
         return sum(hits for hour, hits in self.hits_by_hour().items() if hour >= start)
 
     def hits_by_hour(self) -> dict[int, int]:
-        """The hits of at most a month, by the seconds since the epoch at which an hour begins."""
+        """The hits of at most a month, by the seconds since the epoch at which an hour begins.
+
+        Hits of the future, which were counted under a wrong clock, are left out.
+        """
         rows = dict(self._derived.rows())
-        return {hour * _HOUR: hits for hour, hits in _hours(_decoded(rows.get(_HOURS))).items()}
+        hours = _hours(_decoded(rows.get(_HOURS))).items()
+        newest = time.time() + _HOUR
+        return {hour * _HOUR: hits for hour, hits in hours if hour * _HOUR <= newest}
 
     def forget(self, entries: Iterable[str]) -> None:
         if not self._derived.exists():

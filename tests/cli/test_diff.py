@@ -6,6 +6,7 @@ import pytest
 
 from npugx_cache.config import Settings
 from npugx_cache.store import Draft, Published, open_store
+from npugx_cache.version import FORMAT
 
 
 @pytest.fixture
@@ -73,6 +74,14 @@ def test_diff_of_what_is_not_there(stored, run, tmp_path):
     assert done.returncode == 2
     assert "npugx-cache ls" in done.stderr
     assert run("diff", entry, entry, "--dir", tmp_path / "none").returncode == 2
+
+
+def test_diff_with_an_entry_of_another_release_compares_the_keys(stored, run):
+    ours = stored(1, {"format": FORMAT, "torch": "2.13"})
+    other = stored(2, {"format": "9999", "torch": "2.13"}, conditions=b"of the other release")
+    done = run("diff", ours, other)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["key and function:", f"  format was {FORMAT}, is 9999"]
 
 
 @pytest.mark.parametrize("conditions", [b"no msgpack", b"\x80", b"\xc0"])

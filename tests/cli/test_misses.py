@@ -60,6 +60,18 @@ def test_misses_since_and_of_a_function(noted, filled, run):
     assert run("misses", "--since", "soon").returncode == 2
 
 
+def test_a_line_that_a_wrong_clock_wrote_is_not_the_newest_one(noted, root, filled, run):
+    journal, now = Journal(str(root), state_folder()), time.time()
+    journal.add(JournalLine(now + 60, "m.ahead", "miss", ("a clock of another host",), os.getpid()))
+    journal.add(JournalLine(now + 32 * 365 * 86400, "m.far", "miss", ("of 2058",), os.getpid()))
+    journal.flush()
+    out = json.loads(run("misses", "--format", "json", "--since", "1d").stdout)["misses"]
+    assert [row["function"] for row in out] == ["m.ahead", "m.New.g", "m.New.f"]
+    found = json.loads(run("stats", "--since", "1d", "--format", "json").stdout)["lookups"]
+    assert found["misses"] == 2
+    assert "of 2058" not in str(found["top_reasons"])
+
+
 def test_misses_as_csv_and_json(noted, filled, run):
     rows = list(csv.DictReader(io.StringIO(run("misses", "--format", "csv").stdout)))
     assert [row["function"] for row in rows] == ["m.New.g", "m.New.f", "m.Old.f"]

@@ -11,6 +11,7 @@ from npugx_cache.cli.reading import highlight
 from npugx_cache.entry.artifact import READABLE
 from npugx_cache.entry.view.page import to_be_read
 from npugx_cache.store import Draft
+from npugx_cache.version import FORMAT, VERSION
 
 CODE = 'def f(x):\n    """A long line. """ + "' + "y" * 300 + '"\n    return x  # [bold]ä[/bold]\n'
 
@@ -100,6 +101,30 @@ def test_a_text_without_sections_is_shown_as_it_is_and_does_not_run(entry, run):
     done = run("readable", entry, "--section", "no-such")
     assert done.returncode == 2
     assert "overview" in done.stderr
+
+
+def test_an_entry_of_another_release_is_shown_as_that_release_wrote_it(filled, run):
+    answer = filled.publish(
+        Draft(
+            key="d" * 64,
+            identity="1d" * 16,
+            kind="graph",
+            cost_seconds=1.0,
+            factors=(("format", "9999", "process"), ("npugx_cache", "7.1", "process")),
+            about={"function": "f"},
+            # Its parts are not what this release reads.
+            blobs={READABLE: CODE.encode(), "conditions": b"x", "bindings": b"x", "program": b"x"},
+        )
+    )
+    for options in ([], ["--section", "all"], ["--section", "guards"]):
+        done = run("readable", answer.manifest.entry, *options)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(CODE)
+    first = run("readable", answer.manifest.entry).stdout.splitlines()[0]
+    assert first == (
+        f"# As it was stored: made by npugx_cache 7.1 in format 9999, and this is {VERSION} "
+        f"with {FORMAT}."
+    )
 
 
 def test_readable_writes_to_a_file(entry, run, tmp_path):

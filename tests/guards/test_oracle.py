@@ -56,7 +56,9 @@ class Traced:
                 optimise=lambda graph: (),
             )
             assert isinstance(traced, trace.Traced), traced
-            self.theirs = traced.local_only("oracle").guards
+            # Kept as a whole: torch's guards read globals that go with what runs.
+            self.kept = traced.local_only("oracle")
+            self.theirs = self.kept.guards
         # Through the stored form: what is checked is what a restart would check.
         self.ours = Checker(Conditions.from_plain(traced.conditions.to_plain()))
 

@@ -251,6 +251,25 @@ told = acting("ann")(look)()
     assert "which stands for all users unknown to this user namespace" in told["eves"]
     assert told["team"] is not None
     assert "is not trusted" in told["store"]
+    assert "chown" not in told["store"]  # nobody can give a folder to a user that stands for all
+    assert told["store"].endswith(
+        "Do: run as another user than uid 65534, which no folder can belong to here"
+    )
+
+
+def test_a_folder_of_an_owner_that_the_user_namespace_lacks_is_not_to_be_given_away(among_people):
+    told = among_people("""
+eves = folder("eves", "eve")
+def look():
+    fault = enter_user_namespace(5001, 5001)
+    opened = open_store(settings(eves))
+    return {"skip": fault} if fault else {"store": getattr(opened, "reason", "")}
+told = acting("ann")(look)()
+""")
+    if "skip" in told:
+        pytest.skip(f"no user namespaces here: {told['skip']}")
+    assert told["store"].startswith("/ is not trusted: owned by uid 65534, which stands for all")
+    assert told["store"].endswith("Do: let this user namespace know the owner of /")
 
 
 def test_the_first_member_leaves_a_folder_that_the_others_can_write_whatever_the_umask(

@@ -181,6 +181,24 @@ def test_a_bad_entry_is_taken_out_of_the_tier(host, publish, address, tmp_path):
     assert host("two").fetch(entry.key, "").new == 0
 
 
+def test_a_bad_entry_that_is_put_back_is_not_fetched_by_the_process_that_withdrew_it(
+    host, publish, address, tmp_path
+):
+    one = host("one")
+    entry = publish(one)
+    sent(address)
+    (path,) = [path for path in objects(tmp_path, "ac") if path.name == entry.entry]
+    data = path.read_bytes()
+    one.quarantine(entry, "its graph failed")
+    sent(address)
+    assert not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    # Another function of the process, or another instance of the module.
+    assert host("one").fetch(entry.key, "").new == 0
+    assert path.exists()
+
+
 def test_of_two_hosts_one_holds_the_lease_until_its_entry_is_there(host, publish, address):
     one, two = host("one"), host("two")
     key = f"{0:064x}"

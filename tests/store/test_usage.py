@@ -71,6 +71,23 @@ def test_counts_of_hours_that_are_nonsense_count_nothing(store, planted):
     assert usage.hits_since(0) == 3
 
 
+def test_a_clock_that_was_ahead_makes_no_entry_the_last_used_for_good(store, publish):
+    manifest, now = publish(store), time.time()
+    far = now + 32 * 365 * 86400
+    usage = Usage(str(store.root), state_folder())
+    usage.add({manifest.entry: Use(hits=5, last_used=far)})
+    path = store.root / "v1/ac/00" / manifest.key / manifest.entry
+    os.utime(path, (far, far))
+    assert usage.hits_since(now - 86400) == 0
+    store.record_hit(manifest)
+    store.flush()
+    (item,) = store.listing()
+    assert item.last_used < far - 86400
+    assert path.stat().st_mtime < far - 86400
+    assert usage.hits_since(now - 86400) == 1
+    assert item.hits == 6
+
+
 def test_counting_does_no_io_and_flush_writes_nothing_into_the_shared_folder(
     store, publish, state_home
 ):

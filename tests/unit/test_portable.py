@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import functools
 import math
 import struct
 import threading
 import types
+import typing
 
 import msgpack
 import pytest
@@ -27,6 +29,7 @@ from npugx_cache.portable import (
     is_covered_class,
     is_named,
     resolve,
+    stable_text,
 )
 from npugx_cache.portable.values import class_body_hash
 
@@ -353,3 +356,53 @@ def test_a_version_of_torch_is_its_text():
     assert encode(version("2.5")) != encode(version("2.5.0"))
     assert type(decode(encode(torch.__version__))) is version
     assert describe(encode(version("2.5.0"))) == "'2.5.0'"
+
+
+BODY = """
+import json, typing
+from npugx_cache.portable import stable_text
+from npugx_cache.portable.values import class_body_hash
+
+def made(kinds, value):
+    class Inputs(typing.TypedDict):
+        data: int
+    class Holder:
+        groups = (frozenset(kinds), (value,), len)
+    return Inputs, Holder
+
+print(json.dumps([*map(class_body_hash, made("abcdefgh", 1)), class_body_hash(made("abc", 1)[1]),
+                  class_body_hash(made("abcdefgh", 2)[1])]))
+"""
+
+
+def test_the_hash_of_a_class_body_is_the_same_in_every_process(surroundings):
+    first, second = (surroundings.run("-c", BODY, PYTHONHASHSEED=seed) for seed in "12")
+    assert first == second
+    assert len(set(first)) == 4
+
+
+class Bag(set):
+    pass
+
+
+@dataclasses.dataclass
+class Choice:
+    names: object
+
+
+def anything():
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1, (2,), {"b": {"y", "x"}}, set()], "[1, (2,), {'b': {'x', 'y'}}, set()]"),
+        (frozenset({frozenset("ba")}), "frozenset(frozenset('a', 'b'))"),
+        (Bag("ba"), "Bag('a', 'b')"),
+        (Choice(names={"b", "a"}), "Choice(names={'a', 'b'})"),
+        ((typing.TypedDict, anything), f"(<function typing.TypedDict>, {anything!r})"),
+    ],
+)
+def test_a_stable_text_is_a_repr_with_sets_in_order(value, text):
+    assert stable_text(value) == text

@@ -407,12 +407,9 @@ class Roots:
 
     def __init__(self, frame_globals: dict[str, Any], names_before: frozenset[str]) -> None:
         made = _made.setdefault(id(frame_globals), set())
+        made &= frame_globals.keys()
         made |= frame_globals.keys() - names_before
         self._installed = {name: frame_globals[name] for name in made if name in frame_globals}
-
-    def installed(self) -> dict[str, Any]:
-        """What traces put into the globals, by name."""
-        return dict(self._installed)
 
     def of(self, name: str, imports: dict[str, str]) -> Root:
         """The root that a global name stands for; raises `NotPortable`."""
