@@ -10,8 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
+import threading
+import weakref
 from typing import TYPE_CHECKING
 
+from npugx_cache.forks import survive_forks
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.trust import open_root
 
@@ -33,10 +37,11 @@ class _Held:
     folder, because the system gives out numbers again.
     """
 
-    __slots__ = ("fd", "identity")
+    __slots__ = ("fd", "identity", "is_ours")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.is_ours = True
         status = syscalls.fstat(fd)
         self.identity = status.st_dev, status.st_ino
 
@@ -62,7 +67,7 @@ class _Held:
     ) -> None:
         # The system's functions themselves are bound as defaults, because modules are empty when an
         # interpreter ends, and a function of `syscalls` would no longer find them.
-        if hasattr(self, "identity") and self.is_open(fstat):
+        if hasattr(self, "identity") and self.is_ours and self.is_open(fstat):
             close(self.fd)
 
 
@@ -70,10 +75,11 @@ class Tree:
     """The open folder of a store. If `open` was not called, the first use opens the folder.
 
     Paths are relative to the store, also in the OSErrors that the methods raise. Forked children
-    share the descriptors of their parent; programs that are started don't inherit them.
+    share the descriptors of their parent; programs that are started don't inherit them. Safe to use
+    from several threads, because all stores of a process share the tree of a folder (`tree_of`).
     """
 
-    __slots__ = ("_parts", "_root", "_trust", "path")
+    __slots__ = ("__weakref__", "_parts", "_root", "_trust", "path")
 
     def __init__(self, path: str, trust: TrustMode) -> None:
         self.path = path
@@ -97,8 +103,14 @@ class Tree:
             syscalls.close(found.fd)
             raise
         before = self._root
-        if before is None or before.identity != held.identity or not before.is_open():
-            self._root, self._parts = held, {}
+        if before is not None and before.fd == held.fd:
+            # Other code closed the folder, and the system gave out its number again.
+            before.is_ours = False
+        elif before is not None and before.identity == held.identity and before.is_open():
+            return found.status
+        # In this order, or a thread could keep a part of the earlier folder with the new parts.
+        self._root = held
+        self._parts = {}
         return found.status
 
     def held(self, part: str = "") -> _Held:
@@ -108,7 +120,8 @@ class Tree:
         """
         if not part:
             return self._whole()
-        held = self._parts.get(part)
+        parts = self._parts  # before the folder above: see `open`
+        held = parts.get(part)
         if held is None:
             above, _, name = part.rpartition("/")
             fd = syscalls.step(name, self.held(above).fd)
@@ -117,7 +130,7 @@ class Tree:
             except BaseException:
                 syscalls.close(fd)
                 raise
-            self._parts[part] = held
+            parts[part] = held
         return held
 
     def _whole(self) -> _Held:
@@ -272,6 +285,24 @@ class Tree:
             return syscalls.subfolders(fd)
         finally:
             syscalls.close(fd)
+
+
+_trees: weakref.WeakValueDictionary[tuple[str, TrustMode], Tree] = weakref.WeakValueDictionary()
+_looking = threading.RLock()
+survive_forks(sys.modules[__name__], "_looking")
+
+
+def tree_of(path: str, trust: TrustMode) -> Tree:
+    """Return the one tree of this process for a folder, under the trust that its opening checks.
+
+    A process may have thousands of cached functions, each with a store of its own. If each store
+    opened the folder for itself, no descriptors would be left for the files of the user.
+    """
+    with _looking:
+        known = _trees.get((path, trust))
+        if known is None:
+            known = _trees[path, trust] = Tree(path, trust)
+        return known
 
 
 def _is(held: _Held, status: os.stat_result) -> bool:
