@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 
     from npugx_cache.config import TrustMode
 
-# The errors of a call whose folder was removed, or whose descriptor was closed by other code of the
-# process, as when a process turns itself into a daemon.
-_REPLACED = frozenset({errno.ENOENT, errno.ESTALE, errno.EBADF, errno.ENOTDIR})
+# The errors of a call whose folder was removed, whose descriptor was closed by other code of the
+# process, as when a process turns itself into a daemon, or whose file system is gone: one that is
+# mounted again is another file system, and descriptors of the earlier one never work again.
+_REPLACED = frozenset(
+    {
+        *(errno.ENOENT, errno.EBADF, errno.ENOTDIR),
+        *(errno.EIO, errno.ENODEV, errno.ENOTCONN, errno.ENXIO, errno.ESHUTDOWN, errno.ESTALE),
+    }
+)
 _PART = 2  # how many names a part of the store has, as in v1/ac
 
 
@@ -97,17 +103,18 @@ class Tree:
         found = open_root(self.path, self._trust, make)
         if isinstance(found, str):
             return found
+        before = self._root
+        if before is not None and before.fd == found.fd:
+            # Other code closed the folder, and the system gave out its number again.
+            before.is_ours = False
+        elif before is not None and _is(before, found.status) and before.is_open():
+            syscalls.close(found.fd)
+            return found.status
         try:
             held = _Held(found.fd)
         except BaseException:
             syscalls.close(found.fd)
             raise
-        before = self._root
-        if before is not None and before.fd == held.fd:
-            # Other code closed the folder, and the system gave out its number again.
-            before.is_ours = False
-        elif before is not None and before.identity == held.identity and before.is_open():
-            return found.status
         # In this order, or a thread could keep a part of the earlier folder with the new parts.
         self._root = held
         self._parts = {}
@@ -287,7 +294,10 @@ class Tree:
             syscalls.close(fd)
 
 
-_trees: weakref.WeakValueDictionary[tuple[str, TrustMode], Tree] = weakref.WeakValueDictionary()
+# A plain dict, because a `WeakValueDictionary` makes more calls at each start. References to trees
+# that are gone are removed from time to time.
+_trees: dict[tuple[str, TrustMode], weakref.ref[Tree]] = {}
+_MANY = 64
 _looking = threading.RLock()
 survive_forks(sys.modules[__name__], "_looking")
 
@@ -300,9 +310,14 @@ def tree_of(path: str, trust: TrustMode) -> Tree:
     """
     with _looking:
         known = _trees.get((path, trust))
-        if known is None:
-            known = _trees[path, trust] = Tree(path, trust)
-        return known
+        tree = None if known is None else known()
+        if tree is None:
+            tree = Tree(path, trust)
+            if len(_trees) > _MANY:
+                for gone in [name for name, each in _trees.items() if each() is None]:
+                    del _trees[gone]
+            _trees[path, trust] = weakref.ref(tree)
+        return tree
 
 
 def _is(held: _Held, status: os.stat_result) -> bool:
