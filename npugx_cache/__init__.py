@@ -11,8 +11,7 @@ from npugx_cache.version import VERSION
 
 if TYPE_CHECKING:
     from npugx_cache.api import CachedFunction, cache_compile
-    from npugx_cache.capture_plan import Warmed
-    from npugx_cache.counters import CacheInfo, Metrics, metrics
+    from npugx_cache.counters import CacheInfo, Metrics, Warmed, metrics
     from npugx_cache.entry.readable import readable_cache
     from npugx_cache.errors import (
         BackendUnavailable,
@@ -67,7 +66,7 @@ _HOME = {
     "Metrics": "npugx_cache.counters",
     "PrometheusCollector": "npugx_cache.prometheus",
     "Refusal": "npugx_cache.events",
-    "Warmed": "npugx_cache.capture_plan",
+    "Warmed": "npugx_cache.counters",
     "cache_compile": "npugx_cache.api",
     "cached_graph": "npugx_cache.pieces.compiled",
     "load_graph": "npugx_cache.pieces.loaded",

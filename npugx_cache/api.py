@@ -36,6 +36,7 @@ from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.binding import State
 from npugx_cache.conditions.evaluate import Scope
+from npugx_cache.counters import Warmed
 from npugx_cache.entry import restore
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import OptionError
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from npugx_cache.capture_plan import Warmed
     from npugx_cache.config import Settings
     from npugx_cache.counters import CacheInfo
     from npugx_cache.entry.failed_run import Failure
@@ -145,9 +145,13 @@ class CachedFunction(Generic[P, R]):
         function, lookup = self._recipe.function, self._state.lookup
         frame_locals, switches = self._locals(args, kwargs), environment.call_state()
         scope = Scope(frame_locals, function.__globals__, function.__code__, switches, self._kept)
-        call = lookup.call_of(args, kwargs, scope)  # before the function may change arguments
+        call = None
+        with lookup.faults_logged():
+            call = lookup.call_of(args, kwargs, scope)  # before the function may change arguments
         result: R = function(*args, **kwargs)
-        lookup.withdraw(failure, call)
+        if call is not None:
+            with lookup.faults_logged():
+                lookup.withdraw(failure, call)
         return result
 
     def _successor(self) -> Callable[..., R]:
@@ -183,8 +187,6 @@ class CachedFunction(Generic[P, R]):
         `Warmed.entries` counts the stored graphs that are ready, restored or compiled; where the
         graph of the call is not stored, `Warmed.refused` has the reason.
         """
-        from npugx_cache.capture_plan import Warmed
-
         successor = self._successor() if self._of_class else self
         if successor is not self and isinstance(successor, CachedFunction):
             return successor.warm(*args, **kwargs)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import arguments
 from npugx_cache.backend import engines
-from npugx_cache.counters import PROCESS, Counters
+from npugx_cache.counters import PROCESS, CacheInfo, Counters, Warmed
 from npugx_cache.forks import survive_forks
 from npugx_cache.lookup import Lookup
 from npugx_cache.specialisations import Specialisations
 
 if TYPE_CHECKING:
-    from npugx_cache.capture_plan import Recorder, Warmed
+    from npugx_cache.capture_plan import Recorder
     from npugx_cache.config import Settings
-    from npugx_cache.counters import CacheInfo
     from npugx_cache.entry.failed_run import Failure
     from npugx_cache.key.recipe import Recipe
 
@@ -32,6 +31,10 @@ class State:
         self.specialisations = Specialisations()
         self.captures = engines.captures_for(recipe.backend, recipe.title, recipe.options)
         self.lookup = Lookup(recipe, settings, self.counters, self.captures, self.specialisations)
+        # Now, because a graph may raise when no file can be opened.
+        from npugx_cache.entry.failed_run import failure_of
+
+        self._failure_of = failure_of
         self._warming = threading.RLock()
         survive_forks(self, "_warming")
         self.plan_wanted = warm == "plan" and self.captures is not None
@@ -53,27 +56,28 @@ class State:
 
     def record_captures(self) -> None:
         """Record the captured graphs soon, so that another process can capture them ahead."""
-        if self._recorder is None:
-            from npugx_cache.capture_plan import Recorder
+        with self.lookup.faults_logged():
+            if self._recorder is None:
+                from npugx_cache.capture_plan import Recorder
 
-            self._recorder = Recorder(self.lookup)
-        self._recorder.changed()
+                self._recorder = Recorder(self.lookup)
+            self._recorder.changed()
 
     def failure(self, error: Exception) -> Failure | None:
         """The graph whose program raised `error`, if the function itself may run that call."""
         if self.lookup.settings.strict:
             return None
-        from npugx_cache.entry import failed_run
-
-        return failed_run.failure_of(self.specialisations, error)
+        return self._failure_of(self.specialisations, error)
 
     def warm(self) -> Warmed:
         """Bind the entries that have capture plans, and capture the graphs in these plans."""
-        from npugx_cache import capture_plan
-
+        warmed = Warmed()
         if self.captures is None:
-            return capture_plan.Warmed()
-        with self._warming:
+            return warmed
+        lookup = self.lookup
+        with self._warming, lookup.faults_logged(raises=lookup.settings.strict):
+            from npugx_cache import capture_plan
+
             self.plan_wanted = False
             bound, warmed = capture_plan.warm(self.lookup, tuple(self.specialisations))
             self.specialisations.add(bound)

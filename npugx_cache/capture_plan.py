@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache import events, store
 from npugx_cache.backend.capture import planned
 from npugx_cache.backend.program import COLLECTIVES
+from npugx_cache.counters import Warmed
 from npugx_cache.entry import capture_plan_format, restore
 from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, Bindings
 from npugx_cache.errors import CorruptEntry
@@ -46,14 +47,6 @@ class Row(NamedTuple):
     uses: int
     nbytes: int
     seconds: float
-
-
-class Warmed(NamedTuple):
-    """What was ready before the first call, and why the rest was not."""
-
-    entries: int = 0
-    graphs: int = 0
-    refused: tuple[str, ...] = ()
 
 
 class GraphInfo(NamedTuple):

@@ -15,6 +15,7 @@ from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import Artifact, Bindings
 from npugx_cache.entry.failed_run import lasting_effect
 from npugx_cache.entry.readable import Readable, render
+from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable, devices
 from npugx_cache.private import compile_lock, runtime
 
@@ -64,7 +65,6 @@ def compile_call(
 
     `known` says which sizes were met before; it matters only with `dynamic=None`.
     """
-    from npugx_cache.interruptions import let_through
     from npugx_cache.trace.process_local import Untraceable
 
     progress.begin("waiting for other threads that compile")

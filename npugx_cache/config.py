@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
+NO_FOLDER = Path("/dev/null/npugx_cache")
+"""The default cache folder of a user without a home. No folder can be made there."""
+NO_HOME = (
+    "this user has no home folder, so there is no default for the cache folder. Name a folder with "
+    "NPUGX_CACHE_DIR"
+)
 CacheMode = Literal["on", "readonly", "off"]
 EvictionPolicy = Literal["lru", "cost"]
 OnMiss = Literal["compile", "eager", "raise"]
@@ -41,6 +47,7 @@ VARIABLES = (
     "NPUGX_STATIC_KERNEL_WAIT",
 )
 """Every environment variable of ours that this release reads."""
+_NAMES_OF_CACHE = ("NPUGX_CACHE_DIR", "TORCH_NPU_COMPILE_CACHE_DIR")
 _OF_TESTS = ("NPUGX_TEST_", "NPUGX_STRESS_")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -122,7 +129,7 @@ def load(
         mode=cast("CacheMode", _choice(env, "NPUGX_CACHE", "on", ("on", "readonly", "off"))),
         on_miss=cast("OnMiss", _choice(env, "NPUGX_CACHE_ON_MISS", "compile", get_args(OnMiss))),
         trust=cast("TrustMode", trust),
-        key_file=Path(key_file).expanduser().absolute() if key_file else None,
+        key_file=_path("NPUGX_CACHE_KEY_FILE", key_file) if key_file else None,
         max_size=_parsed(env, "NPUGX_CACHE_MAX_SIZE", parse_size),
         max_entries=_parsed(env, "NPUGX_CACHE_MAX_ENTRIES", _count),
         max_age=_parsed(env, "NPUGX_CACHE_MAX_AGE", parse_duration),
@@ -161,13 +168,28 @@ def parse_size(text: str) -> int:
 
 
 def _cache_dir(argument: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
-    chosen = argument or env.get("NPUGX_CACHE_DIR") or env.get("TORCH_NPU_COMPILE_CACHE_DIR")
-    if chosen:
-        # Made absolute at decoration, because a later chdir must not move the cache.
-        return Path(chosen).expanduser().absolute()
+    if argument:
+        return _path("cache_dir", argument)
+    for name in _NAMES_OF_CACHE:
+        if named := env.get(name):
+            return _path(name, named)
     from platformdirs import user_cache_path
 
-    return user_cache_path("npugx_cache")
+    try:
+        usual = user_cache_path("npugx_cache")
+    except RuntimeError:
+        return NO_FOLDER
+    return usual if usual.is_absolute() else NO_FOLDER  # some releases give a path with a "~"
+
+
+def _path(name: str, text: str | os.PathLike[str]) -> Path:
+    """The path that a setting names; OptionError if there is no such path for this user."""
+    try:
+        # Made absolute at decoration, because a later chdir must not move the cache.
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError) as error:
+        fault = f"{error}".rstrip(".")
+        raise OptionError(f"{name}={os.fspath(text)!r}: {fault}. Write the whole path") from None
 
 
 def state_folder() -> Path:
@@ -192,7 +214,7 @@ def state_folder_in(base: str) -> Path:
 def _folders(env: Mapping[str, str], name: str, separator: str | None = None) -> tuple[Path, ...]:
     text = env.get(name, "")
     names = text.split(separator) if separator else [text]
-    return tuple(Path(each).expanduser().absolute() for each in names if each)
+    return tuple(_path(name, each) for each in names if each)
 
 
 _REMOTE = "NPUGX_CACHE_REMOTE"
@@ -401,8 +423,7 @@ def is_dumb_terminal() -> bool:
 
 def named_folders() -> dict[str, str]:
     """The environment variables that name a cache folder, in the order in which they count."""
-    names = ("NPUGX_CACHE_DIR", "TORCH_NPU_COMPILE_CACHE_DIR")
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+    return {name: os.environ[name] for name in _NAMES_OF_CACHE if os.environ.get(name)}
 
 
 def compiler_environment() -> tuple[tuple[str, str], ...]:

@@ -93,6 +93,14 @@ class CacheInfo(NamedTuple):
         return f"CacheInfo({', '.join(shown)})"
 
 
+class Warmed(NamedTuple):
+    """What was ready before the first call, and why the rest was not."""
+
+    entries: int = 0
+    graphs: int = 0
+    refused: tuple[str, ...] = ()
+
+
 class Metrics(NamedTuple):
     """Counts of a whole process, since it began or was forked.
 

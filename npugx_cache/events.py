@@ -13,12 +13,14 @@ from npugx_cache.errors import OptionError
 from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 logger = logging.getLogger("npugx_cache")
 _heeded = threading.Lock()
 """Held from the first `heed_environment` on."""
+_warned: set[str] = set()
 
 
 def heed_environment() -> None:
@@ -45,6 +47,13 @@ def heed_environment() -> None:
             logger.warning("%s", sentence)
 
 
+def warn_once(text: str) -> None:
+    """Log a WARNING once in a process, because what is tried again must not be told again."""
+    if text not in _warned:
+        _warned.add(text)
+        logger.warning("%s", text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """What a lookup found about one stored entry: in most cases, why it was not used.
@@ -66,8 +75,15 @@ class Refusal:
 # is imported.
 
 
-def _spans_wanted() -> bool:
-    return sys.modules.get("opentelemetry.trace") is not None
+def _spans() -> types.ModuleType | None:
+    """What makes spans, if the program traces with OpenTelemetry."""
+    if sys.modules.get("opentelemetry.trace") is None:
+        return None
+    try:
+        from npugx_cache import spans
+    except (ImportError, OSError):  # no file can be opened now: the call goes on without spans
+        return None
+    return spans
 
 
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
@@ -75,25 +91,18 @@ _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 def lookup_span(function: str) -> AbstractContextManager[None]:
     """The span of one lookup, if the program traces with OpenTelemetry."""
-    if not _spans_wanted():
-        return _NO_SPAN
-    from npugx_cache import spans
-
-    return spans.lookup(function)
+    spans = _spans()
+    return _NO_SPAN if spans is None else spans.lookup(function)
 
 
 def tell_span(outcome: str, kind: str) -> None:
     """Write into the span of the lookup that goes on in this thread how the lookup ended."""
-    if _spans_wanted():
-        from npugx_cache import spans
-
+    spans = _spans()
+    if spans is not None:
         spans.tell(outcome, kind)
 
 
 def phase_span(phase: str, function: str) -> Callable[[], None] | None:
     """Begin the span of one phase of a compile; the result ends it. None if nobody traces."""
-    if not _spans_wanted():
-        return None
-    from npugx_cache import spans
-
-    return spans.phase(phase, function)
+    spans = _spans()
+    return None if spans is None else spans.phase(phase, function)

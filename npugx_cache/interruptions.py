@@ -6,7 +6,6 @@ or of torch that ran at that moment, and a broad `except` would take it for a fa
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import sys
@@ -37,27 +36,6 @@ def let_through(error: BaseException, *, memory: bool = True) -> None:
         raise outside from outside.__cause__
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether an exception comes from a passing state of the machine, such as a full disk."""
-    return any(isinstance(each, OSError) and each.errno in _PASSING for each in _chain(error))
-
-
-_PASSING = frozenset(
-    {
-        errno.EAGAIN,
-        errno.EDQUOT,
-        errno.EINTR,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ENOSPC,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-    }
-)
-
-
 def from_outside(error: BaseException) -> BaseException | None:
     """The exception that the user must get in the place of `error`, or None.
 
@@ -65,17 +43,17 @@ def from_outside(error: BaseException) -> BaseException | None:
     exceptions that are no `Exception` (KeyboardInterrupt). Compilers wrap the exceptions that they
     catch, so the causes and contexts of `error` are searched too.
     """
-    chain = list(_chain(error))
-    for each in chain:
+    every = list(chain(error))
+    for each in every:
         if not isinstance(each, Exception) or _is_out_of_memory(each):
             return each
-    raised = [each for each in chain if any(map(_handles_interruption, _frames(each)))]
+    raised = [each for each in every if any(map(_handles_interruption, _frames(each)))]
     # A wrapper may take over the traceback of the exception that it wraps, and adds frames to it:
     # the exception with the fewest frames is the wrapped one.
     return min(raised, key=lambda each: len(list(_frames(each))), default=None)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     """An exception with its causes and contexts, without those that a caller is already handling.
 
     A cached function may be called in an `except` block, such as a retry with less memory. Python

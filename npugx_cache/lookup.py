@@ -39,6 +39,7 @@ from npugx_cache.errors import (
 )
 from npugx_cache.failed_traces import Failed, Untraced
 from npugx_cache.forks import NamedLocks, survive_forks
+from npugx_cache.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.signature import (
@@ -47,6 +48,7 @@ from npugx_cache.key.signature import (
     read_arguments,
     without_texts,
 )
+from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, digest
 from npugx_cache.private import compile_lock
 from npugx_cache.records import dataclass, field
@@ -188,11 +190,13 @@ class Lookup(StoreClient):
         except Exception as error:
             if self.settings.strict or isinstance(error, _ASKED_FOR):
                 raise
-            from npugx_cache.interruptions import let_through
-
             let_through(error)
             # The one boundary of P2: a fault of ours must not become a fault of the worker.
-            events.logger.exception("%s: a fault of the cache; running eagerly", self.title)
+            told = f"{self.title}: a fault of the cache; running eagerly"
+            if is_passing(error):  # each call may meet it, and a traceback says nothing of a cause
+                events.warn_once(f"{told}: {error}")
+            else:
+                events.logger.exception("%s", told)
             self._count("bypasses", "fault")
             # Without the message, which may quote an argument: the journal keeps the reason.
             self._end_in_bypass(f"a fault of the cache: {type(error).__name__}, see the log")
@@ -761,7 +765,7 @@ class Lookup(StoreClient):
                 events.logger.info("%s: %s", self.title, raised)
                 return
             remember(failed)
-            with self._faults_logged():
+            with self.faults_logged():
                 noted = failed._replace(note=self._note_bypass(draft))
                 remember(noted)
                 if pieces is not None:
@@ -779,7 +783,7 @@ class Lookup(StoreClient):
         self._last = _IN_PIECES, failed.reason
 
         def ended(_: Exception | None) -> None:
-            with self._faults_logged():
+            with self.faults_logged():
                 self._tell_of_pieces(pieces, failed, frame_locals)
 
         return Bypass(failed.reason, ended, pieces.run)
@@ -811,12 +815,16 @@ class Lookup(StoreClient):
         return tuple(self._pieces.explained(self._last[1]))
 
     @contextlib.contextmanager
-    def _faults_logged(self) -> Iterator[None]:
+    def faults_logged(self, *, raises: bool = False) -> Iterator[None]:
+        """Log a fault of ours in this block, which is beside a call; raise the fault if `raises`.
+
+        What comes from outside is raised in any case.
+        """
         try:
             yield
-        except Exception as fault:  # noqa: BLE001 - P2, as in `_caught`
-            from npugx_cache.interruptions import let_through
-
+        except Exception as fault:
+            if raises:
+                raise
             let_through(fault)
             events.logger.exception("%s: a fault of the cache", self.title)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import config, events, store
 from npugx_cache.errors import CacheMiss, StoreError, Uncacheable
+from npugx_cache.interruptions import let_through
 from npugx_cache.key.fingerprint import differences, kind_of
 
 if TYPE_CHECKING:
@@ -48,27 +49,38 @@ class StoreClient:
         self._warned: set[str] = set()
         self._kinds: dict[str, str] = {}
         """The kinds of reasons of bypasses, if the kind is not the usual one."""
+        self._access: store.Access | None = None
         self._store: store.Store | store.Unusable | None = None
+        """The store as it was when it was asked for last."""
 
     def opened(self) -> store.Store | None:
-        if self._store is None:
-            self._store = open_for(self.backend, self.settings)
-            if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
-                events.logger.warning("cache not used: %s", self._store.reason)
-        if isinstance(self._store, store.Unusable):
-            if self.settings.strict and self.settings.mode != "off":
-                raise StoreError(self._store.reason)
-            return None
-        return self._store
+        access = self._access
+        if access is None:
+            access = self._access = access_for(self.backend, self.settings)
+        found = self._store = access.store()
+        if not isinstance(found, store.Unusable):
+            return found
+        if self.settings.mode != "off":
+            events.warn_once(f"cache not used: {found.reason}")
+            if self.settings.strict:
+                raise StoreError(found.reason)
+        return None
 
     def _fault(self, opened: store.Store, entry: str, reason: str) -> events.Refusal:
         """An entry that the store could not deliver: a miss, or an error under `strict`."""
         if reason == store.REMOVED:
             return events.Refusal(entry=entry, reasons=(reason,), kind="first")
+        what = f"entry {entry[:12]}" if entry else "the store"
         if self.settings.strict:
-            raise StoreError(f"{opened.root}: entry {entry[:12]}: {reason}")
-        events.logger.warning("%s: entry %s not used: %s", self.title, entry[:12], reason)
-        return events.Refusal(entry=entry, reasons=(reason,), kind="damaged")
+            raise StoreError(f"{opened.root}: {what}: {reason}")
+        told = f"{self.title}: {what} not used: {reason}"
+        if entry:
+            events.logger.warning("%s", told)
+        else:
+            events.warn_once(told)
+        return events.Refusal(
+            entry=entry, reasons=(reason,), kind="damaged" if entry else "no_store"
+        )
 
     def _remote_brings(self, opened: store.Store | None, key: str, first: str) -> bool:
         """Whether the remote tier, if the store has one, has brought new entries of a key.
@@ -156,7 +168,12 @@ class StoreClient:
         outcome, what = self._last
         if outcome == _USED:
             return (events.Refusal(entry=what, reasons=("used, because its conditions hold",)),)
-        about_none = (events.Refusal(entry="", reasons=(what,)),) if what else ()
+        texts = [what] if what else []
+        if isinstance(self._store, store.Unusable) and self._access is not None:
+            texts += [text for text in [self._no_entry()] if text != what]
+            if not isinstance(self._access.store(), store.Unusable):
+                texts.append("by now the store can be used")
+        about_none = [events.Refusal(entry="", reasons=(text,)) for text in texts]
         missed = outcome == _MISSED and self._remote
         remote = (events.Refusal(entry="", reasons=self._remote),) if missed else ()
         return (*about_none, *self.refusals, *remote)
@@ -233,8 +250,6 @@ class StoreClient:
             )
             store.journal_of(str(self.settings.cache_dir), config.state_folder()).add(line)
         except Exception as error:  # noqa: BLE001 - a call must not fail for it
-            from npugx_cache.interruptions import let_through
-
             let_through(error, memory=False)
             events.logger.debug("%s: not noted in the journal: %r", self.title, error)
 
@@ -244,11 +259,13 @@ class StoreClient:
         events.logger.info("%s: %s in %.1f ms: %s", self.title, outcome, took, detail)
 
 
-def open_for(backend: str, settings: Settings) -> store.Store | store.Unusable:
-    """The store that entries of a backend may come from."""
+def access_for(backend: str, settings: Settings) -> store.Access:
+    """The way to the store that entries of a backend may come from."""
+    unusable = None
     if backend == "inductor" and settings.trust == "group":
-        return store.Unusable(
+        unusable = store.Unusable(
             "the backend 'inductor' stores machine code, which is loaded under the trust modes "
-            "private and signed only, not under group"
+            "private and signed only, not under group",
+            "settings",
         )
-    return store.open_store(settings)
+    return store.Access(settings, unusable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from npugx_cache.store.access import Access
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.folder_store import FolderStore, open_folder
     from npugx_cache.store.format.manifest import Draft, Manifest
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOT_STORED",
     "REMOVED",
+    "Access",
     "Candidates",
     "Draft",
     "Fetched",
@@ -54,6 +56,7 @@ __all__ = [
 # Imported on first use, because a hit needs neither locks nor eviction, and `npugx-cache ls` must
 # start within milliseconds.
 _HOMES = {
+    "access": ("Access",),
     "folder_store": ("FolderStore", "open_folder"),
     "content.lock": ("Locked", "NotLocked"),
     "format.manifest": ("Draft", "Manifest"),
@@ -88,5 +91,5 @@ def __getattr__(name: str) -> object:
 
 def preload() -> None:
     """Import the modules that a hit needs, so that no call waits for the imports."""
-    from npugx_cache.store import tiers  # noqa: F401
+    from npugx_cache.store import access  # noqa: F401
     from npugx_cache.store.content import blobs  # noqa: F401

@@ -17,9 +17,10 @@ from npugx_cache.store.content.opening import (
     look_again,
     prepare_folder,
     tell_who_can_mend,
+    unusable,
 )
 from npugx_cache.store.content.verified import Verified
-from npugx_cache.store.format.layout import stamp_shard
+from npugx_cache.store.format.layout import Folder, stamp_shard
 from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.results import (
     REMOVED,
@@ -33,8 +34,6 @@ from npugx_cache.store.results import (
     Unusable,
 )
 from npugx_cache.store.upkeep import flushing
-from npugx_cache.store.upkeep.limits import Upkeep
-from npugx_cache.store.upkeep.usage import Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -44,12 +43,13 @@ if TYPE_CHECKING:
     from npugx_cache.config import Settings
     from npugx_cache.store.content.lock import Locked, NotLocked
     from npugx_cache.store.content.publish import Prepared
-    from npugx_cache.store.format.layout import Folder
     from npugx_cache.store.format.manifest import Draft, Manifest
     from npugx_cache.store.format.plain import Plain
     from npugx_cache.store.results import Fetched
     from npugx_cache.store.upkeep.index import Overview
+    from npugx_cache.store.upkeep.limits import Upkeep
     from npugx_cache.store.upkeep.prune import PruneReport
+    from npugx_cache.store.upkeep.usage import Usage, Use
 
 
 _TOUCH_EVERY = 3600.0
@@ -58,13 +58,17 @@ _TOUCH_EVERY = 3600.0
 class FolderStore:
     """The store that is one folder (`tiers.Store`). Make one with `open_folder`."""
 
-    def __init__(self, folder: Folder, *, caps: PrunePolicy) -> None:
+    def __init__(
+        self, folder: Folder, *, caps: PrunePolicy, lacks: tuple[Unusable, ...] = ()
+    ) -> None:
         self._folder = folder
+        self._caps = caps
+        self.lacks = lacks
+        """What could not be done when the store was opened, although the settings ask for it."""
         # Resolved now: a timer writes the hits later, when the environment may name another folder.
         self._state = state_folder()
         self._verified = Verified(folder)
-        self._usage = Usage(folder.root, self._state)
-        self._upkeep = Upkeep(folder, self._usage, caps, self._state)
+        self._upkeep: Upkeep | None = None
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
         flushing.opened(self)
@@ -144,7 +148,7 @@ class FolderStore:
             return NotStored(reason=fault)
         self.flush()
         note_cost(draft.cost_seconds)
-        self._upkeep.keep_to_limits(entry)
+        self._kept_up().keep_to_limits(entry)
         return Published(manifest=entry.manifest)
 
     def _put(self, entry: Prepared) -> str | None:
@@ -155,7 +159,7 @@ class FolderStore:
         try:
             fault = look_again(folder)
             if fault is None:
-                write(folder, entry, self._upkeep.make_room)
+                write(folder, entry, self._kept_up().make_room)
         except OSError as error:
             fault = folder.explain(error)
             if error.errno == errno.EACCES and folder.trust == "group":
@@ -187,7 +191,7 @@ class FolderStore:
             return self._folder.readonly
         fault = self._put(entry)
         if fault is None:
-            self._upkeep.keep_to_limits(entry)
+            self._kept_up().keep_to_limits(entry)
         return fault
 
     def lock(
@@ -240,7 +244,9 @@ class FolderStore:
                 if abs(used - self._folder.tree.lstat(path).st_mtime) > _TOUCH_EVERY:
                     self._folder.tree.touch(path)
                     stamp_shard(self._folder, key)
-        self._usage.add(
+        from npugx_cache.store.upkeep.usage import Use
+
+        self._usage().add(
             {entry: Use(hits=n, last_used=used) for entry, (n, _, used) in hits.items()}
         )
 
@@ -258,11 +264,14 @@ class FolderStore:
 
     def settle(self) -> None:
         """Wait some seconds for the background cleaner, which a publish may have started."""
-        self._upkeep.settle()
+        if self._upkeep is not None:
+            self._upkeep.settle()
 
     def listing(self) -> Iterator[Listed | Refused]:
         """Every entry, read from its manifest; `Refused` for a file that can't be read as one."""
-        uses = self._usage.load()
+        from npugx_cache.store.upkeep.usage import Use
+
+        uses = self._usage().load()
         for item in entries.load_all(self._folder):
             if isinstance(item, Refused):
                 yield item
@@ -280,19 +289,19 @@ class FolderStore:
         """Return a summary of every entry, from the index, and the hit counters by entry."""
         from npugx_cache.store.upkeep.index import Index
 
-        return Index(self._folder, self._state).overview(), self._usage.load()
+        return Index(self._folder, self._state).overview(), self._usage().load()
 
     def hits_since(self, when: float) -> int:
         """Count the hits of this host since a time, to the hour, of at most a month."""
-        return self._usage.hits_since(when)
+        return self._usage().hits_since(when)
 
     def hits_by_hour(self) -> Mapping[int, int]:
         """The hits of this host, by the time at which an hour begins, of at most a month."""
-        return self._usage.hits_by_hour()
+        return self._usage().hits_by_hour()
 
     def reset_hits(self) -> None:
         """Count the hits of this host from zero again."""
-        self._usage.reset()
+        self._usage().reset()
 
     def prune(
         self,
@@ -305,14 +314,30 @@ class FolderStore:
         from npugx_cache.store.upkeep.eviction import Limits
 
         self.flush()
-        return self._upkeep.prune(policy, Limits(dry_run=dry_run, progress=progress))
+        return self._kept_up().prune(policy, Limits(dry_run=dry_run, progress=progress))
 
     def forget_parent(self) -> None:
         """Reset the state of this store in a forked child."""
         # The parent writes its own hits, and a mutex held at the fork would never be released.
         self._mutex = threading.Lock()
         self._hits = {}
-        self._upkeep.forget_parent()
+        if self._upkeep is not None:
+            self._upkeep.forget_parent()
+
+    def _usage(self) -> Usage:
+        from npugx_cache.store.upkeep.usage import Usage  # a hit needs none
+
+        return Usage(self._folder.root, self._state)
+
+    def _kept_up(self) -> Upkeep:
+        """What keeps the store within its limits, made when something is written or removed."""
+        from npugx_cache.store.upkeep.limits import Upkeep  # a hit needs none
+
+        usage = self._usage()
+        with self._mutex:
+            if self._upkeep is None:
+                self._upkeep = Upkeep(self._folder, usage, self._caps, self._state)
+            return self._upkeep
 
 
 def open_folder(settings: Settings) -> FolderStore | Unusable:
@@ -321,16 +346,23 @@ def open_folder(settings: Settings) -> FolderStore | Unusable:
     Creates the folder if it is missing, except in mode "readonly".
     """
     if settings.mode == "off":
-        return Unusable(reason="the cache is switched off (NPUGX_CACHE=off)")
-    folder = folder_of(settings)
-    if not isinstance(folder, Unusable):
-        folder = prepare_folder(folder)
+        return Unusable("the cache is switched off (NPUGX_CACHE=off)", "off")
+    try:
+        folder = folder_of(settings)
+    except OSError as error:
+        return unusable(Folder(str(settings.cache_dir)), error)
     if isinstance(folder, Unusable):
         return folder
+    opened = prepare_folder(folder)
+    if isinstance(opened, Unusable):
+        return opened
+    lacks: tuple[Unusable, ...] = ()
+    if opened.readonly is not None and folder.readonly is None:
+        lacks = (Unusable(opened.readonly, "read-only"),)
     caps = PrunePolicy(
         max_size=settings.max_size,
         max_entries=settings.max_entries,
         older_than=settings.max_age,
         weigh=settings.policy,
     )
-    return FolderStore(folder, caps=caps)
+    return FolderStore(opened, caps=caps, lacks=lacks)

@@ -12,6 +12,7 @@ from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from npugx_cache.config import EvictionPolicy
+    from npugx_cache.passing import Reason
     from npugx_cache.store.format.manifest import Manifest
 
 
@@ -24,9 +25,14 @@ class Miss(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """The folder can't be used as a store. `reason` says what is wrong, where, and what to do."""
+    """The folder can't be used as a store. `reason` says what is wrong, where, and what to do.
+
+    `kind` is a row of `passing.PAUSES`, which says whether the reason may pass; None: an error
+    without a number.
+    """
 
     reason: str
+    kind: Reason | int | None
 
 
 class Refused(NamedTuple):

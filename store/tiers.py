@@ -35,7 +35,8 @@ class Layered:
 
     Hits and publishes also fill `local`. A tier that fails counts as a miss of that tier. `remote`
     is the address of the remote tier. It is asked by `fetch` alone, which copies what it has to a
-    folder. `no_remote` says why it is not asked at all.
+    folder. `no_remote` says why it is not asked at all. `missing` are the folders that could not be
+    opened.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Layered:
         main: FolderStore,
         local: FolderStore | None,
         remote: str | None = None,
+        missing: tuple[Unusable, ...] = (),
     ) -> None:
         self.tiers, self.main, self.local = tiers, main, local
+        self.lacks = (*missing, *[each for tier in tiers for each in tier.lacks])
         self.no_remote: str | None = None
         self._remote_address = remote
         self._opened_remote: RemoteTier | None = None
@@ -230,7 +233,7 @@ child. The methods are described in `FolderStore`.
 
 
 def open_store(settings: Settings) -> Store | Unusable:
-    """Open the folders that the settings name; leave out, with a warning, each that can't be used.
+    """Open the folders that the settings name; leave out, with one WARNING, what can't be used.
 
     Creates missing folders, except baked ones, and none in mode "readonly".
     """
@@ -238,25 +241,26 @@ def open_store(settings: Settings) -> Store | Unusable:
     layers = (settings.local_dir, *settings.baked_dirs, settings.remote)
     if settings.mode == "off" or not any(layers):
         return main
-    local = None
     from dataclasses import replace
 
-    if settings.local_dir is not None:
-        local = _usable(open_folder(replace(settings, cache_dir=settings.local_dir)))
+    beside = (settings.local_dir,) if settings.local_dir is not None else ()
+    local = [open_folder(replace(settings, cache_dir=path)) for path in beside]
     baked = [
-        _usable(open_folder(replace(settings, cache_dir=path, mode="readonly")))
+        open_folder(replace(settings, cache_dir=path, mode="readonly"))
         for path in settings.baked_dirs
     ]
-    found = [local, None if isinstance(main, Unusable) else main, *baked]
-    tiers = tuple(tier for tier in found if tier is not None)
+    found = (*local, main, *baked)
+    tiers = tuple(tier for tier in found if isinstance(tier, FolderStore))
     if not tiers:
         return main
-    if isinstance(main, Unusable):
-        _usable(main)
-        main = tiers[0]
-    if local is main:
-        local = None
-    store = Layered(tiers, main=main, local=local, remote=settings.remote)
+    missing = tuple(tier for tier in found if isinstance(tier, Unusable))
+    for each in missing:
+        _warn_once(f"a folder of the cache is not used: {each.reason}")
+    main = tiers[0] if isinstance(main, Unusable) else main
+    near = [tier for tier in local if isinstance(tier, FolderStore) and tier is not main]
+    store = Layered(
+        tiers, main=main, local=near[0] if near else None, remote=settings.remote, missing=missing
+    )
     if settings.remote is not None:
         store.no_remote = _why_no_remote(settings, store.nearest)
     return store
@@ -273,16 +277,11 @@ def _why_no_remote(settings: Settings, nearest: FolderStore) -> str | None:
         reason = f"the remote tier is not used: its entries can't be kept ({nearest.readonly})"
     else:
         return None
-    import logging
-
-    logging.getLogger("npugx_cache").warning("%s", reason)
+    _warn_once(reason)
     return reason
 
 
-def _usable(opened: FolderStore | Unusable) -> FolderStore | None:
-    if isinstance(opened, FolderStore):
-        return opened
-    import logging
+def _warn_once(text: str) -> None:
+    from npugx_cache import events  # not before, because it loads logging
 
-    logging.getLogger("npugx_cache").warning("a folder of the cache is not used: %s", opened.reason)
-    return None
+    events.warn_once(text)

@@ -48,7 +48,10 @@ def duration(text: str) -> float:
 
 def load_settings(directory: str | None) -> Settings:
     with _wrong_values():
-        return config.load(cache_dir=directory)
+        settings = config.load(cache_dir=directory)
+    if settings.cache_dir == config.NO_FOLDER:
+        raise WrongInput(config.NO_HOME)
+    return settings
 
 
 def static_kernel_wait() -> float:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import torch
 
 from npugx_cache.conditions.data import Kind, Step
+from npugx_cache.interruptions import let_through
 from npugx_cache.portable import decode, encode, seal
 from npugx_cache.portable.texts import is_sealed
 
@@ -85,8 +86,6 @@ class Index(Generic[T]):
             try:
                 found += items.get(tuple([_fact(place, frame_locals) for place in places]), ())
             except Exception as error:  # noqa: BLE001 - what can't be read leaves nothing out
-                from npugx_cache.interruptions import let_through
-
                 let_through(error)
                 found += chain.from_iterable(list(items.values()))
         return found

@@ -14,6 +14,7 @@ from npugx_cache.conditions.data import CALL, Check, Conditions, Kind, Step
 from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, part_of, plan
 from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order
 from npugx_cache.events import logger
+from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
@@ -91,8 +92,6 @@ class Checker:
             if not (watched or self.code_holds()):
                 return False
         except Exception as error:  # noqa: BLE001 - user code (properties, __eq__) raises anything
-            from npugx_cache.interruptions import let_through
-
             let_through(error)
             return False
         self._watch = watch or self._watch

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.data import CALL, Check, Kind
+from npugx_cache.passing import is_passing
 from npugx_cache.portable import (
     NotPortable,
     all_code,
@@ -102,6 +103,8 @@ def function_value_facts(
     `names` are those that were looked up in classes: some of them lead to the functions. Raises
     `NotPortable` for a function that no name leads to, and for a value that nobody can compare.
     """
+    from npugx_cache import location  # only a trace needs it
+
     places = {(base, name) for cls, name in set(names) for base in cls.__mro__}
     members = [(base, name, vars(base)[name]) for base, name in places if name in vars(base)]
     found: list[Check] = []
@@ -116,8 +119,6 @@ def function_value_facts(
             if not named or not all(has_name(base) for base, _ in named):
                 raise NotPortable("no name leads to it")  # noqa: TRY301
         except NotPortable as error:
-            from npugx_cache import location
-
             what = f"the attribute {attribute} of {function.__qualname__} has no guard ({error})"
             change = "read it outside the cached function and pass the value in"
             raise NotPortable(location.reason(what, read_at, change)) from None
@@ -383,7 +384,9 @@ def file_hash(module: str, qualname: str) -> str:
         return ""
     try:
         whole = _code_of_file(path, Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError) as error:
+        if is_passing(error):
+            raise
         return ""
     return ",".join(sorted({code_hash(code)[:16] for code in whole.get(qualname, ())}))
 

@@ -9,7 +9,7 @@ Without a second run, such a graph would end each call of the worker (P2).
 from __future__ import annotations
 
 import dis
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,7 @@ from npugx_cache.backend.runtime import PROGRAM_FILE
 from npugx_cache.interruptions import from_outside
 from npugx_cache.portable import module_of
 from npugx_cache.private import schemas
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -33,7 +33,7 @@ class StoredPackages:
     """Looks up and stores packages in one store. Not safe for threads: the caller holds a lock."""
 
     settings: Settings
-    _store: store.Store | store.Unusable | None = None
+    _access: store.Access | None = None
     _said: set[str] = field(default_factory=set)
 
     def obtain(self, wanted: Wanted, make: Make) -> Packages | NoKernels:
@@ -63,17 +63,21 @@ class StoredPackages:
             return made
 
     def _opened(self) -> store.Store | None:
-        if self._store is None:
+        if self._access is None:
+            unusable = None
             if self.settings.trust == "group":
-                self._store = store.Unusable(
+                unusable = store.Unusable(
                     "static kernels are machine code, which is stored under the trust modes "
-                    "private and signed only, not under group"
+                    "private and signed only, not under group",
+                    "settings",
                 )
-            else:
-                self._store = store.open_store(self.settings)
-            if isinstance(self._store, store.Unusable) and self.settings.mode != "off":
-                events.logger.warning("static kernels not stored: %s", self._store.reason)
-        return None if isinstance(self._store, store.Unusable) else self._store
+            self._access = store.Access(self.settings, unusable)
+        found = self._access.store()
+        if not isinstance(found, store.Unusable):
+            return found
+        if self.settings.mode != "off":
+            events.warn_once(f"static kernels not stored: {found.reason}")
+        return None
 
     def _read(self, opened: store.Store, key: str) -> Packages | None:
         """The packages of the first entry under a key whose origin and bytes are verified."""

@@ -22,6 +22,8 @@ from npugx_cache.entry.artifact import (
     conditions_of,
 )
 from npugx_cache.errors import CorruptEntry, NpugxCacheError
+from npugx_cache.interruptions import let_through
+from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, devices
 from npugx_cache.records import dataclass
 
@@ -98,7 +100,8 @@ def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
     """Raise `CorruptEntry` for an exception in this block, because the entry's data is to blame.
 
     Otherwise an entry that decodes but makes no sense would cost a traceback at every call. Errors
-    of ours, OSErrors, `others` and a lack of memory go through as they are.
+    of ours, OSErrors, `others`, a lack of memory and what passes by itself, such as an import that
+    can't open a file, go through as they are.
     """
     as_they_are: tuple[type[Exception], ...] = (NpugxCacheError, OSError, *others)
     try:
@@ -106,9 +109,9 @@ def _blaming_the_entry(part: str, *others: type[Exception]) -> Iterator[None]:
     except as_they_are:
         raise
     except Exception as error:
-        from npugx_cache.interruptions import let_through
-
         let_through(error)
+        if is_passing(error):
+            raise
         raise CorruptEntry(f"{part}: {error!r}") from error
 
 

@@ -17,8 +17,10 @@ from npugx_cache.errors import (
     PassError,
     VerificationError,
 )
+from npugx_cache.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.recipe import Shaping, check_decompositions, check_options
+from npugx_cache.passing import is_passing
 from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import exports
@@ -134,7 +136,16 @@ def of_graph(
             from npugx_cache.trace.apart import graph_apart
 
             graph_module = graph_apart(graph_module)
-        return CachedGraph(_uncached(graph_module, example_inputs, shaping), None, ())
+        try:
+            run = _uncached(graph_module, example_inputs, shaping)
+        except Exception as error:
+            let_through(error)
+            if settings.strict or not is_passing(error):
+                raise
+            clients[-1].bypassed(f"it runs eagerly: {type(error).__name__}, see the log", "fault")
+            events.logger.exception("%s: not compiled", title)
+            run = graph_module.forward
+        return CachedGraph(run, None, ())
 
 
 class Bypassed(NamedTuple):
@@ -156,8 +167,6 @@ def attempted(attempt: Callable[[], Answer], client: StoreClient) -> Answer | By
     except Exception as error:
         if client.settings.strict or isinstance(error, ASKED_FOR):
             raise
-        from npugx_cache.interruptions import let_through
-
         let_through(error)
         # The one boundary of P2: a fault of ours must not become a fault of the worker.
         events.logger.exception("%s: a fault of the cache", client.title)

@@ -4,9 +4,8 @@
 (an identity) by which another process finds the same object again; a name never holds an address.
 """
 
-from npugx_cache.portable.digest import digest
 from npugx_cache.portable.stable_text import stable_text
-from npugx_cache.portable.texts import same, seal, texts_in
+from npugx_cache.portable.texts import digest, same, seal, texts_in
 from npugx_cache.portable.values import (
     PLAIN_MEMBERS,
     NotPortable,

@@ -1,4 +1,4 @@
-"""Seals texts: replaces them by their length and SHA-256, so that no password is stored.
+"""Hashes texts, and seals them: stores their length and SHA-256, so that no password is stored.
 
 An argument, a global or an environment variable may hold a password or a token, and whoever may
 read a store can read what its guards compare with. Two kinds of texts stay as they are, so that
@@ -123,3 +123,16 @@ def _computed(text: str | bytes) -> str:
 
 
 _remembered = functools.lru_cache(maxsize=1024)(_computed)
+
+
+def digest(parts: Iterable[str]) -> str:
+    """SHA-256 of texts, as hex digits. The length of each text is hashed before the text.
+
+    Otherwise ("ab", "c") and ("a", "bc") would have the same digest.
+    """
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        whole.update(len(data).to_bytes(8, "little"))
+        whole.update(data)
+    return whole.hexdigest()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import _ops
 
 from npugx_cache.private import dispatcher
+from npugx_cache.records import NamedTuple
 
 
 class Argument(NamedTuple):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache import location
 from npugx_cache.backend import operators, subgraphs
 from npugx_cache.backend.lowering import static_inputs
-from npugx_cache.interruptions import is_passing, let_through
+from npugx_cache.interruptions import let_through
+from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime, vendor_scopes
 from npugx_cache.trace import observer, refuse, tensor_patches, torch_logs, tracing
 from npugx_cache.trace.observe import (
@@ -142,10 +143,13 @@ def _run(
             )
         unseen = refusal(observed, Question.UNCHECKABLE)
         lost = unseen if unkept_calls.ended(error) else None
+        if passes := is_passing(error):
+            first = str(error).partition("\n")[0]
+            lost = f"the machine could not do it then, which may pass: {first}"
         return NotTraced(
             reason=lost or refuse.of_failure(error),
             met=tracing.met_until(error),
-            lasting=not is_passing(error),
+            lasting=not passes,
             raised=tracing.is_raised_by_code(error),
             breaks=unseen is None,
         )

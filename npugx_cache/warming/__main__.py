@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from npugx_cache.capture_plan import Warmed
+from npugx_cache.counters import Warmed
 from npugx_cache.errors import NpugxCacheError, Uncacheable
 from npugx_cache.triage.targets import WrongTarget, cached, named
 from npugx_cache.warming.inputs import calls

@@ -173,7 +173,9 @@ def candidates(
         return Candidates(missing_reason="no entry under this key")
     except OSError as error:
         reason = f"folder unreadable: {folder.explain(error, folder.key(key))}"
-        return Candidates(missing_reason=reason)
+        return Candidates(
+            refused=(Refused(entry="", key=key, reason=reason),), missing_reason=reason
+        )
     refused = tuple([item for item in found if isinstance(item, Refused)])
     entries = [item for item in found if isinstance(item, Entry)]
     entries.sort(key=lambda entry: entry.status.st_mtime, reverse=True)

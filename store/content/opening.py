@@ -8,6 +8,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from npugx_cache.config import NO_FOLDER, NO_HOME
 from npugx_cache.store.format.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.trust import check_folder, quoted
@@ -26,17 +27,22 @@ _NO_KEY = (
 
 
 def folder_of(settings: Settings) -> Folder | Unusable:
-    """Return the folder that the settings name, not opened yet, with the signing key if needed."""
+    """Return the folder that the settings name, not opened yet, with the signing key if needed.
+
+    Raises OSError if the key can't be read now.
+    """
+    if settings.cache_dir == NO_FOLDER:
+        return Unusable(NO_HOME, "no home")
     root = os.path.abspath(settings.cache_dir)  # noqa: PTH100  # without following links
     secret = None
     if settings.trust == "signed":
         from npugx_cache.store.format.signing import read_secret
 
         if settings.key_file is None:
-            return Unusable(reason=_NO_KEY)
+            return Unusable(_NO_KEY, "settings")
         found = read_secret(settings.key_file, root)
         if isinstance(found, str):
-            return Unusable(reason=f"NPUGX_CACHE_TRUST=signed: {found}")
+            return Unusable(f"NPUGX_CACHE_TRUST=signed: {found}", "untrusted")
         secret = found
     readonly = "NPUGX_CACHE=readonly" if settings.mode == "readonly" else None
     return Folder(root, trust=settings.trust, readonly=readonly, secret=secret)
@@ -50,7 +56,7 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
     try:
         found = folder.tree.open(folder.folder_mode if folder.readonly is None else None)
         if isinstance(found, str):
-            return Unusable(reason=found)
+            return Unusable(found, "untrusted")
         opened = folder.but(readonly=folder.readonly, group=found.st_gid)
         parts = _look(opened)
         if folder.trust == "signed":
@@ -64,9 +70,9 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
                 tell_who_can_mend(opened, denied)
         return _checked(opened.but(readonly=denied), parts)
     except FileNotFoundError:
-        return Unusable(reason=f"{folder.root} does not exist")
+        return Unusable(f"{folder.root} does not exist", "missing")
     except (OSError, ValueError) as error:
-        return _unusable(folder, error)
+        return unusable(folder, error)
 
 
 def sharing_of(root: os.stat_result, version: os.stat_result | None) -> int:
@@ -153,10 +159,11 @@ def _is_there(folder: Folder, path: str) -> bool:
 
 
 def _may_write(folder: Folder) -> bool:
-    try:
-        with folder.tree.place(folder.part("tmp")) as (at, name):
-            return syscalls.may_write(name, at)
-    except OSError:
+    """Tell whether new files may be made. Raises OSError if the system can't tell now."""
+    with folder.tree.place(folder.part("tmp")) as (at, name):
+        if syscalls.may_write(name, at):
+            return True
+        syscalls.lstat(name, at)  # `access` says no for any error, also for one that passes
         return False
 
 
@@ -165,10 +172,11 @@ def _checked(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusa
     for path, status in parts.items():
         shown = f"{folder.root}/{path}"
         if not syscalls.is_folder(status):
-            return Unusable(reason=f"{shown} is not a folder; remove it or name another cache")
+            reason = f"{shown} is not a folder; remove it or name another cache"
+            return Unusable(reason, "not a folder")
         fault = check_folder(shown, status, folder.trust, folder.group)
         if fault is not None:
-            return Unusable(reason=fault)
+            return Unusable(fault, "untrusted")
     return folder
 
 
@@ -198,8 +206,8 @@ def tell_who_can_mend(folder: Folder, denied: str) -> None:
     )
 
 
-def _unusable(folder: Folder, error: Exception) -> Unusable:
+def unusable(folder: Folder, error: Exception) -> Unusable:
+    """Return the error of an opening as a value."""
     what = folder.explain(error) if isinstance(error, OSError) else str(error)
-    return Unusable(
-        reason=f"{folder.root} can't be used: {what}. Name another folder with NPUGX_CACHE_DIR"
-    )
+    reason = f"{folder.root} can't be used: {what}. Name another folder with NPUGX_CACHE_DIR"
+    return Unusable(reason, error.errno if isinstance(error, OSError) else None)

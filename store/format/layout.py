@@ -36,11 +36,12 @@ import os
 from typing import TYPE_CHECKING
 
 from npugx_cache.store.io import syscalls
-from npugx_cache.store.io.tree import Tree
+from npugx_cache.store.io.tree import tree_of
 from npugx_cache.store.io.trust import share, share_folder
 
 if TYPE_CHECKING:
     from npugx_cache.config import TrustMode
+    from npugx_cache.store.io.tree import Tree
 
 VERSION = "v1"
 _ATTEMPTS = 8
@@ -129,7 +130,7 @@ class Folder:
         # mkstemp's fixed 0600 would lock others out. The umask removes bits from these modes.
         self.folder_mode = {"private": 0o700, "group": 0o770, "signed": 0o700 | sharing}[trust]
         self.file_mode = self.folder_mode & 0o666
-        self.tree = Tree(root, trust) if tree is None else tree
+        self.tree = tree_of(root, trust) if tree is None else tree
 
     def key(self, key: str) -> str:
         return f"{VERSION}/ac/{key[:2]}/{key}"

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from npugx_cache.passing import is_passing
 from npugx_cache.store.format.layout import is_digest
 from npugx_cache.store.format.plain import Malformed
 from npugx_cache.store.io import syscalls
@@ -81,7 +82,10 @@ def new_secret() -> str:
 
 
 def read_secret(path: Path, root: str) -> bytes | str:
-    """Return the signing key in a file, or say why the file can't be used."""
+    """Return the signing key in a file, or say why the file can't be used.
+
+    Raises OSError if the file can't be read now.
+    """
     shown = f"the key file {path}"
     # Links are followed, because a secret that is mounted into a container is a link.
     real = os.path.realpath(path)
@@ -95,6 +99,8 @@ def read_secret(path: Path, root: str) -> bytes | str:
         finally:
             syscalls.close(fd)
     except OSError as error:
+        if is_passing(error):
+            raise
         return f"{shown} can't be read: {error}"
     if not is_ours(status.st_uid):
         return f"{shown} belongs to uid {status.st_uid}"

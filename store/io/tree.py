@@ -10,8 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
+import threading
+import weakref
 from typing import TYPE_CHECKING
 
+from npugx_cache.forks import survive_forks
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.trust import open_root
 
@@ -20,9 +24,15 @@ if TYPE_CHECKING:
 
     from npugx_cache.config import TrustMode
 
-# The errors of a call whose folder was removed, or whose descriptor was closed by other code of the
-# process, as when a process turns itself into a daemon.
-_REPLACED = frozenset({errno.ENOENT, errno.ESTALE, errno.EBADF, errno.ENOTDIR})
+# The errors of a call whose folder was removed, whose descriptor was closed by other code of the
+# process, as when a process turns itself into a daemon, or whose file system is gone: one that is
+# mounted again is another file system, and descriptors of the earlier one never work again.
+_REPLACED = frozenset(
+    {
+        *(errno.ENOENT, errno.EBADF, errno.ENOTDIR),
+        *(errno.EIO, errno.ENODEV, errno.ENOTCONN, errno.ENXIO, errno.ESHUTDOWN, errno.ESTALE),
+    }
+)
 _PART = 2  # how many names a part of the store has, as in v1/ac
 
 
@@ -33,10 +43,11 @@ class _Held:
     folder, because the system gives out numbers again.
     """
 
-    __slots__ = ("fd", "identity")
+    __slots__ = ("fd", "identity", "is_ours")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.is_ours = True
         status = syscalls.fstat(fd)
         self.identity = status.st_dev, status.st_ino
 
@@ -62,7 +73,7 @@ class _Held:
     ) -> None:
         # The system's functions themselves are bound as defaults, because modules are empty when an
         # interpreter ends, and a function of `syscalls` would no longer find them.
-        if hasattr(self, "identity") and self.is_open(fstat):
+        if hasattr(self, "identity") and self.is_ours and self.is_open(fstat):
             close(self.fd)
 
 
@@ -70,10 +81,11 @@ class Tree:
     """The open folder of a store. If `open` was not called, the first use opens the folder.
 
     Paths are relative to the store, also in the OSErrors that the methods raise. Forked children
-    share the descriptors of their parent; programs that are started don't inherit them.
+    share the descriptors of their parent; programs that are started don't inherit them. Safe to use
+    from several threads, because all stores of a process share the tree of a folder (`tree_of`).
     """
 
-    __slots__ = ("_parts", "_root", "_trust", "path")
+    __slots__ = ("__weakref__", "_parts", "_root", "_trust", "path")
 
     def __init__(self, path: str, trust: TrustMode) -> None:
         self.path = path
@@ -91,14 +103,21 @@ class Tree:
         found = open_root(self.path, self._trust, make)
         if isinstance(found, str):
             return found
+        before = self._root
+        if before is not None and before.fd == found.fd:
+            # Other code closed the folder, and the system gave out its number again.
+            before.is_ours = False
+        elif before is not None and _is(before, found.status) and before.is_open():
+            syscalls.close(found.fd)
+            return found.status
         try:
             held = _Held(found.fd)
         except BaseException:
             syscalls.close(found.fd)
             raise
-        before = self._root
-        if before is None or before.identity != held.identity or not before.is_open():
-            self._root, self._parts = held, {}
+        # In this order, or a thread could keep a part of the earlier folder with the new parts.
+        self._root = held
+        self._parts = {}
         return found.status
 
     def held(self, part: str = "") -> _Held:
@@ -108,7 +127,8 @@ class Tree:
         """
         if not part:
             return self._whole()
-        held = self._parts.get(part)
+        parts = self._parts  # before the folder above: see `open`
+        held = parts.get(part)
         if held is None:
             above, _, name = part.rpartition("/")
             fd = syscalls.step(name, self.held(above).fd)
@@ -117,7 +137,7 @@ class Tree:
             except BaseException:
                 syscalls.close(fd)
                 raise
-            self._parts[part] = held
+            parts[part] = held
         return held
 
     def _whole(self) -> _Held:
@@ -272,6 +292,32 @@ class Tree:
             return syscalls.subfolders(fd)
         finally:
             syscalls.close(fd)
+
+
+# A plain dict, because a `WeakValueDictionary` makes more calls at each start. References to trees
+# that are gone are removed from time to time.
+_trees: dict[tuple[str, TrustMode], weakref.ref[Tree]] = {}
+_MANY = 64
+_looking = threading.RLock()
+survive_forks(sys.modules[__name__], "_looking")
+
+
+def tree_of(path: str, trust: TrustMode) -> Tree:
+    """Return the one tree of this process for a folder, under the trust that its opening checks.
+
+    A process may have thousands of cached functions, each with a store of its own. If each store
+    opened the folder for itself, no descriptors would be left for the files of the user.
+    """
+    with _looking:
+        known = _trees.get((path, trust))
+        tree = None if known is None else known()
+        if tree is None:
+            tree = Tree(path, trust)
+            if len(_trees) > _MANY:
+                for gone in [name for name, each in _trees.items() if each() is None]:
+                    del _trees[gone]
+            _trees[path, trust] = weakref.ref(tree)
+        return tree
 
 
 def _is(held: _Held, status: os.stat_result) -> bool:

@@ -11,6 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from npugx_cache.passing import is_passing
 from npugx_cache.records import NamedTuple
 from npugx_cache.store.io import syscalls
 
@@ -31,7 +32,7 @@ def unmapped(kind: str) -> int:
 
     `kind` is "uid" or "gid". A file with this id never counts as ours, even if this process has the
     id too, because the folder of an unknown user would then look like ours. Returns -1, which is no
-    id, if the namespace knows all ids.
+    id, if the namespace knows all ids. Raises OSError if the system can't tell now.
     """
     found = _unmapped.get(kind)
     if found is None:
@@ -43,12 +44,16 @@ def _look_up_unmapped(kind: str) -> int:
     try:
         if syscalls.text_of(f"/proc/self/{kind}_map").split() == _ALL_IDS:
             return _NONE
-    except OSError:
+    except OSError as error:
+        if is_passing(error):
+            raise
         if _has_no_namespaces():
             return _NONE
     try:
         return int(syscalls.text_of(f"/proc/sys/kernel/overflow{kind}"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_passing(error):
+            raise
         return _USUAL_OVERFLOW
 
 

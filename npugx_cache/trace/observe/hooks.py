@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime
 from npugx_cache.trace.observe import hook_hashes
 from npugx_cache.trace.observe.replacements import ABSENT, DYNAMO, Replacements, dynamo_modules
@@ -190,8 +191,10 @@ def _state(hook: Hook, target: str, checked: Checked | None) -> State:
         return State.NEW
     try:
         is_same = hook_hashes.is_same(value, overriding(target), checked.targets[target], checked)
-    except (OSError, SyntaxError, TypeError, ValueError):  # its source can't be found or read
-        is_same = False
+    except (OSError, SyntaxError, TypeError, ValueError) as error:
+        if is_passing(error):
+            raise
+        is_same = False  # its source can't be found or read
     return State.SAME if is_same else State.CHANGED
 
 
