@@ -192,8 +192,10 @@ def _portable(
 def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
     conditions, variables = tracing.shape_conditions(trace.output)
     try:
-        with torch_logs.without_failed_guards():
-            _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
+        code, expected = trace.function.__code__, (AssertionError, NameError, SyntaxError)
+        refused = refuse.failures_of_torch("torch can't make its guards", code, expected)
+        with refused, torch_logs.without_failed_guards():
+            _, *guards = tracing.guards_of(trace.output, code)
     except AssertionError as error:  # attributes of a tensor that holds others have no `==`
         failed = f"torch's guards: {str(error).splitlines()[0]}"
     except (NameError, SyntaxError) as error:  # torch evaluates the text of a key, as in `d[key]`
@@ -237,7 +239,9 @@ def _lowered(
         return None
     try:
         ran, called = CodeRun(tracing.given(trace.output)), OperatorRun()
-        graph = tracing.lowered(trace.output, decompositions, ran.note, called.note)
+        code, expected = trace.function.__code__, (tracing.ConstraintViolationError,)
+        with refuse.failures_of_torch("torch can't lower the graph", code, expected):
+            graph = tracing.lowered(trace.output, decompositions, ran.note, called.note)
         ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
     except NotPortable as error:
         reason = wrapper_subclasses.placed(error, trace.function.__code__)
