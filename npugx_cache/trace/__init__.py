@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 class Traced(PortableGraph):
     """One call as aten operators, with everything that makes it valid elsewhere."""
 
-    local_only: Callable[[str], LocalOnly | Untraceable]
+    local_only: Callable[[Exception], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
 
 
@@ -110,8 +110,8 @@ def trace(
         )
     found, roots = first, Roots(function.__globals__, before)
 
-    def local(reason: str) -> LocalOnly | Untraceable:
-        outcome = local_only(found, scope, roots, reason)
+    def local(refusal: Exception) -> LocalOnly | Untraceable:
+        outcome = local_only(found, scope, roots, refusal)
         return replace(outcome, conditions=depends_on(tracing.met_by(found.output)))
 
     lower = partial(_lowered, decompositions=decompositions)
@@ -123,9 +123,9 @@ def trace(
             roots = Roots(function.__globals__, before)
         return _portable(found, graph, scope, roots, state, optimise, shaping, local)
     except NotCompiled as error:  # says something about this machine
-        return local_only(found, scope, roots, str(error))
+        return local_only(found, scope, roots, error)
     except NotPortable as error:
-        return local(str(error))
+        return local(error)
     except refuse.NotHere as error:
         return Untraceable(reason=str(error))
     except refuse.NotEager as error:
@@ -143,7 +143,7 @@ def _portable(
     state: Mapping[str, Any],
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
     shaping: tuple[types.CodeType, ...],
-    local: Callable[[str], LocalOnly | Untraceable],
+    local: Callable[[Exception], LocalOnly | Untraceable],
 ) -> Traced:
     # Before passes, which may copy the graph.
     ran = graph.meta.pop(wrapper_subclasses.RUN) if graph is not None else CodeRun(())

@@ -19,7 +19,7 @@ from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.conditions import Step
 from npugx_cache.conditions.process import ANSWERS
-from npugx_cache.portable import NotPortable, is_covered_class, module_of
+from npugx_cache.portable import OnlyHere, is_covered_class, module_of
 from npugx_cache.trace.conditions.source_facts import is_covered
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.refuse import NotEager
@@ -85,7 +85,7 @@ def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: 
     """Refuse user code that asks for something that Dynamo makes a constant without a guard.
 
     We know such code by the names in it. Of code without a file, which libraries generate, only
-    the traced function itself counts (`root`). Raises `NotPortable` for `hash`, which stays the
+    the traced function itself counts (`root`). Raises `OnlyHere` for `hash`, which stays the
     same in this process, and `NotEager` for what may change while the process lives.
     """
     for code in set(codes):
@@ -96,7 +96,7 @@ def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: 
             place = location.Place(code.co_filename, line, code.co_name, text)
             change = "compute it outside the cached function and pass it in"
             reason = location.reason(_REFUSED[name], place, change)
-            raise NotPortable(reason) if name == "hash" else NotEager(reason)
+            raise OnlyHere(reason) if name == "hash" else NotEager(reason)
 
 
 _REFUSED = {
