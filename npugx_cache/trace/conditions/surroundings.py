@@ -55,18 +55,34 @@ def answers_to(
 ) -> Iterator[Observation]:
     """What Dynamo asked of the process and folded into the graph, such as its rank.
 
-    We know a question by the names in the traced code, and by the functions that the code reached
-    by other names; `questions` come on top.
+    We know a question by the names that the traced code reached; `questions` come on top.
     """
-    names = {*questions}
-    names |= {name for code in set(codes) for name in code.co_names}
-    names |= {getattr(value, "__name__", "") for value in builder.functions()}
+    names = {*questions, *_names_reached(builder, codes)}
     if "rank" in names and (builder.has_process_group() or builder.meshes):
         names.add("get_rank")  # `group.rank()` leaves no guard either
     if builder.meshes and not names.isdisjoint(_PLACE_IN_MESH):
         names.add("get_rank")
     for name in sorted(names & ANSWERS.keys()):
         yield Observation(Question.ANSWER, name)
+
+
+def _names_reached(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> set[str]:
+    """The names in the traced code, and those of the functions that it reached by other names."""
+    names = {name for code in set(codes) for name in code.co_names}
+    return names | {getattr(value, "__name__", "") for value in builder.functions()}
+
+
+def refuse_functions(
+    builder: TreeBuilder, codes: Iterable[types.CodeType], root: types.CodeType
+) -> None:
+    """Raise `NotEager` for a function of torch's whose result is of another type in a trace."""
+    for name in sorted(_names_reached(builder, codes) & _OF_ANOTHER_TYPE):
+        what = f"torch.{name} gives a size where the function itself gives a tensor"
+        place = location.of_code(root)
+        raise NotEager(location.reason(what, place, "use torch.tensor(x.shape)"))
+
+
+_OF_ANOTHER_TYPE = frozenset({"_shape_as_tensor"})
 
 
 _PLACE_IN_MESH = frozenset(
