@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -166,6 +167,7 @@ def main() -> int:
         tests = (options.tests or fetched(Path(made))).resolve()
         known, summaries = expected(), []
         for file in options.files:
+            shutil.rmtree(folder / file, ignore_errors=True)  # of a run before
             records = {
                 phase: run(file, phase, tests, folder.resolve(), options.seconds)
                 for phase in PHASES
