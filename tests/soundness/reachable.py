@@ -99,7 +99,7 @@ class World:
         elif isinstance(value, dict):
             for index, (key, each) in enumerate(value.items()):
                 self.reach(f"{path} key {index}", key)
-                self.reach(f"{path}[{key!r}]", each)
+                self.reach(f"{path} value {index}", each)
         elif isinstance(value, (set, frozenset)):
             for index, each in enumerate(sorted(value, key=repr)):
                 self.reach(f"{path} element {index}", each)
