@@ -17,12 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+def _attributes(target: Any) -> dict[str, Any]:
+    """The attributes of an object itself, past its class; of a thread-local, those of this thread.
+
+    An object of a class derived from `threading.local` has a `__dict__` besides, which Python never
+    reads; Dynamo's own function writes there.
+    """
+    kind = threading.local if isinstance(target, threading.local) else object
+    found: dict[str, Any] = kind.__getattribute__(target, "__dict__")
+    return found
+
+
 def _set_attribute_past_descriptors(target: Any, name: str, value: object) -> None:
-    object.__getattribute__(target, "__dict__")[name] = value
+    _attributes(target)[name] = value
 
 
 def _delete_attribute_past_descriptors(target: Any, name: str) -> None:
-    del object.__getattribute__(target, "__dict__")[name]
+    del _attributes(target)[name]
 
 
 def tuple_iterator_getitem(iterator: Any, index: int) -> Any:

@@ -65,17 +65,18 @@ _RESERVED = frozenset({"torch", "device", "inf", "nan", MAIN, "Ellipsis", "range
 
 
 def to_program(
-    graph_module: fx.GraphModule, input_names: Sequence[str] = ()
+    graph_module: fx.GraphModule, input_names: Sequence[str] | None = None
 ) -> tuple[Program, dict[str, torch.Tensor]]:
     """The program of a graph, and its constants by name. Raises `NotPortable` with the reason.
 
-    `input_names` name the placeholders; the default is their names in the graph. Must be called in
-    the autocast state in which the graph was traced, because the program records that state.
+    `input_names` name the placeholders, each one; the default is their names in the graph. Must be
+    called in the autocast state in which the graph was traced, because the program records that
+    state.
     """
     shared = _Shared()
     shared.collect(graph_module)
     functions = tuple(
-        _Encoder(inner, shared, name, ()).encode() for inner, name in shared.graphs.items()
+        _Encoder(inner, shared, name, None).encode() for inner, name in shared.graphs.items()
     )
     main = _Encoder(graph_module, shared, MAIN, input_names).encode()
     program = Program(
@@ -177,7 +178,7 @@ class _Encoder:
         graph_module: fx.GraphModule,
         shared: _Shared,
         name: str,
-        input_names: Sequence[str],
+        input_names: Sequence[str] | None,
     ) -> None:
         self._nodes = list(graph_module.graph.nodes)
         self._shared = shared
@@ -185,7 +186,11 @@ class _Encoder:
         self._names = set(shared.names)
         self._inner = list(shared.graphs)
         placeholders = [node for node in self._nodes if node.op == "placeholder"]
-        names = input_names or [node.name for node in placeholders]
+        own = [node.name for node in placeholders]
+        names = own if input_names is None else input_names
+        if len(names) != len(placeholders):
+            what = f"the graph takes {len(placeholders)} values where a call gives {len(names)}"
+            raise NotPortable(f"{what}, such as a list of tensors that stays a list")
         self._inputs = tuple(_unique(name, self._names) for name in names)
         self._values = {node: index for index, node in enumerate(placeholders)}
         self._calls: list[Call] = []

@@ -47,8 +47,8 @@ class Compiled:
 
     artifact: Artifact
     seconds: float
-    local_only: Callable[[str], LocalOnly | Untraceable]
-    """Makes the same call usable in this process only, if its artifact turns out not to bind."""
+    local_only: Callable[[Exception], LocalOnly | Untraceable]
+    """What to do with the same call if its artifact turns out not to bind, for that reason."""
 
 
 def compile_call(
@@ -116,7 +116,7 @@ def _compiled(
     try:
         artifact = pack(recipe.title, traced, factors)
     except NotPortable as error:
-        return _said(traced.local_only(str(error)), scope)
+        return _said(traced.local_only(error), scope)
     seconds = worked.seconds()
     return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
 

@@ -103,6 +103,16 @@ def lines_of_texts(texts: Iterable[str | None]) -> list[str]:
     return [line_of(text or "") for text in texts]
 
 
+def is_of_this_package(error: BaseException) -> bool:
+    """Whether the line that raised an exception is one of this package's own."""
+    last, traceback = None, error.__traceback__
+    while traceback is not None:
+        last, traceback = traceback.tb_frame.f_code.co_filename, traceback.tb_next
+    home = Path(__file__).parent
+    folders = (home, (home / "backend").resolve(), (home / "store").resolve())
+    return last is not None and any(map(Path(last).is_relative_to, folders))
+
+
 def _is_covered(file: str) -> bool:
     """Whether a file belongs to torch, torch_npu, this package or Python's standard library."""
     path = Path(file)

@@ -634,7 +634,7 @@ class Lookup(StoreClient):
         try:
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
-            return self._uncacheable(outcome.local_only(str(error)), call, warming=warming)
+            return self._uncacheable(outcome.local_only(error), call, warming=warming)
         self._count("misses", self._kind_of_miss(), outcome.seconds)
         progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)

@@ -28,6 +28,7 @@ from npugx_cache.conditions.data import CALL, Check, Kind
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import (
     NotPortable,
+    OnlyHere,
     all_code,
     code_hash,
     contents,
@@ -90,7 +91,7 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
 def value_fact(cls: type, name: str) -> Check:
     """The value of an attribute of a class, which nobody can edit in place."""
     if not has_name(cls):
-        raise NotPortable(f"no name leads to {cls.__qualname__}")
+        raise OnlyHere(f"no name leads to {cls.__qualname__}")
     return fact(Kind.CLASS_VALUE, class_value, cls.__module__, f"{cls.__qualname__}.{name}")
 
 
@@ -117,11 +118,11 @@ def function_value_facts(
         try:
             attribute_text(function, attribute)
             if not named or not all(has_name(base) for base, _ in named):
-                raise NotPortable("no name leads to it")  # noqa: TRY301
+                raise OnlyHere("no name leads to it")
         except NotPortable as error:
             what = f"the attribute {attribute} of {function.__qualname__} has no guard ({error})"
             change = "read it outside the cached function and pass the value in"
-            raise NotPortable(location.reason(what, read_at, change)) from None
+            raise type(error)(location.reason(what, read_at, change)) from None
         rows = ((base.__module__, full) for base, full in named)
         found += [fact(Kind.FUNCTION_VALUE, function_value, *row) for row in rows]
     return tuple(sorted(found))
@@ -168,7 +169,7 @@ def method_facts(
 
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
                     change = "define the class at the top level of a module"
-                    raise NotPortable(location.reason(what, made_at, change))
+                    raise OnlyHere(location.reason(what, made_at, change))
                 rows.append((base, f".{name}"))
     return tuple(sorted(_of_classes(Kind.METHOD, method_hash, rows)))
 

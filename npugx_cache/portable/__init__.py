@@ -9,6 +9,7 @@ from npugx_cache.portable.texts import digest, same, seal, texts_in
 from npugx_cache.portable.values import (
     PLAIN_MEMBERS,
     NotPortable,
+    OnlyHere,
     Plain,
     all_code,
     body_of,
@@ -37,6 +38,7 @@ from npugx_cache.portable.values import (
 __all__ = [
     "PLAIN_MEMBERS",
     "NotPortable",
+    "OnlyHere",
     "Plain",
     "all_code",
     "body_of",

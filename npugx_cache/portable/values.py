@@ -34,6 +34,14 @@ class NotPortable(Exception):
     """A value has no form that another process could recognise; the text names the reason."""
 
 
+class OnlyHere(NotPortable):
+    """Nothing is missing but that form: in the process that traced, the graph is right.
+
+    There torch's own guards and `trace.process_local` see whatever may change. A refusal that does
+    not say so runs eagerly.
+    """
+
+
 def encode(value: object, depth: int = 0) -> Plain:
     """The encoding of a value, or of an object by its identity; raises `NotPortable`."""
     kind = type(value)
@@ -297,7 +305,7 @@ def look_up(module: str, name: str) -> object:
     """
     found: Any = sys.modules.get(module)
     if found is None:
-        raise NotPortable(f"module {module} is not imported in this process")
+        raise OnlyHere(f"module {module} is not imported in this process")
     for part in name.split("."):
         # getattr would call a property and unwrap a staticmethod, whose code we want to find.
         owners = getattr(found, "__mro__", (found,))
@@ -307,7 +315,7 @@ def look_up(module: str, name: str) -> object:
                 found = space[part]
                 break
         else:
-            raise NotPortable(f"{module}.{name} does not exist")
+            raise OnlyHere(f"{module}.{name} does not exist")
     return found
 
 
@@ -367,7 +375,7 @@ def identity(value: object, depth: int = 0) -> Plain:
         return named
     if _is_cpp_member(value):
         return ["enum", identity(type(value)), value.name, value.value]  # type: ignore[attr-defined]
-    raise NotPortable(f"an object of type {_type_name(type(value))} has no name across processes")
+    raise OnlyHere(f"an object of type {_type_name(type(value))} has no name across processes")
 
 
 _BUILTIN_KINDS = (

@@ -39,6 +39,7 @@ from npugx_cache.trace.conditions.surroundings import (
     builtins_used,
     environment_of,
     lookups_of,
+    refuse_functions,
     refuse_names,
     threads_for,
 )
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 class Traced(PortableGraph):
     """One call as aten operators, with everything that makes it valid elsewhere."""
 
-    local_only: Callable[[str], LocalOnly | Untraceable]
+    local_only: Callable[[Exception], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
 
 
@@ -155,8 +156,8 @@ def _trace(
         )
     found, roots = first, Roots(function.__globals__, before)
 
-    def local(reason: str) -> LocalOnly | Untraceable:
-        outcome = local_only(found, scope, reason)
+    def local(refusal: Exception) -> LocalOnly | Untraceable:
+        outcome = local_only(found, scope, refusal)
         return replace(outcome, conditions=depends_on(tracing.met_by(found.output)))
 
     lower = partial(_lowered, decompositions=decompositions)
@@ -168,9 +169,9 @@ def _trace(
             roots = Roots(function.__globals__, before)
         return _portable(found, graph, scope, roots, state, optimise, shaping, local)
     except NotCompiled as error:  # says something about this machine
-        return local_only(found, scope, str(error))
+        return local_only(found, scope, error)
     except NotPortable as error:
-        return local(str(error))
+        return local(error)
     except refuse.NotHere as error:
         return Untraceable(reason=str(error))
     except refuse.NotEager as error:
@@ -188,7 +189,7 @@ def _portable(
     state: Mapping[str, Any],
     optimise: Callable[[torch.fx.GraphModule], tuple[PassReport, ...]],
     shaping: tuple[types.CodeType, ...],
-    local: Callable[[str], LocalOnly | Untraceable],
+    local: Callable[[Exception], LocalOnly | Untraceable],
 ) -> Traced:
     # Before passes, which may copy the graph.
     ran = graph.meta.pop(wrapper_subclasses.RUN) if graph is not None else CodeRun(())
@@ -203,6 +204,7 @@ def _portable(
     owners = owners_of(code)
     refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
     _add_guards(builder, trace)
+    refuse_functions(builder, trace.code, trace.function.__code__)
     origins = list(origins_of(taken_apart(trace.placeholders, parts), builder))
     nodes = (node for _, node in origins)
     ran.add_attributes_of_others(builder, nodes, trace.function.__code__)
@@ -237,8 +239,10 @@ def _portable(
 def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
     conditions, variables = tracing.shape_conditions(trace.output)
     try:
-        with torch_logs.without_failed_guards():
-            _, *guards = tracing.guards_of(trace.output, trace.function.__code__)
+        code, expected = trace.function.__code__, (AssertionError, NameError, SyntaxError)
+        refused = refuse.failures_of_torch("torch can't make its guards", code, expected)
+        with refused, torch_logs.without_failed_guards():
+            _, *guards = tracing.guards_of(trace.output, code)
     except AssertionError as error:  # attributes of a tensor that holds others have no `==`
         failed = f"torch's guards: {str(error).splitlines()[0]}"
     except (NameError, SyntaxError) as error:  # torch evaluates the text of a key, as in `d[key]`
@@ -282,7 +286,9 @@ def _lowered(
         return None
     try:
         ran, called = CodeRun(tracing.given(trace.output)), OperatorRun()
-        graph = tracing.lowered(trace.output, decompositions, ran.note, called.note)
+        code, expected = trace.function.__code__, (tracing.ConstraintViolationError,)
+        with refuse.failures_of_torch("torch can't lower the graph", code, expected):
+            graph = tracing.lowered(trace.output, decompositions, ran.note, called.note)
         ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
     except NotPortable as error:
         reason = wrapper_subclasses.placed(error, trace.function.__code__)

@@ -3,6 +3,10 @@
 It runs Dynamo's own frame and graph under torch's own guards. Those guards don't see when somebody
 edits a class or adds to a class, so this module watches the classes by identity. A class needs no
 name by which another process could find it.
+
+Only what is known to be right here runs so: the refusal says that nothing but a form for other
+processes is missing (`portable.OnlyHere`), or that no library can be made on this machine, and each
+question that the trace asked is one that something here asks again. All else runs eagerly.
 """
 
 from __future__ import annotations
@@ -12,26 +16,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend import subgraphs
+from npugx_cache.backend.engines import NotCompiled
 from npugx_cache.conditions.argument_facts import Pinned
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.kinds import KINDS
-from npugx_cache.portable import NotPortable
+from npugx_cache.conditions.process import ANSWERS
+from npugx_cache.portable import NotPortable, OnlyHere
 from npugx_cache.private import runtime
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.conditions.observed import (
     classes_here,
-    may_differ_here,
+    is_asked_again_here,
     pairs_here,
     rows_here,
 )
 from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.conditions.surroundings import builtins_used, environment_of
+from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.streams import left_as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.trace.conditions.source_facts import Owners
     from npugx_cache.trace.dynamo import DynamoTrace
 
 
@@ -80,16 +89,21 @@ class Untraceable:
     breaks: bool = False
 
 
-def local_only(trace: DynamoTrace, scope: Scope, reason: str) -> LocalOnly | Untraceable:
-    """Run Dynamo's own frame and graph under torch's own guards.
+def local_only(trace: DynamoTrace, scope: Scope, refusal: Exception) -> LocalOnly | Untraceable:
+    """Run Dynamo's own frame and graph under torch's own guards, if these are known to be right.
 
     Both need the globals that Dynamo made for this trace, for as long as the call may run.
     """
-    if may_differ_here(trace.observed) or _asks_data_for_sizes(trace):
+    reason = str(refusal)
+    owners = owners_of(trace.code)
+    observed = list(_told(trace, owners))
+    is_known = isinstance(refusal, (OnlyHere, NotCompiled))
+    is_known = is_known and all(map(is_asked_again_here, observed))
+    if not is_known or _asks_data_for_sizes(trace):
         return Untraceable(reason=reason)
     try:
         check = tracing.guards_of(trace.output, trace.function.__code__).check
-        unchanged = _watched(trace)
+        unchanged = _watched(trace, observed, owners)
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
     except NotPortable as error:
@@ -103,6 +117,16 @@ def local_only(trace: DynamoTrace, scope: Scope, reason: str) -> LocalOnly | Unt
         unchanged=unchanged,
         run=_runnable(trace),
     )
+
+
+def _told(trace: DynamoTrace, owners: Owners) -> Iterator[Observation]:
+    """What the trace read without a guard, as far as that is known without a tree of guards."""
+    yield from trace.observed
+    yield from environment_of(trace.code)
+    names = {name for code in trace.code for name in code.co_names}
+    yield from (Observation(Question.ANSWER, name) for name in names & ANSWERS.keys())
+    yield from builtins_used(trace.code, trace.function, owners)
+    yield from (Observation(Question.TENSOR_METHOD, None, name) for name in trace.methods)
 
 
 def _asks_data_for_sizes(trace: DynamoTrace) -> bool:
@@ -132,12 +156,12 @@ def _runnable(trace: DynamoTrace) -> Callable[..., Any]:
     return run
 
 
-def _watched(trace: DynamoTrace) -> Callable[[], bool]:
+def _watched(trace: DynamoTrace, observed: list[Observation], owners: Owners) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
-    facts = facts_of(trace.code, trace.function.__code__, owners_of(trace.code))
+    facts = facts_of(trace.code, trace.function.__code__, owners)
     return Watch(
         ((KINDS[fact.kind].watch, fact.arg) for fact in facts),
-        names=rows_here(trace.observed),
-        classes=classes_here(trace.observed),
-        pairs=pairs_here(trace.observed),
+        names=rows_here(observed),
+        classes=classes_here(observed),
+        pairs=pairs_here(observed),
     ).unchanged

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
 from npugx_cache import location
+from npugx_cache.events import logger
+from npugx_cache.interruptions import is_passing, let_through
 from npugx_cache.portable import NotPortable, resolve_op
 from npugx_cache.private import schemas
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Iterator
 
 _MAX_LENGTH = 240
@@ -57,6 +61,28 @@ class NotEager(Exception):
 
 class NotHere(NotEager):
     """The traced graph would not do what eager does on this machine; on others it may."""
+
+
+@contextlib.contextmanager
+def failures_of_torch(
+    what: str, code: types.CodeType, expected: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Take what torch, or code of the user's that torch calls, raises inside for a refusal.
+
+    `what` could not be done with the function of that code. What our own code raises goes on, and
+    so do errors of the `expected` kinds.
+    """
+    try:
+        yield
+    except Exception as error:
+        let_through(error)
+        ours = isinstance(error, expected) or location.is_of_this_package(error)
+        if ours or is_passing(error):
+            raise
+        logger.debug("%s", what, exc_info=True)
+        said = (str(error).strip().splitlines() or ["no message"])[0][:_MAX_LENGTH]
+        why = f"{type(error).__name__}: {said}"
+        raise NotEager(location.reason(what, location.of_code(code), _DEFAULT, why)) from None
 
 
 def of_failure(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,7 +89,11 @@ def capture(
     # those of another file with the same text, and the entry would depend on that other file.
     _cached_cleaned_instructions.cache_clear()
     with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
-        return fullgraph_capture(function, args, kwargs)
+        drawn = random.getstate()  # Dynamo draws what the code draws
+        try:
+            return fullgraph_capture(function, args, kwargs)
+        finally:
+            random.setstate(drawn)
 
 
 class Met(NamedTuple):

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from row_source import HEAD, MAKE, RUN, TEXTS, THEN
+from row_source import HEAD, KEPT, MAKE, RUN, RUN_KEPT, TEXTS, THEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,11 @@ def parse(category: str, text: str) -> Row:
     options = _options(header[0].splitlines())
     program, *others = re.split(r"^#### ", text[header.end() :], flags=re.MULTILINE)
     main = "".join(TEXTS[name] for name in options.get("before", ())) + program.strip() + "\n"
-    if "def make(" not in main:
-        main += MAKE.format(
-            args=options.get("args", ["tensor(3)"])[0].rstrip(","),
-            arguments="".join(f", {each}" for each in options.get("arguments", ())),
-        )
+    if category == _WRITES:
+        main += "" if "def make(" in main else _filled(KEPT, options)
+        main += "" if "def run(" in main else RUN_KEPT
+    elif "def make(" not in main:
+        main += _filled(MAKE, options)
         main += "".join(THEN.format(then=then) for then in options.get("then", ()))
     elif "def run(" not in main:
         main += RUN
@@ -110,6 +110,13 @@ def parse(category: str, text: str) -> Row:
     )
 
 
+def _filled(text: str, options: dict[str, list[str]]) -> str:
+    return text.format(
+        args=options.get("args", ["tensor(3)"])[0].rstrip(","),
+        arguments="".join(f", {each}" for each in options.get("arguments", ())),
+    )
+
+
 def _of_this_torch(texts: list[str]) -> str | None:
     """The text of an option, such as the reason of a refusal, if it concerns this torch."""
     for text in texts:
@@ -122,6 +129,7 @@ def _of_this_torch(texts: list[str]) -> str | None:
     return None
 
 
+_WRITES = "writes"
 _TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))
 
 
@@ -168,6 +176,11 @@ with the thorough tests only."""
 QUICK = {name: row for name, row in CHOSEN.items() if row.category not in LONG}
 ORDER = _load("order")
 """Rows about the order of sets. What changes is the hash seed of the process."""
+WRITES = {name: row for name, row in _load(_WRITES).items() if re.search(_WANTED, name)}
+"""Rows about what a function leaves behind, all of which is compared with eager's.
+
+Nothing changes. They are called three times with the same arguments; `# bypass`: one of the calls
+can't be cached."""
 COUNTS = Counter(row.category for row in ROWS.values())
 
 

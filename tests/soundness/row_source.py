@@ -26,6 +26,17 @@ def run(call, given):
 
 GIVEN = [lambda: ({args},)]
 """
+KEPT = """
+
+def make(cached):
+    return cached(f{arguments}), ({args},)
+"""
+RUN_KEPT = """
+
+def run(call, given):
+    return call(*given)
+"""
+"""With the same arguments for every call."""
 THEN = """
 
 def change(call, given):

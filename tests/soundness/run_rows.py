@@ -7,11 +7,14 @@ have `change(call, ...)`, `around()`, a context for the changed call, and `raise
 eager gave an error in the place of a result. Phases: `cold` makes and
 runs; `warm` makes, changes and runs; `live` makes, runs, changes and runs again.
 `unprotected` takes names of `defects.PROTECTIONS` in the place of rows, `pretended` of `PRETENCES`.
+`written` calls three times, and compares all that can be reached with what eager leaves, which runs
+in a copy of the module `main`.
 """
 
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -19,6 +22,7 @@ import sys
 import traceback
 
 import torch
+from reachable import first_difference, lines_of
 
 
 def flatten(value):
@@ -178,7 +182,58 @@ def run_pretended(pretence):
             environment._process_factors.cache_clear()
 
 
-RUNS = {"unprotected": run_unprotected, "pretended": run_pretended}
+class Written:
+    """A row about what a function writes: eager and the cache have a world of their own each."""
+
+    def __init__(self, name):
+        from npugx_cache import cache_compile
+
+        self.cached, self.callables = importlib.import_module(f"{name}.main"), []
+        spec = importlib.util.spec_from_file_location(f"{name}.eager", self.cached.__file__)
+        self.eager = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = self.eager
+        spec.loader.exec_module(self.eager)
+
+        def cached(target, **arguments):
+            self.callables.append(cache_compile(target, **arguments))
+            return self.callables[-1]
+
+        self.made = {
+            self.eager: self.eager.make(lambda target, **_: target),
+            self.cached: self.cached.make(cached),
+        }
+
+    def lines(self, module, *, last):
+        """What one more call leaves, and gives or raises."""
+        try:
+            with torch.no_grad():
+                result = module.run(*self.made[module])
+        except Exception as error:
+            result = type(error), str(error)
+        return lines_of(module, self.made[module], result, last=last)
+
+    def counts(self):
+        forwards = [r.forward if isinstance(r, torch.nn.Module) else r for r in self.callables]
+        infos = [m.cache_info() for m in forwards]
+        return {n: sum(getattr(i, n) for i in infos) for n in ("hits", "misses", "bypasses")}
+
+
+def run_written(name, calls=3):
+    LINES.clear()
+    row, differences = Written(name), []
+    for call in range(1, calls + 1):
+        last = call == calls
+        both = [row.lines(module, last=last) for module in (row.eager, row.cached)]
+        if (difference := first_difference(*both)) is not None:
+            differences.append(f"call {call}: {difference}")
+    return {"difference": differences, "warnings": "\n".join(LINES), **row.counts()}
+
+
+RUNS = {
+    "unprotected": run_unprotected,
+    "pretended": run_pretended,
+    "written": run_written,
+}
 
 
 def main(folder, phase, *names):

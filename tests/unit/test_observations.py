@@ -228,7 +228,7 @@ def test_a_set_whose_order_cannot_be_checked_refuses_at_its_line():
     unknown = Observation(Question.SET_ORDER, None, walk(None, []), PLACE)
     with pytest.raises(NotPortable, match=r"can't be checked in another process at model\.py:7"):
         observed.add_observed(builder(), [unknown], {})
-    assert observed.may_differ_here([unknown])
+    assert not observed.is_asked_again_here(unknown)
 
 
 def test_the_order_of_a_set_of_texts_is_a_condition_and_that_of_numbers_is_none():
@@ -237,7 +237,7 @@ def test_the_order_of_a_set_of_texts_is_a_condition_and_that_of_numbers_is_none(
     tree = builder()
     observed.add_observed(tree, [texts, numbers], {})
     assert [check.kind for check in tree.checks.values()] == [Kind.ORDER]
-    assert not observed.may_differ_here([texts, numbers])
+    assert all(map(observed.is_asked_again_here, (texts, numbers)))
 
 
 def test_one_set_of_two_elements_that_the_trace_filled_is_walked_the_other_way_too():
@@ -252,9 +252,20 @@ def test_one_set_of_two_elements_that_the_trace_filled_is_walked_the_other_way_t
 def test_a_set_from_outside_may_be_another_at_a_later_call():
     leaf = Leaf({"a", "b"}, source="a source")
     outside = Walk("outside", ["node", 0], ["a", "b"], [leaf])
-    assert observed.may_differ_here([Observation(Question.SET_ORDER, None, outside)])
-    assert observed.may_differ_here([Observation(Question.KEY_ORDER, None, False)])
-    assert not observed.may_differ_here([Observation(Question.NAME, Users, "a")])
+    asked_again = observed.is_asked_again_here
+    assert not asked_again(Observation(Question.SET_ORDER, None, outside))
+    assert not asked_again(Observation(Question.KEY_ORDER, None, False))
+    assert asked_again(Observation(Question.NAME, Users, "a"))
+
+
+def test_in_this_process_alone_only_what_somebody_asks_again_may_have_been_asked():
+    here = (Step.NAMESPACE, "torch"), (Step.OWN_GLOBALS, None)
+    assert [observed.is_asked_again_here(Observation(Question.HIDDEN, at)) for at in here] == [
+        True,  # `rows_here` watches the module
+        False,
+    ]
+    for name in ("ENVIRONMENT", "ANSWER", "CONSTANT", "APART", "CHILD", "THREAD_LOCAL"):
+        assert not observed.is_asked_again_here(Observation(Question[name])), name
 
 
 def walk(made, order):

@@ -19,6 +19,7 @@ from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
 from npugx_cache.portable import (
     NotPortable,
+    OnlyHere,
     Plain,
     encode,
     identity,
@@ -91,7 +92,7 @@ class TreeBuilder:
         try:
             return read(prepare(node), self._values, self._scope)
         except Exception as error:  # noqa: BLE001 - a user's property may raise anything
-            raise NotPortable(
+            raise OnlyHere(
                 f"a guarded value can't be read again: {node.step.name} {node.arg!r}: {error!r}"
             ) from None
 
@@ -113,7 +114,7 @@ class TreeBuilder:
         if type(source) is getattr(S, "ImportSource", None):
             return self.step(-1, Step.MODULE, source.module_name)
         if not hasattr(source, "base"):
-            raise NotPortable(f"a guard on a {type(source).__name__}")
+            raise OnlyHere(f"a guard on a {type(source).__name__}")
         if type(source) is S.CallFunctionNoArgsSource and _is_subclasses(source.base):
             cls = vars(source.base)["base"]
             return self.step(self.node(cls), Step.SUBCLASSES, None)
@@ -298,7 +299,7 @@ def _step_of(source: Any) -> tuple[Step, Plain]:
         return step, getattr(source, field) if field else None
     if kind.__name__ == "NamedTupleFieldsSource":
         return Step.ATTR, "_fields"
-    raise NotPortable(f"a guard on a {kind.__name__}")
+    raise OnlyHere(f"a guard on a {kind.__name__}")
 
 
 def _walked_at(mapping: Any, index: int) -> int:
@@ -445,4 +446,4 @@ def _root_of_dict(value: dict[str, Any]) -> Root:
             and "<locals>" not in cls.__qualname__
         ):
             return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{cls.__qualname__}.__new__"
-    raise NotPortable("its namespace is a dict that no module owns")
+    raise OnlyHere("its namespace is a dict that no module owns")

@@ -17,7 +17,7 @@ from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, shapes
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.kinds import iterator_state
-from npugx_cache.portable import NotPortable, encode, identity, module_of, ordered_keys
+from npugx_cache.portable import NotPortable, OnlyHere, encode, identity, module_of, ordered_keys
 from npugx_cache.private import meshes, process_groups
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.conditions.wrapper_subclasses import add_attributes
@@ -80,7 +80,7 @@ def add_guards(
         try:
             _add_keys(builder, source, builder.node(source))
         except NotPortable as error:
-            raise NotPortable(_reason(source, error, stacks.get(source))) from None
+            raise type(error)(_reason(source, error, stacks.get(source))) from None
     _add_registrations(builder)
 
 
@@ -212,7 +212,7 @@ def _add_alias(builder: TreeBuilder, source: Any, other: Any) -> None:
 def _add_guard(builder: TreeBuilder, kind: str, node: int, parameters: dict[str, Any]) -> None:
     add = _HANDLERS.get(kind)
     if add is None:
-        raise NotPortable(f"a {kind} guard has no portable form yet")
+        raise OnlyHere(f"a {kind} guard has no portable form yet")
     add(builder, node, builder.value(node), parameters)
 
 

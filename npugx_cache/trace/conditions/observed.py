@@ -7,6 +7,7 @@ condition at all can check does not come here: `trace.dynamo` refuses the trace 
 
 from __future__ import annotations
 
+import sys
 from abc import ABCMeta
 from functools import partial
 from itertools import filterfalse
@@ -32,6 +33,7 @@ from npugx_cache.conditions.source_facts import (
 from npugx_cache.config import environment_variable
 from npugx_cache.portable import (
     NotPortable,
+    OnlyHere,
     code_hash,
     encode,
     function_chain,
@@ -137,6 +139,7 @@ _ELSEWHERE = frozenset(
         Question.SUBCLASSES,  # torch's guards are the condition
         Question.SET_CALLED,  # no other trace can show that the order of a set does not matter
         Question.KEY_ORDER,  # matters to the caller frame, and to a graph for this process alone
+        Question.THREAD_LOCAL,  # a stored frame writes them, Dynamo's own need not
         *(Question.DEVICE, Question.INDEX),  # `trace.device` looks at the graph as well
     }
 )
@@ -146,7 +149,7 @@ _ELSEWHERE = frozenset(
 def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
     walk: Walk = each.argument
     if walk.made is None:
-        raise NotPortable(_unknown_order(each))
+        raise OnlyHere(_unknown_order(each))
     if not set_order.is_same_everywhere(walk.made):
         made = set_order.replaced(walk.made, partial(_leaf, builder, each, owners))
         builder.check(CALL, Kind.ORDER, [made, walk.order])
@@ -169,7 +172,7 @@ def _refuse_nameless(each: Observation) -> None:
             f"whether {cls.__qualname__} is a {abstract.__qualname__}"
         )
         change = "define the class at the top level of a module"
-        raise NotPortable(location.reason(what, each.where, change))
+        raise OnlyHere(location.reason(what, each.where, change))
 
 
 def _value(each: Observation) -> Check:
@@ -178,7 +181,7 @@ def _value(each: Observation) -> Check:
     except NotPortable as error:
         what = f"the value of {each.owner.__qualname__}.{each.argument} has no guard ({error})"
         change = "define the class at the top level of a module"
-        raise NotPortable(location.reason(what, each.where, change)) from None
+        raise type(error)(location.reason(what, each.where, change)) from None
 
 
 def _leaf(builder: TreeBuilder, each: Observation, owners: Owners, place: int) -> Plain:
@@ -192,7 +195,7 @@ def _leaf(builder: TreeBuilder, each: Observation, owners: Owners, place: int) -
                 return ["constant", module, name, code, leaf.place]
         except NotPortable:
             continue
-    raise NotPortable(_unknown_order(each))
+    raise OnlyHere(_unknown_order(each))
 
 
 def _unknown_order(each: Observation) -> str:
@@ -203,17 +206,27 @@ def _unknown_order(each: Observation) -> str:
 # What has to hold in this process alone, where no class needs a portable name.
 
 
-def may_differ_here(observed: Iterable[Observation]) -> bool:
-    """Whether a later call of this process may walk an equal set or dict in another order.
+def is_asked_again_here(each: Observation) -> bool:
+    """Whether a later call of this process asks the question again, or can't get another answer.
 
-    Or whether a function that is marked as constant may give something else, or whether two objects
-    may become one. Torch's own guards ask none of that.
+    A question that is not known here counts as one that nobody asks again.
     """
-    return any(
-        each.question in (Question.KEY_ORDER, Question.CONSTANT, Question.APART)
-        or (each.question is Question.SET_ORDER and each.argument.may_differ_here())
-        for each in observed
-    )
+    if each.question is Question.SET_ORDER:
+        return not each.argument.may_differ_here()
+    if each.question is Question.HIDDEN:
+        return each.owner[0] is Step.NAMESPACE
+    return each.question in _ASKED_AGAIN
+
+
+_ASKED_AGAIN = frozenset(
+    {
+        *(Question.NAME, Question.VALUE, Question.FUNCTION_VALUE, Question.METHODS),  # `rows_here`
+        *(Question.SPECIAL_NAMES, Question.SUBCLASS),  # `classes_here` and `pairs_here`
+        Question.TENSOR_METHOD,  # `rows_here`
+        Question.SUBCLASSES,  # torch's guards
+        Question.DEVICE,  # a constant, or torch's guards
+    }
+)
 
 
 def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
@@ -229,6 +242,10 @@ def rows_here(observed: Iterable[Observation]) -> Iterator[Row]:
             yield _attribute_of(each.owner, each.argument)
         elif each.question is Question.METHODS:
             yield from map(_methods, filterfalse(is_covered_class, each.owner.__mro__))
+        elif each.question is Question.TENSOR_METHOD:
+            yield from looked_up(torch.Tensor, each.argument)
+        elif each.question is Question.HIDDEN:
+            yield sys.modules[each.owner[1]], {each.argument: ABSENT}
 
 
 def classes_here(observed: Iterable[Observation]) -> list[type]:

@@ -18,6 +18,7 @@ from npugx_cache.conditions.source_facts import (
 )
 from npugx_cache.portable import (
     NotPortable,
+    OnlyHere,
     body_of,
     function_chain,
     is_named,
@@ -175,7 +176,7 @@ def _fact_of(
             f"the source of {code.co_qualname} can't be found again for the graph of the function"
         )
         change = "define the function in the file of a module"
-        raise NotPortable(location.reason(what, _place_of(root), change))
+        raise OnlyHere(location.reason(what, _place_of(root), change))
     return found
 
 

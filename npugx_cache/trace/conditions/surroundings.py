@@ -19,7 +19,7 @@ from npugx_cache import location
 from npugx_cache.backend.engines import LIBRARY
 from npugx_cache.conditions import Step
 from npugx_cache.conditions.process import ANSWERS
-from npugx_cache.portable import NotPortable, is_covered_class, module_of
+from npugx_cache.portable import OnlyHere, is_covered_class, module_of
 from npugx_cache.trace.conditions.source_facts import is_covered
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.refuse import NotEager
@@ -55,18 +55,34 @@ def answers_to(
 ) -> Iterator[Observation]:
     """What Dynamo asked of the process and folded into the graph, such as its rank.
 
-    We know a question by the names in the traced code, and by the functions that the code reached
-    by other names; `questions` come on top.
+    We know a question by the names that the traced code reached; `questions` come on top.
     """
-    names = {*questions}
-    names |= {name for code in set(codes) for name in code.co_names}
-    names |= {getattr(value, "__name__", "") for value in builder.functions()}
+    names = {*questions, *_names_reached(builder, codes)}
     if "rank" in names and (builder.has_process_group() or builder.meshes):
         names.add("get_rank")  # `group.rank()` leaves no guard either
     if builder.meshes and not names.isdisjoint(_PLACE_IN_MESH):
         names.add("get_rank")
     for name in sorted(names & ANSWERS.keys()):
         yield Observation(Question.ANSWER, name)
+
+
+def _names_reached(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> set[str]:
+    """The names in the traced code, and those of the functions that it reached by other names."""
+    names = {name for code in set(codes) for name in code.co_names}
+    return names | {getattr(value, "__name__", "") for value in builder.functions()}
+
+
+def refuse_functions(
+    builder: TreeBuilder, codes: Iterable[types.CodeType], root: types.CodeType
+) -> None:
+    """Raise `NotEager` for a function of torch's whose result is of another type in a trace."""
+    for name in sorted(_names_reached(builder, codes) & _OF_ANOTHER_TYPE):
+        what = f"torch.{name} gives a size where the function itself gives a tensor"
+        place = location.of_code(root)
+        raise NotEager(location.reason(what, place, "use torch.tensor(x.shape)"))
+
+
+_OF_ANOTHER_TYPE = frozenset({"_shape_as_tensor"})
 
 
 _PLACE_IN_MESH = frozenset(
@@ -85,7 +101,7 @@ def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: 
     """Refuse user code that asks for something that Dynamo makes a constant without a guard.
 
     We know such code by the names in it. Of code without a file, which libraries generate, only
-    the traced function itself counts (`root`). Raises `NotPortable` for `hash`, which stays the
+    the traced function itself counts (`root`). Raises `OnlyHere` for `hash`, which stays the
     same in this process, and `NotEager` for what may change while the process lives.
     """
     for code in set(codes):
@@ -96,7 +112,7 @@ def refuse_names(codes: Iterable[types.CodeType], root: types.CodeType, owners: 
             place = location.Place(code.co_filename, line, code.co_name, text)
             change = "compute it outside the cached function and pass it in"
             reason = location.reason(_REFUSED[name], place, change)
-            raise NotPortable(reason) if name == "hash" else NotEager(reason)
+            raise OnlyHere(reason) if name == "hash" else NotEager(reason)
 
 
 _REFUSED = {

@@ -39,6 +39,7 @@ from npugx_cache.trace.observe import (
     sharded_sizes,
     torch_guards,
     unkept_calls,
+    written_back,
 )
 from npugx_cache.trace.observe.hooks import (
     Hook,
@@ -333,6 +334,29 @@ _GRAPHS = [
         "variables.ctx_manager:AutocastModeVariable.exit",
         autocast_objects.leaving,
         "autocast objects that existed before the call",
+    ),
+]
+
+_WRITTEN_BACK = [
+    Hook(
+        "side_effects:SideEffects.codegen_update_mutated",
+        objects.noting(written_back.refuse_lost),
+        "objects that the code changes",
+    ),
+    Hook(
+        "side_effects:SideEffects.store_attr",
+        objects.noting(written_back.guard_deleted),
+        "attributes that the code deletes",
+    ),
+    Hook(
+        "codegen:PyCodegen.__call__",
+        objects.noting(written_back.refuse_iterator),
+        "iterators that leave the code",
+    ),
+    Hook(
+        "variables.builder:VariableBuilder._wrap",
+        objects.noting(written_back.refuse_random),
+        "the state of a generator of random numbers",
     ),
 ]
 
@@ -826,7 +850,7 @@ _SETS = [
 """Before those protocols Dynamo kept sets elsewhere; a walk over several elements is refused."""
 
 ROWS = (
-    *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_SIZES, *_GRAPHS, *_BUILTINS),
+    *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_SIZES, *_GRAPHS, *_WRITTEN_BACK, *_BUILTINS),
     *(*_CALLABLES, *_LOOKUPS, *_REVERSED, *_SETS),
 )
 DEVICE_ROWS = (

@@ -53,6 +53,7 @@ class Question(enum.Enum):
     DEVICE = "which device a constant is; `owner`: the source that it was read from, if any"
     INDEX = "the index of a device; `argument` says how the trace came to look at the index"
     APART = "which of the sources `owner` lead to one object, and which to different ones"
+    THREAD_LOCAL = "attributes of thread-locals of the class `owner`, which the code writes"
     UNCHECKABLE = "what no condition can check: `argument` says what that is"
     UNWATCHED = "what a hook would have seen that is missing: `argument` says what that is"
 

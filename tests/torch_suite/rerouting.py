@@ -1,0 +1,234 @@
+"""Stands in the place of torch.compile in torch's own tests, and records what each call did.
+
+A pytest plugin: NPUGX_SUITE_MODE is `eager` (the function itself) or `cached` (`cache_compile`,
+with the folder NPUGX_SUITE_CACHE), and NPUGX_SUITE_OUT the file that gets one line of JSON for each
+test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo.test_case
+import torch._dynamo.testing
+from torch.testing._internal import common_utils
+
+sys.path.append(str(Path(__file__).parents[1] / "soundness"))
+
+from reachable import World
+
+MODE, OUT = os.environ["NPUGX_SUITE_MODE"], Path(os.environ["NPUGX_SUITE_OUT"])
+MAX_CALLS, MAX_LINES = 200, 400
+SKIPPED = ("cuda", "gpu", "inductor", "export", "backward", "logging", "_log", "recompiles_")
+SKIPPED = (*SKIPPED, "profiler", "hpu", "xpu", "minifier", "ddp", "fsdp")
+"""Parts of the names of tests that are about something else, or need another machine."""
+
+
+class Rounded(World):
+    """Numbers to three digits: a graph may round otherwise than eager's kernels."""
+
+    def reach(self, path, value):
+        if type(value) is float:
+            self.lines.append(f"{path}: float {value:.3g}")
+        elif len(self.lines) < MAX_LINES:
+            super().reach(path, value)
+
+    def _tensor(self, path, value):
+        plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
+        text = f"{value.dtype} {tuple(value.shape)}"
+        if plain and value.layout is torch.strided:
+            flat = value.detach().flatten().tolist()[:50]
+            numbers = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in flat]
+            text += f" {' '.join(numbers)}"
+        self._say(path, value, text)
+
+
+def described(value):
+    world = Rounded(types.ModuleType("nowhere"))
+    try:
+        world.reach("", value)
+    except Exception as error:
+        return [f"can't be described: {type(error).__name__}"]
+    return world.lines
+
+
+class Record:
+    """What the test that runs now did."""
+
+    def __init__(self):
+        self.begin()
+
+    def begin(self):
+        self.calls, self.cached, self.log = [], [], []
+
+    def as_data(self):
+        counts = dict.fromkeys(("hits", "misses", "bypasses", "stored"), 0)
+        reasons = []
+        for each in self.cached:
+            info = each.cache_info()._asdict()
+            counts = {name: count + info[name] for name, count in counts.items()}
+            reasons += [text for refusal in each.explain() for text in refusal.reasons]
+        faults = [text for text in self.log if "a fault of the cache" in text]
+        return {**counts, "reasons": reasons[:5], "faults": faults, "calls": self.calls}
+
+
+_running = Record()
+
+
+class Logged(logging.Handler):
+    def emit(self, record):
+        _running.log.append(record.getMessage())
+
+
+def watched(call, name):
+    """The call, noted in the record of the test: its result or error, and its arguments after."""
+
+    def run(*args, **kwargs):
+        calls = _running.calls
+        if torch.compiler.is_compiling() or len(calls) >= MAX_CALLS:
+            return call(*args, **kwargs)
+        note = {"function": name}
+        calls.append(note)
+        try:
+            with torch.no_grad():
+                result = call(*args, **kwargs)
+        except BaseException as error:
+            note["raised"] = type(error).__name__
+            raise
+        note["lines"] = described([result, args, kwargs])
+        return result
+
+    return run
+
+
+def _folder():
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    return Path(os.environ["NPUGX_SUITE_CACHE"]) / hashlib.sha256(test.encode()).hexdigest()[:16]
+
+
+def _cached(target, dynamic):
+    from npugx_cache import cache_compile
+
+    made = cache_compile(target, backend="aot_eager", dynamic=dynamic, cache_dir=_folder())
+    _running.cached.append(made.forward if isinstance(made, torch.nn.Module) else made)
+    return made
+
+
+def rerouted(target, dynamic=None):
+    """What `torch.compile(target)` shall be."""
+    if isinstance(target, torch.nn.Module):
+        made = _cached(target, dynamic) if MODE == "cached" else target
+        made.forward = watched(made.forward, type(target).__name__)
+        return made
+    call = target
+    if MODE == "cached":
+        with contextlib.suppress(TypeError, ValueError):  # what no function is stays itself
+            call = _cached(target, dynamic)
+    run = watched(call, getattr(target, "__qualname__", type(target).__name__))
+    return functools.wraps(target, updated=())(run)
+
+
+def compiled(model=None, *, dynamic=None, disable=False, **_):
+    if model is None:
+        return functools.partial(compiled, dynamic=dynamic, disable=disable)
+    return model if disable else rerouted(model, dynamic)
+
+
+def optimized(*_, dynamic=None, disable=False, **__):
+    return functools.partial(compiled, dynamic=dynamic, disable=disable)
+
+
+class Whatever(int):
+    """A count of compiles or of operators, which is another one here: equal to every number."""
+
+    __hash__ = int.__hash__
+
+    def _agrees(self, _):
+        return True
+
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _agrees
+
+    def __ne__(self, _):
+        return False
+
+    def _stays(self, _):
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = _stays
+
+
+class Stub:
+    """A decorator, a condition or a context of another torch's test helpers."""
+
+    def __call__(self, *args, **kwargs):
+        decorates = len(args) == 1 and not kwargs and callable(args[0])
+        return args[0] if decorates else lambda target: target
+
+    def __bool__(self):
+        return False
+
+
+def _lenient(name):
+    """Let test files of another torch import names that this torch does not have."""
+    module = sys.modules.get(name)
+    before = getattr(module, "__getattr__", None)
+
+    def missing(attribute):
+        if before is not None:
+            with contextlib.suppress(AttributeError):
+                return before(attribute)
+        if attribute.startswith("__") or sys._getframe(1).f_code.co_name != "<module>":
+            raise AttributeError(attribute)
+        return Stub()
+
+    if type(module) is types.ModuleType:  # the modules of settings take no other names
+        module.__getattr__ = missing
+
+
+def pytest_configure():
+    torch.compile = compiled
+    torch._dynamo.optimize = torch._dynamo.optimize_assert = optimized
+    torch._dynamo.testing.optimize_assert = optimized
+    counters = torch._dynamo.testing.CompileCounter, torch._dynamo.testing.CompileCounterWithBackend
+    for kind in counters:
+        for name in ("frame_count", "op_count"):
+            setattr(kind, name, property(lambda _: Whatever(), lambda *_: None))
+    case = common_utils.TestCase
+    case.assertExpectedInline = case.assertExpected = lambda *_, **__: None
+    for name in list(sys.modules):
+        if name.startswith(("torch.testing._internal", "torch._dynamo")):
+            _lenient(name)
+    logger = logging.getLogger("npugx_cache")
+    logger.addHandler(Logged())
+    logger.propagate = False
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if not any(part in item.name.lower() for part in SKIPPED)]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    _running.begin()
+    item.outcome = "none"
+    yield
+    line = {"id": item.nodeid, "outcome": item.outcome, **_running.as_data()}
+    with OUT.open("a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if report.failed or call.when == "call" or report.skipped:
+        item.outcome = report.outcome
