@@ -114,9 +114,9 @@ def trace(
         return outcome
     here = outcome.local_only
 
-    def local(reason: str) -> LocalOnly | Untraceable:
+    def local(refusal: Exception) -> LocalOnly | Untraceable:
         with made.put_back():
-            found = here(reason)
+            found = here(refusal)
             if isinstance(found, LocalOnly):
                 made.keep_for(found.run)
         return found
