@@ -23,11 +23,12 @@ from torch._dynamo.variables import VariableTracker
 from torch._guards import TracingContext
 
 from npugx_cache.portable import is_covered_class
+from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation, pure_calls
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
-from npugx_cache.trace.rules import calls, instructions, operators, values
+from npugx_cache.trace.rules import calls, instructions, operators, texts, values
 from npugx_cache.trace.rules.instructions import Does
 from npugx_cache.trace.rules.values import Entry
 from npugx_cache.trace.stack_value import (
@@ -38,6 +39,7 @@ from npugx_cache.trace.stack_value import (
     constant_of,
     is_of_graph,
     look_behind,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -129,10 +131,21 @@ def _call(
         return asked
     mark = len(seen.started)
     result = original(callee, tx, args, kwargs, *more)
+    if found.value is getattr and len(args) > 1 and not is_of_graph(result):
+        owner, name = look_behind(args[0]), constant_of(look_behind(args[1]))
+        is_default = len(args) > 2 and not hasattr(owner.value, str(name))
+        if isinstance(name, str) and not is_default:
+            _look_at_attribute(recorder, tx, owner, name, result)
     if _is_answer(result, args):
-        caller = getattr(tx, "f_globals", {}).get("__name__")
-        reason = calls.obstacle(found, result, seen.started[mark:], caller)
-        if reason is not None:
+        call = calls.Call(
+            callee=found,
+            args=[*args, *kwargs.values()],
+            result=result,
+            started=seen.started[mark:],
+            caller=getattr(tx, "f_code", None),
+            module=getattr(tx, "f_globals", {}).get("__name__"),
+        )
+        if (reason := calls.obstacle(call)) is not None:
             recorder.refuse(reason)
     return result
 
@@ -185,16 +198,33 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     if instruction.opname in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
     elif owner is not None and not is_of_graph(top):
-        held = look_behind(owner)
-        _compare_with_tensor(recorder, tx, held, name, top)
-        _show(seen, top, held)
-        if len(seen.started) == mark:
-            _read_attribute(seen, tx, held, name, top)
+        is_interpreted = len(seen.started) > mark
+        _look_at_attribute(recorder, tx, look_behind(owner), name, top, is_interpreted)
     return result
 
 
 _OF_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _OF_TOP = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
+
+
+def _look_at_attribute(
+    recorder: Recorder,
+    tx: Any,
+    owner: StackValue,
+    name: str,
+    top: Any,
+    is_interpreted: bool = False,
+) -> None:
+    """See what an attribute gave, whether an instruction or `getattr` read it."""
+    seen = recorder.state(Seen)
+    module = getattr(tx, "f_globals", {}).get("__name__")
+    is_of_library = isinstance(module, str) and is_covered_module(module)
+    if name == "__hash__" and not is_of_library and tx.f_code.co_name != name:
+        recorder.refuse(calls.HASH)
+    _compare_with_tensor(recorder, tx, owner, name, top)
+    _show(seen, top, owner)
+    if not is_interpreted:
+        _read_attribute(seen, tx, owner, name, top)
 
 
 def _read_builtin(seen: Seen, tx: Any, name: str, top: Any) -> None:
@@ -247,15 +277,26 @@ def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, top: Any)
 def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     seen = recorder.state(Seen)
     count, names = instructions.asks(instruction)
-    operands = tuple(tx.stack[-count:])
+    operands = tuple(tx.stack[len(tx.stack) - count :])
     mark = len(seen.started)
     result = original(tx, instruction)
     reason = operators.obstacle(operands, names, seen.started[mark:])
+    if reason is None and _makes_text(operands, names):
+        reason = texts.obstacle(operands)
+    if reason is None and instruction.opname == "MATCH_CLASS":
+        reason = operators.obstacle_of_match(*operands)
     if reason is not None:
         recorder.refuse(reason)
     if tx.stack and not is_of_graph(tx.stack[-1]):
         _show(seen, tx.stack[-1])
     return result
+
+
+def _makes_text(operands: tuple[Any, ...], names: tuple[str, ...]) -> bool:
+    """Whether an instruction makes a text of its operands, as `f"{x}"` and `"%s" % x` do."""
+    if "__mod__" in names:
+        return type_of(look_behind(operands[0])) is str
+    return not texts.METHODS.isdisjoint(names)
 
 
 def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:

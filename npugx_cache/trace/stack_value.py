@@ -102,6 +102,8 @@ def type_of(found: StackValue) -> type | None:
     """The Python type of a value, or None where Dynamo does not know it."""
     if found.value is not NONE:
         return type(found.value)
+    if found.owner is not None:  # Dynamo would read the attribute, and guard all of the owner
+        return None
     try:
         kind = found.variable.python_type()
     except Exception:  # noqa: BLE001 - as above, for what has no type

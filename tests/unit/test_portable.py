@@ -403,6 +403,7 @@ def anything():
         (Choice(names={"b", "a"}), "Choice(names={'a', 'b'})"),
         ((typing.TypedDict, anything), f"(<function typing.TypedDict>, {anything!r})"),
     ],
+    ids=["nested", "frozen", "a set of a class", "in a dataclass", "functions"],  # no address
 )
 def test_a_stable_text_is_a_repr_with_sets_in_order(value, text):
     assert stable_text(value) == text

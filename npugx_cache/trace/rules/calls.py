@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.rules import pure
+from npugx_cache.trace.rules import pure, texts
 from npugx_cache.trace.stack_value import (
+    CONSTANTS,
     NONE,
     StackValue,
     classes_of,
@@ -19,6 +21,7 @@ from npugx_cache.trace.stack_value import (
     codes_of,
     constant_of,
     is_constant,
+    is_of_graph,
     look_behind,
     type_of,
 )
@@ -31,37 +34,61 @@ _POLYFILLS = "torch/_dynamo/polyfills/"
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def obstacle(
-    callee: StackValue, result: Any, started: Collection[types.CodeType], caller: object
-) -> str | None:
-    """Why what Dynamo gave for a call is no answer that a stored graph may hold, or None.
+class Call(NamedTuple):
+    """A call that Dynamo has answered.
 
-    `started` is the code that Dynamo interpreted during the call, and `caller` the name of the
-    module whose code calls.
+    `started` is the code that Dynamo interpreted during the call. `caller` is the code that calls,
+    and `module` the name of its module.
     """
-    value = callee.value
+
+    callee: StackValue
+    args: list[Any]
+    result: Any
+    started: Collection[types.CodeType]
+    caller: types.CodeType | None
+    module: object
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether Python's own code calls, or torch's."""
+        return isinstance(self.module, str) and is_covered_module(self.module)
+
+
+def obstacle(call: Call) -> str | None:
+    """Why what Dynamo gave for a call is no answer that a stored graph may hold, or None."""
+    value = call.callee.value
     while isinstance(value, functools.partial):
         value = value.func
-    if value is hash:
-        return "hash() gives another number in another process"
-    if pure.is_for_libraries(value) and isinstance(caller, str) and is_covered_module(caller):
+    name = getattr(value, "__name__", call.callee.name)
+    if value is hash or (name == "__hash__" and not codes_of(value)):
+        # A dict or a set asks, and shows no hash.
+        is_asked = call.caller is not None and call.caller.co_name == "__hash__"
+        return None if is_asked else HASH
+    if pure.is_for_libraries(value) and call.is_of_library:
         return None
     if value is id:
         return "id() gives another number in another process"
-    if _has_rule(callee, value, result, started):
+    if value in texts.MAKERS or (name in (*texts.METHODS, "format") and not codes_of(value)):
+        owner = [call.callee.owner] if call.callee.owner is not None else []
+        if (reason := texts.obstacle([*owner, *call.args])) is not None:
+            return reason
+    if _has_rule(call, value):
         return None
-    return f"npugx_cache has no rule for {_name(callee)}, whose answer torch makes a constant"
+    return f"npugx_cache has no rule for {_name(call.callee)}, whose answer torch makes a constant"
 
 
-def _has_rule(
-    callee: StackValue, value: Any, result: Any, started: Collection[types.CodeType]
-) -> bool:
-    made = code_made_here(callee)
-    if made is not None:
-        return True  # Dynamo can only interpret what it knows no object of
+HASH = "hash() gives another number in another process"
+
+
+def _has_rule(call: Call, value: Any) -> bool:
+    callee, result, started = call.callee, call.result, call.started
+    if code_made_here(callee) is not None:
+        return True  # the traced code makes the function, so there is nothing but its code to run
     if value is NONE:
         return callee.owner is not None and _is_method_known(callee, started)
     if pure.is_pure(value) or _is_interpreted(value, started):
+        return True
+    if pure.is_pure_of_constants(value) and all(map(_is_plain, call.args)):
         return True
     if isinstance(value, type):
         return _is_made(value, result)
@@ -69,10 +96,22 @@ def _has_rule(
         return True
     if isinstance(value, torch.nn.Module) and started:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
-    if _is_of_torch(value) and (not is_constant(result) or _is_none(result)):
-        return True  # such as a context, which Dynamo enters and leaves in the graph
+    if _is_of_torch(value):
+        is_asked_again = getattr(value, "__name__", None) in ANSWERS
+        # Not a constant: such as a context, which Dynamo enters and leaves in the graph.
+        return is_asked_again or not is_constant(result) or _is_none(result)
     runs = inspect.getattr_static(type(value), "__call__", None)
     return _is_interpreted(runs, started)
+
+
+def _is_plain(variable: Any) -> bool:
+    """Whether a value is a tensor, a plain constant, or a container of such values."""
+    found = look_behind(variable)
+    kind = type_of(found)
+    if is_of_graph(variable) or kind in CONSTANTS or kind is None:
+        return True
+    items = vars(found.variable).get("items")
+    return isinstance(items, (list, tuple)) and all(map(_is_plain, items))
 
 
 def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:

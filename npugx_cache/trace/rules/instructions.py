@@ -97,7 +97,7 @@ _OPERATES: dict[str, tuple[int, tuple[str, ...]]] = {
     "BUILD_TUPLE_UNPACK_WITH_CALL": (1, _WALK),
     "BUILD_MAP_UNPACK": (1, ("keys",)),
     "BUILD_MAP_UNPACK_WITH_CALL": (1, ("keys",)),
-    "FORMAT_VALUE": (2, ("__format__", "__str__", "__repr__")),
+    "FORMAT_VALUE": (1, ("__format__", "__str__", "__repr__")),
     "FORMAT_SIMPLE": (1, ("__format__",)),
     "FORMAT_WITH_SPEC": (2, ("__format__",)),
     "CONVERT_VALUE": (1, ("__str__", "__repr__")),
@@ -148,6 +148,10 @@ def asks(instruction: Any) -> tuple[int, tuple[str, ...]]:
     if name == "COMPARE_OP":
         symbol = instruction.argval.removeprefix("bool(").removesuffix(")")  # since Python 3.13
         return 2, _COMPARED[symbol]
+    if name in ("BUILD_SET", "BUILD_MAP"):
+        return instruction.arg * (2 if name == "BUILD_MAP" else 1), _KEY
+    if name == "FORMAT_VALUE" and instruction.arg & 4:  # a format is on the stack as well
+        return 2, _OPERATES[name][1]
     if name != "BINARY_OP":
         return _OPERATES[name]
     symbol = opcode._nb_ops[instruction.arg][1]  # type: ignore[attr-defined]

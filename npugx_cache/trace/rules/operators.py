@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from npugx_cache.portable import is_covered_class
-from npugx_cache.trace.stack_value import codes_of, look_behind, type_of
+from npugx_cache.trace.rules import pure
+from npugx_cache.trace.stack_value import classes_of, codes_of, look_behind, type_of
 
 if TYPE_CHECKING:
     import types
@@ -39,3 +42,17 @@ def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[t
             codes = codes_of(vars(holder)[name])
             if codes:
                 yield f"{holder.__qualname__}.{name}", codes
+
+
+def obstacle_of_match(subject: Any, kind: Any, names: Any) -> str | None:
+    """Why a class pattern reads of a tensor what its guard does not hold, or None.
+
+    The operands of MATCH_CLASS: the subject, the class, and the names of the attributes.
+    """
+    del kind
+    asked = vars(look_behind(names).variable)
+    read = asked.get("value") or [look_behind(each).value for each in asked.get("items", ())]
+    if torch.Tensor not in classes_of(look_behind(subject)):
+        return None
+    unknown = next((name for name in read if name not in pure.TENSOR_ATTRIBUTES), None)
+    return unknown and f"the attribute {unknown} of a tensor has no guard in a pattern"

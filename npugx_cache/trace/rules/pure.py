@@ -40,11 +40,20 @@ _STANDARD = """
     collections.defaultdict collections.Counter collections.namedtuple
     numpy.float64 types.SimpleNamespace types.MethodType types.MappingProxyType types.GenericAlias
     typing.cast dataclasses.fields dataclasses.is_dataclass inspect.signature
-    re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape
-    os.fspath sys.getrecursionlimit sys.intern copy.copy
-    string.capwords fractions.Fraction numbers.Number bisect.bisect_left bisect.bisect_right
+    bisect.bisect_left bisect.bisect_right
 """
 """Of the standard library, whose version is in the key."""
+
+_OF_CONSTANTS = """
+    re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape
+    os.fspath sys.intern string.capwords
+    torch._C._has_torch_function torch._C._has_torch_function_variadic
+    torch.overrides.has_torch_function torch.overrides.has_torch_function_variadic
+    torch.nn.modules.utils._single torch.nn.modules.utils._pair
+    torch.nn.modules.utils._triple torch.nn.modules.utils._quadruple
+"""
+"""What is pure only if each argument is a tensor, a plain constant or a container of such values:
+for others Python runs code of theirs, such as what `re.sub` calls, or asks their classes."""
 
 _TORCH = """
     torch.compiler.is_compiling torch.compiler.is_dynamo_compiling torch.compiler.is_exporting
@@ -53,9 +62,7 @@ _TORCH = """
     torch.is_grad_enabled torch.is_inference_mode_enabled torch.is_autocast_enabled
     torch.get_autocast_dtype torch.are_deterministic_algorithms_enabled torch.get_default_dtype
     torch._C._is_grad_enabled torch._C.is_grad_enabled
-    torch._C._has_torch_function torch._C._has_torch_function_unary
-    torch._C._has_torch_function_variadic torch.overrides.has_torch_function
-    torch.overrides.has_torch_function_unary torch.overrides.has_torch_function_variadic
+    torch._C._has_torch_function_unary torch.overrides.has_torch_function_unary
     torch._C._log_api_usage_once torch._C._get_tracing_state torch._C._is_tracing
     torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols
     torch.broadcast_shapes torch.promote_types torch.result_type torch.can_cast
@@ -64,22 +71,22 @@ _TORCH = """
     torch._C._push_on_torch_function_stack torch._C._pop_torch_function_stack
     torch.utils._pytree._get_node_type torch.utils._pytree.tree_is_leaf
     torch.utils._pytree.tree_map torch.utils._cxx_pytree.tree_map
-    torch.distributed.get_rank torch.distributed.get_world_size torch.distributed.is_initialized
+    torch.nn.modules.activation._is_make_fx_tracing
 """
 """Of torch, whose version is in the key: switches that every check compares, and questions that the
 type, the size and the dtype of an argument decide, which its guard holds."""
 
 _FOR_LIBRARIES = """
-    builtins.id torch._dynamo.comptime.comptime
+    builtins.id sys.exc_info torch._dynamo.comptime.comptime
 """
-"""What Python's own code and torch's use with no trace in a result: to know an object again, and to
-look at a trace while it is made."""
+"""What Python's own code and torch's use with no trace in a result: to know an object again, to
+keep the exception that is handled, and to look at a trace while it is made."""
 
 _TENSOR_METHODS = """
     dim size ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
-    element_size type get_device storage_offset dim_order is_inference is_conj is_neg
-    chunk split unbind unsafe_chunk tensor_split topk sort max min tolist
-    data_ptr __setitem__ __len__ __iter__
+    element_size type get_device dim_order is_conj
+    chunk split unbind unsafe_chunk tensor_split topk sort max min
+    __setitem__ __len__ __iter__
 """
 TENSOR_METHODS = frozenset(_TENSOR_METHODS.split())
 """Methods of a tensor whose answers follow from what its guard holds: type, sizes, strides."""
@@ -116,6 +123,11 @@ def _pure() -> dict[int, Any]:
 
 
 @functools.cache
+def _of_constants() -> dict[int, Any]:
+    return {id(each): each for each in _find(_OF_CONSTANTS.split())}
+
+
+@functools.cache
 def _for_libraries() -> dict[int, Any]:
     return {id(each): each for each in _find(_FOR_LIBRARIES.split())}
 
@@ -134,6 +146,11 @@ def is_for_libraries(function: object) -> bool:
     return id(function) in _for_libraries()
 
 
+def is_pure_of_constants(function: object) -> bool:
+    """Whether a function is pure if its arguments are tensors and plain constants."""
+    return id(function) in _of_constants()
+
+
 def is_pure(function: object) -> bool:
     """Whether the arguments alone decide what the function gives."""
     if id(function) in _pure():
@@ -149,6 +166,8 @@ def is_pure(function: object) -> bool:
         owner = owner if isinstance(owner, type) else type(owner)
     if not isinstance(function, _METHODS):
         return False
+    if function.__name__ in _OF_ADDRESS and owner in (object, type):
+        return False
     if owner is _TENSOR_IN_C:
         return function.__name__ in TENSOR_METHODS
     if issubclass(owner, BaseException):
@@ -156,6 +175,8 @@ def is_pure(function: object) -> bool:
     return any(owner is plain for plain in (*PLAIN_TYPES, object, type))
 
 
+_OF_ADDRESS = frozenset({"__sizeof__", "__dir__", "__reduce__"})
+"""Methods of every object that say something about this process or about all of its classes."""
 _TENSOR_IN_C = torch.Tensor.__base__
 _METHODS = (
     types.MethodDescriptorType,

@@ -66,7 +66,7 @@ def unguarded(
         if full_name(source) in guarded:
             continue
         entry = each if each.owner is not None else _with_owner(source, each, by_name)
-        if _is_excused(source, entry, is_fact):
+        if _is_excused(source, entry, by_name, is_fact):
             continue
         holds = entry.value is not NONE and not is_skipped(source)
         yield Unguarded(source, _kind_of_guard(entry.value) if holds else None, entry)
@@ -102,7 +102,12 @@ def _kind_of_guard(value: object) -> Any:
     return GuardBuilder.ID_MATCH if issubclass(type(value), NAMED) else GuardBuilder.TYPE_MATCH
 
 
-def _is_excused(source: Any, entry: Entry, is_fact: Callable[[type, str], bool]) -> bool:
+def _is_excused(
+    source: Any,
+    entry: Entry,
+    by_name: Mapping[str, Entry],
+    is_fact: Callable[[type, str], bool],
+) -> bool:
     """Whether a value needs no guard of its own; there are six kinds of such values.
 
     - Dynamo has put the value aside and not looked at it, or only the graph will.
@@ -117,7 +122,9 @@ def _is_excused(source: Any, entry: Entry, is_fact: Callable[[type, str], bool])
         return True
     if source.guard_source is GuardSource.CONSTANT:
         return True
-    if getattr(source, "freevar_name", None) == "__class__" or ".__code__." in full_name(source):
+    if getattr(source, "freevar_name", None) == "__class__":
+        return isinstance(entry.value, type)
+    if _is_of_code(source, by_name):
         return True
     if is_skipped(source) and _is_of_python(entry.value):
         return True
@@ -125,6 +132,17 @@ def _is_excused(source: Any, entry: Entry, is_fact: Callable[[type, str], bool])
     if not isinstance(name, str) or entry.owner is None:
         return False
     return _is_member(entry.owner, name, is_fact)
+
+
+def _is_of_code(source: Any, by_name: Mapping[str, Entry]) -> bool:
+    """Whether a source leads through the code of a function, which has a guard on the code."""
+    while (base := getattr(source, "base", None)) is not None:
+        holder = by_name.get(full_name(base))
+        is_function = holder is not None and isinstance(holder.value, types.FunctionType)
+        if getattr(source, "member", None) == "__code__" and is_function:
+            return True
+        source = base
+    return False
 
 
 def is_skipped(source: Any) -> bool:
