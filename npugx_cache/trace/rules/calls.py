@@ -96,10 +96,11 @@ def _has_rule(call: Call, value: Any) -> bool:
         return True
     if isinstance(value, torch.nn.Module) and started:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
-    if _is_of_torch(value):
-        is_asked_again = getattr(value, "__name__", None) in ANSWERS
-        # Not a constant: such as a context, which Dynamo enters and leaves in the graph.
-        return is_asked_again or not is_constant(result) or _is_none(result)
+    is_library = _is_of_torch(value) or getattr(value, "__module__", None) == "sys"
+    if is_library and getattr(value, "__name__", None) in ANSWERS:
+        return True  # a condition asks again
+    if _is_of_torch(value) and (not is_constant(result) or _is_none(result)):
+        return True  # such as a context, which Dynamo enters and leaves in the graph
     runs = inspect.getattr_static(type(value), "__call__", None)
     return _is_interpreted(runs, started)
 

@@ -17,7 +17,6 @@ from torch._dynamo.guards import GuardBuilder
 from torch._guards import GuardSource
 
 from npugx_cache.portable import is_covered_class
-from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.rules import pure
 from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
 from npugx_cache.trace.tracing import full_name
@@ -68,8 +67,8 @@ def unguarded(
         entry = each if each.owner is not None else _with_owner(source, each, by_name)
         if _is_excused(source, entry, by_name, is_fact):
             continue
-        holds = entry.value is not NONE and not is_skipped(source)
-        yield Unguarded(source, _kind_of_guard(entry.value) if holds else None, entry)
+        is_known = entry.value is not NONE
+        yield Unguarded(source, _kind_of_guard(entry.value) if is_known else None, entry)
 
 
 def _with_owner(source: Any, entry: Entry, entries: Mapping[str, Entry]) -> Entry:
@@ -108,14 +107,12 @@ def _is_excused(
     by_name: Mapping[str, Entry],
     is_fact: Callable[[type, str], bool],
 ) -> bool:
-    """Whether a value needs no guard of its own; there are six kinds of such values.
+    """Whether a value needs no guard of its own; there are five kinds of such values.
 
     - Dynamo has put the value aside and not looked at it, or only the graph will.
     - The value is an answer that Dynamo made, and the question is a condition.
     - A cell holds the class around a method, for `super()`: the code of the class body made it.
     - The value is what the code object of a function says, which is guarded by its code.
-    - The value is a class, function, module or number of Python's own, which Dynamo imports itself
-      without guards. Its version is in the key. State of the library, such as `os.environ`, is not.
     - The value is a member of a class that a condition, or a version in the key, holds.
     """
     if look_behind(entry.variable).is_waiting:
@@ -125,8 +122,6 @@ def _is_excused(
     if getattr(source, "freevar_name", None) == "__class__":
         return isinstance(entry.value, type)
     if _is_of_code(source, by_name):
-        return True
-    if is_skipped(source) and _is_of_python(entry.value):
         return True
     name = getattr(source, "member", None)
     if not isinstance(name, str) or entry.owner is None:
@@ -143,28 +138,6 @@ def _is_of_code(source: Any, by_name: Mapping[str, Entry]) -> bool:
             return True
         source = base
     return False
-
-
-def is_skipped(source: Any) -> bool:
-    """Whether Dynamo drops every guard on a place and on what is reached from there."""
-    while source is not None:
-        if type(source).__name__ == "SkipGuardSource":
-            return True
-        source = getattr(source, "base", None)
-    return False
-
-
-def _is_of_python(value: object) -> bool:
-    if isinstance(value, types.ModuleType):
-        return is_covered_module(value.__name__)
-    if isinstance(value, NAMED):
-        return is_covered_module(getattr(value, "__module__", None) or "builtins")
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_of_python, value))
-    return type(value) in CONSTANTS or value.__class__.__flags__ & _HEAP == 0
-
-
-_HEAP = 1 << 9
 
 
 def _is_member(owner: StackValue, name: str, is_fact: Callable[[type, str], bool]) -> bool:
