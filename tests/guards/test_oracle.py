@@ -14,6 +14,7 @@ from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.conditions.kinds import lines, live_state
 from npugx_cache.entry.size_history import Known
+from npugx_cache.trace import dynamo, tracing
 
 
 def load_toy():
@@ -56,9 +57,12 @@ class Traced:
                 optimise=lambda graph: (),
             )
             assert isinstance(traced, trace.Traced), traced
-            # Kept as a whole: torch's guards read globals that go with what runs.
-            self.kept = traced.local_only("oracle")
-            self.theirs = self.kept.guards
+            # Traced once more, because torch's guards read globals that go with a trace of ours.
+            arguments = (self.model, self.batch, self.caches, True, {"a": 1.0, "b": 2.0})
+            self.kept = dynamo.run(
+                function, arguments, {}, dynamic=None, known=Known([], alone=True)
+            )
+            self.theirs = tracing.guards_of(self.kept.output, function.__code__).check
         # Through the stored form: what is checked is what a restart would check.
         self.ours = Checker(Conditions.from_plain(traced.conditions.to_plain()))
 

@@ -62,7 +62,7 @@ ROOMS = {
     ),
     "settings": _room(
         "__init__ __main__ config errors foreign_names forks garbage interruptions location "
-        "remote_address terminal unknown_variables version work_time",
+        "passing remote_address terminal unknown_variables version work_time",
         "tests/unit",
         "tests/cli/test_settings.py",
     ),
