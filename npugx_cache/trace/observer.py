@@ -37,6 +37,7 @@ from npugx_cache.trace.stack_value import (
     StackValue,
     classes_of,
     constant_of,
+    has_attribute,
     is_of_graph,
     look_behind,
     type_of,
@@ -133,8 +134,7 @@ def _call(
     result = original(callee, tx, args, kwargs, *more)
     if found.value is getattr and len(args) > 1 and not is_of_graph(result):
         owner, name = look_behind(args[0]), constant_of(look_behind(args[1]))
-        is_default = len(args) > 2 and not hasattr(owner.value, str(name))
-        if isinstance(name, str) and not is_default:
+        if isinstance(name, str) and (len(args) == 2 or has_attribute(owner, name)):
             _look_at_attribute(recorder, tx, owner, name, result)
     if _is_answer(result, args):
         call = calls.Call(
@@ -251,9 +251,11 @@ def _compare_with_tensor(
     recorder: Recorder, tx: Any, owner: StackValue, name: str, top: Any
 ) -> None:
     """Refuse what a tensor without data says otherwise than the tensor that it stands for."""
-    value, source = constant_of(look_behind(top)), owner.source
-    if source is None or torch.Tensor not in classes_of(owner) or type(value) not in CONSTANTS:
+    value, source, classes = constant_of(look_behind(top)), owner.source, classes_of(owner)
+    if source is None or torch.Tensor not in classes or type(value) not in CONSTANTS:
         return
+    if not is_covered_class(next((each for each in classes if name in vars(each)), object)):
+        return  # a property of the user's, which this must not run
     try:
         there = getattr(tx.output.resolve_source_value(source), name)
     except Exception:  # noqa: BLE001 - Dynamo has made the tensor, or code of the user's raises

@@ -78,6 +78,12 @@ def classes_of(found: StackValue) -> list[type]:
     return classes + ([*kind.__mro__] if kind is not None else [])
 
 
+def has_attribute(found: StackValue, name: str) -> bool:
+    """Whether a value or a class of it has a name; what a `__getattr__` gives does not count."""
+    own = {} if found.value is NONE else getattr(found.value, "__dict__", {})
+    return name in own or any(name in vars(each) for each in classes_of(found))
+
+
 def constant_of(found: StackValue) -> Any:
     """The Python object behind a value, also of a constant that Dynamo keeps in its own way.
 
