@@ -5,6 +5,10 @@ Each start is a process of its own: Dynamo notes once in a process which names b
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 PROGRAM = """
 import builtins, json, sys, types
 import torch
