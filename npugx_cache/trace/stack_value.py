@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from npugx_cache.portable import contents
+
 NONE: Final[Any] = object()
 """There is no Python object for a value yet: the traced code makes it."""
 
@@ -53,9 +55,20 @@ def look_behind(variable: Any) -> StackValue:
     owner, name = fields.get("obj"), fields.get("method_name", fields.get("name"))
     if "ctx" in fields:  # leaves a context
         owner, name = fields["ctx"], "__exit__"
+    if owner is None and isinstance(value, types.FunctionType):
+        owner, name = _method_of(value)
     if owner is None or not isinstance(name, str):
         owner = name = None
     return StackValue(variable, value, fields.get("source"), owner, name)
+
+
+def _method_of(function: types.FunctionType) -> tuple[Any, Any]:
+    """The owner and name of a method for which Dynamo has made a function, or nothing."""
+    if not function.__module__ or not function.__module__.startswith("torch._dynamo."):
+        return None, None
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    captured = {name: contents(cell) for name, cell in cells}
+    return captured.get("self"), captured.get("name")
 
 
 _AROUND = ("vt", "im_func")

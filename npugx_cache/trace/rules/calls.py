@@ -11,6 +11,7 @@ import torch
 from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.private import process_groups
 from npugx_cache.trace.rules import pure, texts
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
@@ -150,6 +151,8 @@ def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) ->
         return True  # of a context that is in the graph
     if torch.Tensor in classes and name in pure.TENSOR_METHODS:
         return True
+    if name in _OF_GROUP and _is_group(callee.owner):
+        return True
     holder = next((each for each in classes if name in vars(each)), None)
     if holder is None:
         return False
@@ -157,6 +160,17 @@ def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) ->
     if _is_interpreted(held, started) or pure.is_pure(held) or holder in pure.PLAIN_TYPES:
         return True
     return name in ("__init__", "__exit__") and is_covered_class(holder)
+
+
+_OF_GROUP = frozenset({"size", "rank"})
+"""What a group is compared by at a restore: its ranks, and which of them this process is."""
+
+
+def _is_group(owner: Any) -> bool:
+    try:
+        return process_groups.is_group(look_behind(owner).variable.as_python_constant())
+    except Exception:  # noqa: BLE001 - Dynamo raises what it likes for what is no constant
+        return False
 
 
 def _name(callee: StackValue) -> str:

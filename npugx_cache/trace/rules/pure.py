@@ -72,9 +72,12 @@ _TORCH = """
     torch.utils._pytree._get_node_type torch.utils._pytree.tree_is_leaf
     torch.utils._pytree.tree_map torch.utils._cxx_pytree.tree_map
     torch.nn.modules.activation._is_make_fx_tracing
+    torch.distributed.distributed_c10d._get_group_size_by_name
+    torch.distributed.distributed_c10d._resolve_group_name_by_ranks_and_tag
 """
 """Of torch, whose version is in the key: switches that every check compares, and questions that the
-type, the size and the dtype of an argument decide, which its guard holds."""
+type, the size and the dtype of an argument decide, which its guard holds. A group of processes is a
+condition: its name, backend and ranks."""
 
 _FOR_LIBRARIES = """
     builtins.id sys.exc_info torch._dynamo.comptime.comptime
