@@ -82,28 +82,43 @@ HASH = "hash() gives another number in another process"
 
 
 def _has_rule(call: Call, value: Any) -> bool:
-    callee, result, started = call.callee, call.result, call.started
+    callee = call.callee
     if code_made_here(callee) is not None:
         return True  # the traced code makes the function, so there is nothing but its code to run
-    if value is NONE:
-        return callee.owner is not None and _is_method_known(callee, started)
-    if pure.is_pure(value) or _is_interpreted(value, started):
+    if callee.owner is not None and _is_method_answered(call):
+        return True
+    return value is not NONE and _is_function_answered(call, value)
+
+
+def _is_function_answered(call: Call, value: Any) -> bool:
+    if pure.is_pure(value) or _is_interpreted(value, call.started):
         return True
     if pure.is_pure_of_constants(value) and all(map(_is_plain, call.args)):
         return True
     if isinstance(value, type):
-        return _is_made(value, result)
-    if callee.owner is not None and _is_method_known(callee, started):
-        return True
-    if isinstance(value, torch.nn.Module) and started:
+        return _is_made(value, call.result)
+    if isinstance(value, torch.nn.Module) and call.started:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
     is_library = _is_of_torch(value) or getattr(value, "__module__", None) == "sys"
     if is_library and getattr(value, "__name__", None) in ANSWERS:
         return True  # a condition asks again
-    if _is_of_torch(value) and (not is_constant(result) or _is_none(result)):
+    if _is_of_torch(value) and _is_no_constant(call.result):
         return True  # such as a context, which Dynamo enters and leaves in the graph
     runs = inspect.getattr_static(type(value), "__call__", None)
-    return _is_interpreted(runs, started)
+    return _is_interpreted(runs, call.started)
+
+
+def _is_method_answered(call: Call) -> bool:
+    kind = type_of(look_behind(call.callee.owner))
+    is_of_torch = kind is not None and _is_of_torch(kind)
+    if is_of_torch and _is_no_constant(call.result):
+        return True  # such as a wait for a stream, which Dynamo puts into the graph
+    return _is_method_known(call.callee, call.started)
+
+
+def _is_no_constant(result: Any) -> bool:
+    """Whether a result tells nothing, because it is None or not known before the graph runs."""
+    return not is_constant(result) or constant_of(look_behind(result)) is None
 
 
 def _is_plain(variable: Any) -> bool:
@@ -134,10 +149,6 @@ def _is_made(cls: type, result: Any) -> bool:
 
 
 _MADE_BY_PYTHON = 1 << 9
-
-
-def _is_none(result: Any) -> bool:
-    return constant_of(look_behind(result)) is None
 
 
 def _is_of_torch(value: Any) -> bool:
