@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -152,8 +153,11 @@ _MADE_BY_PYTHON = 1 << 9
 
 
 def _is_of_torch(value: Any) -> bool:
+    """Whether torch defines a value, or torch_npu, under whichever name that was loaded."""
     module = getattr(value, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in ("torch", "torch_npu")
+    if not isinstance(module, str) or module.partition(".")[0] in sys.stdlib_module_names:
+        return False
+    return is_covered_module(module)
 
 
 def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) -> bool:
