@@ -48,8 +48,13 @@ def heed_environment() -> None:
 
 
 def warn_once(text: str) -> None:
-    """Log a WARNING once in a process, because what is tried again must not be told again."""
-    if text not in _warned:
+    """Log a WARNING once in a process, because what is tried again must not be told again.
+
+    Later ones, such as of another function, are at DEBUG.
+    """
+    if text in _warned:
+        logger.debug("%s", text)
+    else:
         _warned.add(text)
         logger.warning("%s", text)
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npugx_cache import cache_compile
+from tests import mid_trace
 
 HELD = 5  # the size whose compile is held up
 entered, let_go = threading.Event(), threading.Event()
@@ -31,21 +31,16 @@ def _(x):
     return torch.empty_like(x)
 
 
-make_fake = FakeTensorMode.from_tensor
-
-
-def hold_up(mode, tensor, *args, **kwargs):
-    """Torch makes a tensor without data of each argument in the middle of a trace."""
+def hold_up(tensor):
     if tensor.shape[:1] == (HELD,):
         entered.set()
         if len(sys.argv) > 2:  # as the other process: stopped by the parent
             Path(sys.argv[2]).touch()
             signal.pause()
         let_go.wait()
-    return make_fake(mode, tensor, *args, **kwargs)
 
 
-FakeTensorMode.from_tensor = hold_up
+mid_trace.before(torch.ops.waiting.double.default, hold_up)
 
 
 def function(x):

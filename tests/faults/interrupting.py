@@ -11,6 +11,7 @@ import sys
 import torch
 
 from npugx_cache import cache_compile
+from tests import mid_trace
 
 KIND = sys.argv[1]
 RAISES = {"timeout": TimeoutError, "value": ValueError, "interrupt": KeyboardInterrupt}
@@ -24,6 +25,10 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 @double.register_fake
 def _(x):
+    return torch.empty_like(x)
+
+
+def interrupt(_):
     if armed.pop() if armed else False:
         if KIND == "memory":
             raise MemoryError("no memory left for a moment")
@@ -33,7 +38,9 @@ def _(x):
             raise ValueError("the fake's own error")
         signal.raise_signal(signal.SIGALRM)
         [None for _ in range(1000)]  # a handler runs between two instructions
-    return torch.empty_like(x)
+
+
+mid_trace.before(torch.ops.interrupting.double.default, interrupt)
 
 
 def time_is_up(*arguments):

@@ -12,7 +12,7 @@ import torch
 from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.private import process_groups
+from npugx_cache.private import meshes, process_groups
 from npugx_cache.trace.rules import pure, texts
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
@@ -166,7 +166,7 @@ def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) ->
         return True  # of a context that is in the graph
     if torch.Tensor in classes and name in pure.TENSOR_METHODS:
         return True
-    if name in _OF_GROUP and _is_group(callee.owner):
+    if _is_of_group(callee.owner, name):
         return True
     holder = next((each for each in classes if name in vars(each)), None)
     if holder is None:
@@ -177,15 +177,16 @@ def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) ->
     return name in ("__init__", "__exit__") and is_covered_class(holder)
 
 
-_OF_GROUP = frozenset({"size", "rank"})
-"""What a group is compared by at a restore: its ranks, and which of them this process is."""
+def _is_of_group(owner: Any, name: str) -> bool:
+    """Whether a question is about a group of processes or a mesh of such groups.
 
-
-def _is_group(owner: Any) -> bool:
+    Both are conditions, with their ranks, and so is which of them this process is.
+    """
     try:
-        return process_groups.is_group(look_behind(owner).variable.as_python_constant())
+        value = look_behind(owner).variable.as_python_constant()
     except Exception:  # noqa: BLE001 - Dynamo raises what it likes for what is no constant
         return False
+    return meshes.is_mesh(value) or (process_groups.is_group(value) and name in ("size", "rank"))
 
 
 def _name(callee: StackValue) -> str:
