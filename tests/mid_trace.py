@@ -1,4 +1,4 @@
-"""Does something in the middle of a trace: where torch runs an operator on tensors without data.
+"""Does something in the middle of a trace: where torch makes tensors without data of the inputs.
 
 The fake of an operator can't do that: what a fake reads is a condition of the graph, or refuses it.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-def before(operator, action):
-    """Call `action` with the arguments, each time that torch runs the operator without data."""
-    dispatch = FakeTensorMode.__torch_dispatch__
+def at_each_input(action):
+    """Call `action` with each tensor of which a trace makes one without data."""
+    make = FakeTensorMode.from_tensor
 
-    def act_and_dispatch(mode, func, types, args=(), kwargs=None):
-        if func is operator:
-            action(*args)
-        return dispatch(mode, func, types, args, kwargs)
+    def act_and_make(mode, tensor, *args, **kwargs):
+        action(tensor)
+        return make(mode, tensor, *args, **kwargs)
 
-    FakeTensorMode.__torch_dispatch__ = act_and_dispatch
+    FakeTensorMode.from_tensor = act_and_make

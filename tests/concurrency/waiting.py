@@ -40,7 +40,7 @@ def hold_up(tensor):
         let_go.wait()
 
 
-mid_trace.before(torch.ops.waiting.double.default, hold_up)
+mid_trace.at_each_input(hold_up)
 
 
 def function(x):

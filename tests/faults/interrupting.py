@@ -40,7 +40,7 @@ def interrupt(_):
         [None for _ in range(1000)]  # a handler runs between two instructions
 
 
-mid_trace.before(torch.ops.interrupting.double.default, interrupt)
+mid_trace.at_each_input(interrupt)
 
 
 def time_is_up(*arguments):

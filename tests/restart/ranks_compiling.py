@@ -74,7 +74,7 @@ def _(x):
     return torch.empty_like(x)
 
 
-mid_trace.before(torch.ops.compiling.double.default, lambda _: NOTES.begin())
+mid_trace.at_each_input(lambda _: NOTES.begin())
 
 
 def shared(x):

@@ -35,7 +35,7 @@ def wait_for_the_others(_):
             time.sleep(0.02)
 
 
-mid_trace.before(torch.ops.ranks.double.default, wait_for_the_others)
+mid_trace.at_each_input(wait_for_the_others)
 
 
 class Shard(torch.nn.Module):
