@@ -170,7 +170,7 @@ ROWS = _load("rows")
 _WANTED = os.environ.get("NPUGX_TEST_ROWS", "")
 CHOSEN = {name: row for name, row in ROWS.items() if re.search(_WANTED, name)}
 """The rows that run: those whose names match the regular expression in NPUGX_TEST_ROWS, or all."""
-LONG = {"control_flow", "inner_tensors", "nested", "operators", "refused"}
+LONG = {"control_flow", "inner_tensors", "nested", "operators", "refused", "unguarded"}
 """The categories whose rows take the longest to compile: half of the time of all rows. They run
 with the thorough tests only."""
 QUICK = {name: row for name, row in CHOSEN.items() if row.category not in LONG}

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._library.fake_class_registry import FakeScriptObject
 
 from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
@@ -182,10 +183,9 @@ def _is_of_group(owner: Any, name: str) -> bool:
 
     Both are conditions, with their ranks, and so is which of them this process is.
     """
-    try:
-        value = look_behind(owner).variable.as_python_constant()
-    except Exception:  # noqa: BLE001 - Dynamo raises what it likes for what is no constant
-        return False
+    # Dynamo is not asked for the constant, because it would guard all of an owner that is a dict.
+    value = look_behind(owner).value
+    value = getattr(value, "real_obj", None) if isinstance(value, FakeScriptObject) else value
     return meshes.is_mesh(value) or (process_groups.is_group(value) and name in ("size", "rank"))
 
 
