@@ -101,6 +101,9 @@ They take arguments by position alone: some have keywords that take a function.
 _WITH_FILES = frozenset({("aten", "from_file"), ("aten", "save"), ("debugprims", "load_tensor")})
 """Operators that open a file by its name, which no graph has to do."""
 
+_NAMES = re.compile(r"[A-Za-z_]\w* [A-Za-z_]\w* [A-Za-z_]\w*", re.ASCII)
+"""A namespace, a name and an overload, in one match because each operator of a hit is asked."""
+
 _SPECIAL = frozenset(f"__{i}{name}__" for i in ("", "i") for name in ("and", "or", "xor"))
 _SPECIAL |= frozenset(f"__{i}{name}__" for i in ("", "i") for name in ("lshift", "rshift"))
 """The operators of aten that are named like Python's own methods."""
@@ -155,12 +158,13 @@ class Operator(NamedTuple):
 
 
 def _can_be_registered(namespace: str, name: str, overload: str) -> bool:
-    parts = (namespace, name, overload)
-    if not all(part.isascii() and part.isidentifier() for part in parts):
+    parts = f"{namespace} {name} {overload}"
+    if _NAMES.fullmatch(parts) is None:
         return False
-    special = {part for part in parts if part.startswith("__") and part.endswith("__")}
-    if special and (namespace != "aten" or special != {name} or name not in _SPECIAL):
-        return False
+    if "__" in parts:
+        special = {part for part in parts.split() if part.startswith("__") and part.endswith("__")}
+        if special and (namespace != "aten" or special != {name} or name not in _SPECIAL):
+            return False
     if (namespace, name) in _WITH_FILES or keyword.iskeyword(namespace):
         return False
     return not (namespace in NO_NAMESPACES or name in NO_OPERATORS or overload in NO_OVERLOADS)

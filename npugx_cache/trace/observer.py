@@ -278,12 +278,12 @@ def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, top: Any)
 
 def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     seen = recorder.state(Seen)
-    count, names = instructions.asks(instruction)
-    operands = tuple(tx.stack[len(tx.stack) - count :])
+    asked = instructions.asks(instruction)
+    operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
     mark = len(seen.started)
     result = original(tx, instruction)
-    reason = operators.obstacle(operands, names, seen.started[mark:])
-    if reason is None and _makes_text(operands, names):
+    reason = operators.obstacle(operands, asked, seen.started[mark:])
+    if reason is None and _makes_text(operands, asked):
         reason = texts.obstacle(operands)
     if reason is None and instruction.opname == "MATCH_CLASS":
         reason = operators.obstacle_of_match(*operands)
@@ -294,11 +294,12 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     return result
 
 
-def _makes_text(operands: tuple[Any, ...], names: tuple[str, ...]) -> bool:
+def _makes_text(operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -> bool:
     """Whether an instruction makes a text of its operands, as `f"{x}"` and `"%s" % x` do."""
-    if "__mod__" in names:
+    first = asked[0] if asked else ()
+    if "__mod__" in first:
         return type_of(look_behind(operands[0])) is str
-    return not texts.METHODS.isdisjoint(names)
+    return not texts.METHODS.isdisjoint(first)
 
 
 def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:

@@ -125,20 +125,11 @@ def graphs_of_sizes(*sizes):
 BEGUN, LOOKED = threading.Event(), threading.Event()
 
 
-@torch.library.custom_op("npugx_users::wait", mutates_args=())
-def waits(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
-@waits.register_fake
-def waits_fake(x):
-    BEGUN.set()
-    assert LOOKED.wait(300), "the other thread did not look"
-    return torch.empty_like(x)
-
-
-def ours(x, n, item):
-    return user_function(torch.ops.npugx_users.wait(x), n, item)
+def wait(x):
+    """In the middle of our trace, and not in the trace of the user that comes after."""
+    if not BEGUN.is_set():
+        BEGUN.set()
+        assert LOOKED.wait(300), "the other thread did not look"
 
 
 def beside():
@@ -148,6 +139,7 @@ def beside():
     rows, before = {"before": traced()}, names_of_dynamo()
     from npugx_cache import cache_compile
     from npugx_cache.trace import dynamo  # noqa: F401 - to have all hooks known
+    from tests.mid_trace import at_each_input
 
     rows["imported"] = changed(before, names_of_dynamo())
 
@@ -162,7 +154,8 @@ def beside():
 
     thread = threading.Thread(target=users_thread)
     thread.start()
-    cached = cache_compile(ours)
+    at_each_input(wait)
+    cached = cache_compile(user_function)
     result, found = cached(torch.ones(3), 2, Item())
     thread.join()
     rows["ours"] = {

@@ -65,52 +65,51 @@ _WALK = ("__iter__",)
 _NEXT = ("__next__",)
 _KEY = ("__hash__", "__eq__")
 _ENTER, _EXIT = ("__enter__", "__exit__"), ("__exit__",)
-_OPERATES: dict[str, tuple[int, tuple[str, ...]]] = {
-    **dict.fromkeys(_TESTS.split(), (1, _TRUTH)),
-    "UNARY_POSITIVE": (1, ("__pos__",)),
-    "UNARY_NEGATIVE": (1, ("__neg__",)),
-    "UNARY_INVERT": (1, ("__invert__",)),
-    "BINARY_SUBSCR": (2, ("__getitem__", "__missing__", "__class_getitem__")),
-    "BINARY_SLICE": (3, ("__getitem__",)),
-    "STORE_SUBSCR": (3, ("__setitem__",)),
-    "STORE_SLICE": (4, ("__setitem__",)),
-    "DELETE_SUBSCR": (2, ("__delitem__",)),
-    "CONTAINS_OP": (2, ("__contains__",)),
-    "GET_ITER": (1, _WALK),
-    "GET_YIELD_FROM_ITER": (1, _WALK),
-    "FOR_ITER": (1, _NEXT),
-    "SEND": (2, _NEXT),
-    "YIELD_FROM": (2, _NEXT),
-    "UNPACK_SEQUENCE": (1, _WALK),
-    "UNPACK_EX": (1, _WALK),
-    "LIST_EXTEND": (1, _WALK),
-    "SET_UPDATE": (1, (*_WALK, *_KEY)),
-    "DICT_UPDATE": (1, ("keys",)),
-    "DICT_MERGE": (1, ("keys",)),
-    "BUILD_SET": (1, _KEY),
-    "SET_ADD": (1, _KEY),
-    "BUILD_MAP": (2, _KEY),
-    "MAP_ADD": (2, _KEY),
-    "BUILD_CONST_KEY_MAP": (1, _KEY),
-    "BUILD_LIST_UNPACK": (1, _WALK),
-    "BUILD_TUPLE_UNPACK": (1, _WALK),
-    "BUILD_TUPLE_UNPACK_WITH_CALL": (1, _WALK),
-    "BUILD_MAP_UNPACK": (1, ("keys",)),
-    "BUILD_MAP_UNPACK_WITH_CALL": (1, ("keys",)),
-    "FORMAT_VALUE": (1, ("__format__", "__str__", "__repr__")),
-    "FORMAT_SIMPLE": (1, ("__format__",)),
-    "FORMAT_WITH_SPEC": (2, ("__format__",)),
-    "CONVERT_VALUE": (1, ("__str__", "__repr__")),
-    "GET_LEN": (1, ("__len__",)),
-    "MATCH_MAPPING": (1, ()),
-    "MATCH_SEQUENCE": (1, ()),
-    "MATCH_KEYS": (2, ("get",)),
-    "MATCH_CLASS": (3, ("__instancecheck__",)),
-    "SETUP_WITH": (1, _ENTER),
-    "BEFORE_WITH": (1, _ENTER),
-    "WITH_EXCEPT_START": (4, _EXIT),
+_Asked = tuple[tuple[str, ...], ...]
+_OPERATES: dict[str, _Asked] = {
+    **dict.fromkeys(_TESTS.split(), (_TRUTH,)),
+    "UNARY_POSITIVE": (("__pos__",),),
+    "UNARY_NEGATIVE": (("__neg__",),),
+    "UNARY_INVERT": (("__invert__",),),
+    "BINARY_SUBSCR": (("__getitem__", "__missing__", "__class_getitem__"), ()),
+    "BINARY_SLICE": (("__getitem__",), (), ()),
+    "STORE_SUBSCR": ((), ("__setitem__",), ()),
+    "STORE_SLICE": ((), ("__setitem__",), (), ()),
+    "DELETE_SUBSCR": (("__delitem__",), ()),
+    "CONTAINS_OP": ((), ("__contains__",)),
+    "GET_ITER": (_WALK,),
+    "GET_YIELD_FROM_ITER": (_WALK,),
+    "FOR_ITER": (_NEXT,),
+    "SEND": (_NEXT, ()),
+    "YIELD_FROM": (_NEXT, ()),
+    "UNPACK_SEQUENCE": (_WALK,),
+    "UNPACK_EX": (_WALK,),
+    "LIST_EXTEND": (_WALK,),
+    "SET_UPDATE": ((*_WALK, *_KEY),),
+    "DICT_UPDATE": (("keys",),),
+    "DICT_MERGE": (("keys",),),
+    "SET_ADD": (_KEY,),
+    "MAP_ADD": (_KEY, ()),
+    "BUILD_CONST_KEY_MAP": (_KEY,),
+    "BUILD_LIST_UNPACK": (_WALK,),
+    "BUILD_TUPLE_UNPACK": (_WALK,),
+    "BUILD_TUPLE_UNPACK_WITH_CALL": (_WALK,),
+    "BUILD_MAP_UNPACK": (("keys",),),
+    "BUILD_MAP_UNPACK_WITH_CALL": (("keys",),),
+    "FORMAT_VALUE": (("__format__", "__str__", "__repr__"),),
+    "FORMAT_SIMPLE": (("__format__",),),
+    "FORMAT_WITH_SPEC": (("__format__",), ()),
+    "CONVERT_VALUE": (("__str__", "__repr__"),),
+    "GET_LEN": (("__len__",),),
+    "MATCH_MAPPING": ((),),
+    "MATCH_SEQUENCE": ((),),
+    "MATCH_KEYS": (("get",), ()),
+    "MATCH_CLASS": ((), ("__instancecheck__",), ()),
+    "SETUP_WITH": (_ENTER,),
+    "BEFORE_WITH": (_ENTER,),
+    "WITH_EXCEPT_START": (_EXIT, (), (), ()),
 }
-"""For each instruction how many of the values on the stack it asks, and for what."""
+"""What each instruction asks of each of the values that it takes, the last of them on top."""
 
 _BINARY = {
     "+": "add",
@@ -127,36 +126,44 @@ _BINARY = {
     "/": "truediv",
     "^": "xor",
 }
-_COMPARED = {
-    "<": ("__lt__", "__gt__"),
-    ">": ("__gt__", "__lt__"),
-    "<=": ("__le__", "__ge__"),
-    ">=": ("__ge__", "__le__"),
+_COMPARED: dict[str, tuple[str, ...]] = {
+    "<": ("__lt__",),
+    ">": ("__gt__",),
+    "<=": ("__le__",),
+    ">=": ("__ge__",),
     "==": ("__eq__",),
     "!=": ("__ne__", "__eq__"),
 }
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+"""What Python asks of the right operand."""
+_BY_ARGUMENT = ("BINARY_OP", "COMPARE_OP", "BUILD_SET", "BUILD_MAP")
 DOES: dict[str, Does] = {
     **{name: does for does, names in _NAMES.items() for name in names.split()},
-    **dict.fromkeys((*_OPERATES, "BINARY_OP", "COMPARE_OP"), Does.OPERATES),
+    **dict.fromkeys((*_OPERATES, *_BY_ARGUMENT), Does.OPERATES),
 }
 """What an instruction does, by its name; Python's older instructions are not in the table."""
 
 
-def asks(instruction: Any) -> tuple[int, tuple[str, ...]]:
-    """How many values an instruction takes from the stack, and which special methods it asks."""
+def asks(instruction: Any) -> _Asked:
+    """The special methods that an instruction asks of each value that it takes from the stack.
+
+    The last value is the one on top.
+    """
     name = instruction.opname
     if name == "COMPARE_OP":
         symbol = instruction.argval.removeprefix("bool(").removesuffix(")")  # since Python 3.13
-        return 2, _COMPARED[symbol]
-    if name in ("BUILD_SET", "BUILD_MAP"):
-        return instruction.arg * (2 if name == "BUILD_MAP" else 1), _KEY
+        return _COMPARED[symbol], _COMPARED[_TURNED.get(symbol, symbol)]
+    if name == "BUILD_SET":
+        return (_KEY,) * instruction.arg
+    if name == "BUILD_MAP":
+        return (_KEY, ()) * instruction.arg
     if name == "FORMAT_VALUE" and instruction.arg & 4:  # a format is on the stack as well
-        return 2, _OPERATES[name][1]
+        return (*_OPERATES[name], ())
     if name != "BINARY_OP":
         return _OPERATES[name]
     symbol = opcode._nb_ops[instruction.arg][1]  # type: ignore[attr-defined]
     if symbol == "[]":  # since Python 3.14
         return _OPERATES["BINARY_SUBSCR"]
     operator = _BINARY[symbol.removesuffix("=")]
-    named = (f"__{operator}__", f"__r{operator}__")
-    return 2, (f"__i{operator}__", *named) if symbol.endswith("=") else named
+    own = (f"__{operator}__",)
+    return ((f"__i{operator}__", *own) if symbol.endswith("=") else own), (f"__r{operator}__",)

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 
 def obstacle(
-    operands: Iterable[Any], names: tuple[str, ...], started: Collection[types.CodeType]
+    operands: Iterable[Any],
+    asked: Iterable[tuple[str, ...]],
+    started: Collection[types.CodeType],
 ) -> str | None:
     """Why Dynamo did not do what an instruction does: user code for it was not interpreted.
 
-    One method is enough: Python asks the other operand only if the first one has no answer.
-    `started` is the code that Dynamo interpreted during the instruction.
+    `asked` names the special methods of each operand. One method is enough: Python asks the other
+    operand only if the first one has no answer. `started` is the code that Dynamo interpreted
+    during the instruction.
     """
-    methods = [method for operand in operands for method in _methods(operand, names)]
+    pairs = zip(operands, asked, strict=True)
+    methods = [method for operand, names in pairs for method in _methods(operand, names)]
     if methods and not any(code in started for _, codes in methods for code in codes):
         return f"npugx_cache has no rule for {methods[0][0]}, which torch does not look into"
     return None
