@@ -22,6 +22,7 @@ from torch._dynamo.source import DictGetItemSource, GlobalSource
 from torch._dynamo.variables import VariableTracker
 from torch._guards import TracingContext
 
+from npugx_cache import location
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
@@ -405,7 +406,8 @@ def close(recorder: Recorder, graph: Any) -> None:
     for source, kind, entry in values.unguarded(seen.entries, graph, is_fact):
         name = tracing.source_name(source)
         if kind is None:
-            recorder.refuse(f"{name} is read without a guard")
+            place = location.of_frames(entry.stack)
+            recorder.refuse(f"{name} is read without a guard", where=place)
             continue
         guard = source.make_guard(kind)
         guard.user_stack = entry.stack

@@ -88,10 +88,15 @@ class Recorder:
         found = Observation(question, owner, argument, where)
         self._found.setdefault(found, found)
 
-    def refuse(self, what: str, question: Question = Question.UNCHECKABLE) -> None:
-        """Note what can't be checked, at the place that the trace has come to."""
+    def refuse(
+        self,
+        what: str,
+        question: Question = Question.UNCHECKABLE,
+        where: location.Place | None = None,
+    ) -> None:
+        """Note what can't be checked, by default at the place that the trace has come to."""
         if Observation(question, None, what) not in self._found:
-            self.note(question, None, what, place_of_the_trace())
+            self.note(question, None, what, where or place_of_the_trace())
 
     def observed(self) -> tuple[Observation, ...]:
         return tuple(self._found)
