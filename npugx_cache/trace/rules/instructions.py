@@ -149,14 +149,15 @@ def asks(instruction: Any) -> _Asked:
 
     The last value is the one on top.
     """
-    name = instruction.opname
+    name, count = instruction.opname, int(instruction.arg or 0)
     if name == "COMPARE_OP":
-        symbol = instruction.argval.removeprefix("bool(").removesuffix(")")  # since Python 3.13
+        symbol: str = instruction.argval
+        symbol = symbol.removeprefix("bool(").removesuffix(")")  # since Python 3.13
         return _COMPARED[symbol], _COMPARED[_TURNED.get(symbol, symbol)]
     if name == "BUILD_SET":
-        return (_KEY,) * instruction.arg
+        return (_KEY,) * count
     if name == "BUILD_MAP":
-        return (_KEY, ()) * instruction.arg
+        return (_KEY, ()) * count
     if name == "FORMAT_VALUE" and instruction.arg & 4:  # a format is on the stack as well
         return (*_OPERATES[name], ())
     if name != "BINARY_OP":
