@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo import exc
 from torch._dynamo.source import DictGetItemSource, GlobalSource
 from torch._dynamo.variables import VariableTracker
 from torch._guards import TracingContext
@@ -29,7 +30,7 @@ from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation, pure_calls
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
-from npugx_cache.trace.rules import calls, instructions, operators, texts, values
+from npugx_cache.trace.rules import calls, instructions, kinds, names, operators, texts, values
 from npugx_cache.trace.rules.instructions import Does
 from npugx_cache.trace.rules.values import Entry
 from npugx_cache.trace.stack_value import (
@@ -85,6 +86,7 @@ def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: 
     variable = original(build, value)
     if not is_of_graph(variable):
         recorder.state(Seen).enter(build.source, value, variable)
+        names.note_class(recorder, look_behind(variable))
     return variable
 
 
@@ -93,7 +95,10 @@ def _enter_without_place(
     recorder: Recorder, original: Callable[..., Any], tx: Any, value: Any
 ) -> Any:
     variable = original(tx, value)
-    if not isinstance(value, VariableTracker) and not _is_known_by_itself(value):
+    if isinstance(value, VariableTracker):
+        return variable
+    names.note_class(recorder, look_behind(variable))
+    if not _is_known_by_itself(value):
         kind = type(value)
         recorder.refuse(
             f"an object of type {kind.__module__}.{kind.__qualname__} is read without a guard"
@@ -132,7 +137,13 @@ def _call(
     if (asked := pure_calls.answer(recorder, tx, found.value, args, kwargs)) is not None:
         return asked
     mark = len(seen.started)
-    result = original(callee, tx, args, kwargs, *more)
+    name = _name_asked(found.value, args)
+    kinds.note_call(recorder, tx, callee, found.value, args)
+
+    def run() -> Any:
+        return original(callee, tx, args, kwargs, *more)
+
+    result = run() if name is None else _ask_for_name(recorder, tx, found.value, args, name, run)
     if found.value is getattr and len(args) > 1 and not is_of_graph(result):
         owner, name = look_behind(args[0]), constant_of(look_behind(args[1]))
         if isinstance(name, str) and (len(args) == 2 or has_attribute(owner, name)):
@@ -148,6 +159,41 @@ def _call(
         )
         if (reason := calls.obstacle(call)) is not None:
             recorder.refuse(reason)
+    names.note_class(recorder, look_behind(result))
+    return result
+
+
+def _name_asked(function: Any, args: list[Any]) -> str | None:
+    """The name of an attribute that a builtin asks its first argument for."""
+    if len(args) < 2 or not any(function is each for each in names.ASKING):
+        return None
+    name = constant_of(look_behind(args[1]))
+    return name if isinstance(name, str) else None
+
+
+def _ask_for_name(
+    recorder: Recorder,
+    tx: Any,
+    function: Any,
+    args: list[Any],
+    name: str,
+    run: Callable[[], Any],
+) -> Any:
+    owner = args[0]
+    names.note_name(recorder, tx, owner, name)
+    if function is not getattr:
+        if function is hasattr:
+            names.note_question(tx, owner, name)
+        return run()
+    if len(args) > 2:
+        names.note_question(tx, owner, name)
+        names.note_absence(tx, owner, name)
+    try:
+        result = run()
+    except exc.ObservedAttributeError:
+        names.note_absence(tx, owner, name)
+        raise
+    names.note_answer(recorder, tx, owner, name)
     return result
 
 
@@ -223,6 +269,7 @@ def _look_at_attribute(
     if name == "__hash__" and not is_of_library and tx.f_code.co_name != name:
         recorder.refuse(calls.HASH)
     _compare_with_tensor(recorder, tx, owner, name, top)
+    names.note_class(recorder, look_behind(top))
     _show(seen, top, owner)
     if not is_interpreted:
         _read_attribute(seen, tx, owner, name, top)

@@ -47,14 +47,13 @@ def reaching_globals(_: Recorder, original: Callable[..., Any], tx: Any, name: s
     return tx.f_globals, variable, DictGetItemSource(globals_source, name)
 
 
-def note_attribute(recorder: Recorder, variable: Any, *given: Any) -> None:
-    """`given` ends with the name of the attribute."""
-    name = given[-1]
+def note_attribute(recorder: Recorder, variable: Any, name: str) -> None:
     function = _function_of(variable)
     if variable.source or name in _OF_METHODS or type(function) is not types.FunctionType:
         return
     if not is_covered_module(str(function.__globals__.get("__name__"))):
         recorder.note(Question.FUNCTION_VALUE, function, name, place_of_the_trace())
+        _refuse_told_by_code(recorder, variable, function, name)
 
 
 def _function_of(variable: Any) -> object:
@@ -64,11 +63,10 @@ def _function_of(variable: Any) -> object:
         return None
 
 
-def note_slot(recorder: Recorder, variable: Any, name: str) -> None:
-    """As `note_attribute`. Dynamo asks the code for a name that Python keeps in the function."""
-    note_attribute(recorder, variable, name)
-    function, told = _function_of(variable), _TOLD_BY_CODE.get(name)
-    if told is None or variable.source or type(function) is not types.FunctionType:
+def _refuse_told_by_code(recorder: Recorder, variable: Any, function: Any, name: str) -> None:
+    """Dynamo asks the code for a name that Python keeps in the function."""
+    told = _TOLD_BY_CODE.get(name)
+    if told is None or not hasattr(variable, told):
         return
     if getattr(variable, told)() != getattr(function, name):
         recorder.refuse(f"the {name} of {function.__qualname__} is traced as that of its code")
@@ -88,8 +86,7 @@ def refuse_attribute(recorder: Recorder, variable: Any, tx: Any, name: str) -> N
         recorder.refuse(f"the attribute {name} of a functools.partial is not traced")
 
 
-def refuse_wrappers(recorder: Recorder, variable: Any, *given: Any) -> None:
-    name = given[-1]
+def refuse_wrappers(recorder: Recorder, variable: Any, name: str) -> None:
     if name != variable.attr_to_trace:
         recorder.refuse(f"the attribute {name} of what wraps a function is not traced")
 

@@ -42,11 +42,8 @@ def _is_of_users(cls: type) -> bool:
     return any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
 
 
-def note_class(
-    recorder: Recorder, variable: Any, value: object, *_: Any, source: Any = None, **__: Any
-) -> None:
+def note_class(recorder: Recorder, value: object, source: Any) -> None:
     """Without a source, nothing that the methods of the object captured has a guard."""
-    del variable
     cls = _class_of(value)
     for each in filter(_is_of_users, (cls, type(cls))):
         recorder.note(Question.SPECIAL_NAMES, each)
@@ -54,8 +51,7 @@ def note_class(
             recorder.note(Question.METHODS, each, None, place_of_the_trace())
 
 
-def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: Any) -> None:
-    del tx, rest
+def note_name(recorder: Recorder, variable: Any, name: object) -> None:
     cls = _class_of(variable.value)
     if name == "__subclasses__":
         _refuse_subclasses(recorder, variable)
@@ -68,11 +64,6 @@ def note_name(recorder: Recorder, variable: Any, tx: Any, name: object, *rest: A
             _note_value(recorder, (*cls.__mro__, *kind.__mro__), name)
         if name == "__reduce_ex__":
             _refuse_to_copy(recorder, cls)
-
-
-def note_member(recorder: Recorder, variable: Any, name: str) -> None:
-    """Dynamo looks for such a name in tables of its own first."""
-    note_name(recorder, variable, None, name)
 
 
 def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
@@ -180,13 +171,13 @@ def note_stored(
     recorder: Recorder, effects: Any, item: Any, name: object, *_: Any, **__: Any
 ) -> None:
     """Dynamo reads an attribute that the trace has set from there, whatever the class has."""
+    del effects
     if isinstance(item, user_defined.UserDefinedVariable):
-        note_name(recorder, item, effects, name)
+        note_name(recorder, item, name)
 
 
-def refuse_to_make(recorder: Recorder, variable: Any, *_: Any, **__: Any) -> None:
+def refuse_to_make(recorder: Recorder, cls: type) -> None:
     """Refuse objects that Dynamo makes in another way than Python does, without a word."""
-    cls = _class_of(variable.value)
     if any("__call__" in vars(each) for each in _of_users(type(cls))):
         recorder.refuse(f"the __call__ of the metaclass of {cls.__qualname__} is not traced")
     if issubclass(cls, BaseException) and any(map(_is_own_exception, _of_users(cls))):

@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
 
 
-def note_call(
-    recorder: Recorder, variable: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    del tx, kwargs
-    cls = variable.value
+def note_call(recorder: Recorder, cls: type, args: list[Any]) -> None:
     if not isinstance(cls, enum.EnumMeta) or is_covered_class(cls):
         return
     recorder.note(Question.MEMBERS, cls)

@@ -72,10 +72,6 @@ def _either(owner: str, *names: str) -> str:
     return " | ".join(f"{owner}.{name}" for name in names)
 
 
-def _attribute(owner: str) -> str:
-    return _either(owner, "var_getattr", "tp_getattro_impl")
-
-
 def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
     return [Hook(target, make, watches) for target in targets]
 
@@ -198,21 +194,6 @@ _KINDS_AND_EQUALITY = [
         needed=Needed.EVERY_TRACE,
     ),
     Hook(
-        "variables.builtin:BuiltinVariable.call_isinstance",
-        objects.noting(objects.note_isinstance),
-        "isinstance",
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_issubclass",
-        objects.noting(objects.note_issubclass),
-        "issubclass",
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_callable",
-        objects.noting(objects.note_callable),
-        "callable",
-    ),
-    Hook(
         "variables.user_defined:UserDefinedObjectVariable.is_python_equal"
         " | variables.hashable:HashableTracker.__eq__",
         objects.noting(objects.note_equality),
@@ -229,11 +210,6 @@ _KINDS_AND_EQUALITY = [
         objects.noting(classes.note_frozen),
         "frozen dataclasses that are keys or elements",
         before=_SLOTS,
-    ),
-    Hook(
-        _attribute("variables.tensor:TensorVariable"),
-        objects.noting(objects.note_tensor_attribute),
-        "whether a tensor is a view of another",
     ),
     *_each(
         (
@@ -453,68 +429,7 @@ _BUILTINS = [
     ),
 ]
 
-_FUNCTIONS = (
-    "variables.misc:PythonModuleVariable",
-    "variables.functions:BaseUserFunctionVariable",
-    "variables.functions:UserFunctionVariable",
-    "variables.functions:SkipFunctionVariable",
-)
-_OBJECTS = (
-    "variables.user_defined:UserDefinedObjectVariable",
-    "variables.user_defined:UserDefinedClassVariable",
-)
 _CALLABLES = [
-    *_each(
-        (f"{owner}.call_obj_hasattr" for owner in _FUNCTIONS),
-        objects.before(torch_guards.guard_hasattr),
-        "hasattr of modules and functions",
-    ),
-    *_each(
-        map(_attribute, (*_FUNCTIONS, *_OBJECTS)),
-        torch_guards.guarding_absence,
-        "attributes that are not there, where the code catches the AttributeError",
-    ),
-    *_each(
-        (f"{_FUNCTIONS[0]}.call_obj_hasattr", _attribute(_FUNCTIONS[0])),
-        objects.noting(torch_guards.lead_to_module),
-        "attributes of modules that no place leads to",
-    ),
-    *_each(
-        (
-            *(f"{owner}.call_obj_hasattr" for owner in _FUNCTIONS[1:]),
-            *map(_attribute, _FUNCTIONS[1:]),
-        ),
-        objects.noting(callables.note_attribute),
-        "attributes of functions that no place leads to",
-    ),
-    Hook(
-        f"{_FUNCTIONS[1]}.lookup_tp_getset_member",
-        objects.noting(callables.note_slot),
-        "attributes of functions that no place leads to",
-        since=_SLOTS,
-    ),
-    *_each(
-        (
-            "variables.functions:FunctoolsPartialVariable.call_obj_hasattr",
-            _attribute("variables.functions:FunctoolsPartialVariable"),
-        ),
-        objects.noting(callables.refuse_attribute),
-        "attributes of a functools.partial",
-    ),
-    *_each(
-        (
-            "variables.functions:WrapperUserFunctionVariable.call_obj_hasattr",
-            _attribute("variables.functions:WrapperUserFunctionVariable"),
-        ),
-        objects.noting(callables.refuse_wrappers),
-        "attributes of what wraps a function",
-    ),
-    Hook(
-        "variables.functions:WrapperUserFunctionVariable.lookup_tp_getset_member",
-        objects.noting(callables.refuse_wrappers),
-        "attributes of what wraps a function",
-        since=_SLOTS,
-    ),
     Hook(
         "variables.functions:UserFunctionVariable.call_function",
         einx_calls.calling,
@@ -551,35 +466,10 @@ _LOOKUPS = [
         )
         for name in ("_tp_type", "_compute_slotdefs", "_flags_from_ml_flags")
     ),
-    *_each(
-        (f"{owner}.__init__" for owner in _OBJECTS),
-        objects.noting(classes.note_class),
-        "classes of user code",
-    ),
-    *_each(
-        (
-            "variables.user_defined:UserDefinedVariable+.call_method",
-            "variables.user_defined:UserDefinedVariable+.call_obj_hasattr",
-            _attribute("variables.user_defined:UserDefinedVariable+"),
-        ),
-        objects.noting(classes.note_name),
-        "names that are looked up in classes of user code",
-    ),
-    Hook(
-        "variables.user_defined:UserDefinedVariable.lookup_tp_getset_member",
-        objects.noting(classes.note_member),
-        "names that are looked up in classes of user code",
-        since=_SLOTS,
-    ),
     Hook(
         "variables.user_defined:UserDefinedClassVariable.call_method",
         classes.with_new_subclasses,
         "a second question for the subclasses of a class",
-    ),
-    Hook(
-        "variables.user_defined:UserDefinedClassVariable+.call_function",
-        objects.noting(classes.refuse_to_make),
-        "objects of user code that Dynamo makes",
     ),
     *_each(
         (
@@ -598,20 +488,6 @@ _LOOKUPS = [
         "variables.user_defined:UserDefinedObjectVariable.as_proxy",
         objects.noting(enumerations.refuse_as_number),
         "members of enumerations that are taken for numbers",
-    ),
-    Hook(
-        "variables.user_defined:UserDefinedClassVariable.call_function",
-        objects.noting(enumerations.note_call),
-        "members of enumerations that Python looks for",
-    ),
-    *_each(
-        (
-            "variables.misc:SuperVariable.call_method",
-            "variables.misc:SuperVariable.call_obj_hasattr",
-            _attribute("variables.misc:SuperVariable"),
-        ),
-        objects.noting(classes.note_inherited),
-        "names that super() looks up",
     ),
     Hook(
         "side_effects:SideEffects.store_attr",

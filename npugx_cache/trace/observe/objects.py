@@ -102,8 +102,7 @@ def _note_subclass(recorder: Recorder, cls: type, others: Any) -> None:
             recorder.refuse(what)
 
 
-def note_isinstance(recorder: Recorder, self: Any, tx: Any, value: Any, classes: Any) -> None:
-    del self
+def note_isinstance(recorder: Recorder, tx: Any, value: Any, classes: Any) -> None:
     asked = classes.as_python_constant()
     if is_typeddict(asked):  # Dynamo says False
         recorder.note(Question.SUBCLASS, value.python_type(), asked)
@@ -114,14 +113,13 @@ def note_isinstance(recorder: Recorder, self: Any, tx: Any, value: Any, classes:
     _note_subclass(recorder, value.python_type(), asked)
 
 
-def note_issubclass(recorder: Recorder, self: Any, tx: Any, cls: Any, classes: Any) -> None:
-    del self, tx
+def note_issubclass(recorder: Recorder, cls: Any, classes: Any) -> None:
     if cls.is_python_constant() and isinstance(cls.as_python_constant(), type):
         _note_subclass(recorder, cls.as_python_constant(), classes.as_python_constant())
 
 
-def note_callable(recorder: Recorder, self: Any, tx: Any, value: Any) -> None:
-    del self, tx
+def note_callable(recorder: Recorder, value: Any) -> None:
+    value = value.realize()
     if isinstance(value, user_defined.UserDefinedObjectVariable):
         recorder.note(Question.NAME, value.python_type(), "__call__")
 
@@ -139,12 +137,6 @@ def note_equality(recorder: Recorder, self: Any, other: Any) -> None:
     if own and self.value is not other.value:
         what = f"{type(self.value).__qualname__} in a dict or a set is compared by identity"
         recorder.refuse(what)
-
-
-def note_tensor_attribute(recorder: Recorder, self: Any, tx: Any, name: str) -> None:
-    del self, tx
-    if name == "_base":
-        recorder.refuse("whether a tensor is a view of another has no guard")
 
 
 @observation.around

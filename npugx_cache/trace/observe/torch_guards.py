@@ -15,7 +15,6 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch._dynamo import exc
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import dicts
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
+    from npugx_cache.trace.stack_value import StackValue
 
 
 # --- the keys of dicts
@@ -131,38 +131,22 @@ def guard_hasattr(variable: Any, tx: Any, name: str) -> None:
         install_guard(AttrSource(variable.source, name).make_guard(GuardBuilder.HASATTR))
 
 
-@observation.around
-def guarding_absence(
-    recorder: Recorder, method: Callable[..., Any], variable: Any, tx: Any, name: str
-) -> Any:
-    """That an attribute is not there: the code may catch the AttributeError.
+def guard_answer(recorder: Recorder, found: StackValue, tx: Any, name: str) -> None:
+    """Guard that nothing but `__getattr__` answers, if `__getattr__` did.
 
-    Or a `__getattr__` of the user's answers, which Python asks only while nothing else has the
-    name: an attribute that is set later takes the place of the answer.
+    Python asks a `__getattr__` only while nothing else has the name: an attribute that is set later
+    takes the place of the answer.
     """
-    try:
-        answer = method(variable, tx, name)
-    except exc.ObservedAttributeError:
-        if variable.source and not hasattr(_object(variable), name):
-            guard_hasattr(variable, tx, name)
-        raise
-    if variable.source:
-        _guard_answered(recorder, variable, tx, name)
-    return answer
-
-
-def _guard_answered(recorder: Recorder, variable: Any, tx: Any, name: str) -> None:
-    """Guard that nothing but `__getattr__` answers, if `__getattr__` did."""
-    value = _object(variable)
+    value = found.value
     kind = type(value)
     if getattr(kind, "__getattr__", None) is None:
         return
-    if tx.output.side_effects.has_pending_mutation_of_attr(variable, name):
+    if tx.output.side_effects.has_pending_mutation_of_attr(found.variable, name):
         return
     if any(name in vars(base) for base in kind.__mro__):
         return
     if isinstance(value, torch.nn.Module):
-        _note_child(recorder, variable, name)
+        _note_child(recorder, found, name)
     if gives_children(kind.__getattr__):
         return
     if isinstance(value, type):
@@ -170,15 +154,15 @@ def _guard_answered(recorder: Recorder, variable: Any, tx: Any, name: str) -> No
             recorder.note(Question.NAME, value, name)
     elif name not in getattr(value, "__dict__", (name,)):
         absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
-        install_guard(variable.source.make_guard(absent))
+        install_guard(found.source.make_guard(absent))
 
 
-def _note_child(recorder: Recorder, variable: Any, name: str) -> None:
+def _note_child(recorder: Recorder, found: StackValue, name: str) -> None:
     """Note that a module gives a parameter, buffer or submodule: nothing else has that name.
 
     Dynamo reads such a child from its dict and, to save time, leaves that out.
     """
-    module, kind = variable.value, cast("Any", type(variable.value))
+    module, kind = found.value, cast("Any", type(found.value))
     own = vars(module)
     if name in own or kind.__getattribute__ is not object.__getattribute__:
         return
@@ -186,11 +170,6 @@ def _note_child(recorder: Recorder, variable: Any, name: str) -> None:
     if holding == ["_buffers", "_modules"]:
         recorder.refuse(f"a buffer and a submodule named {name!r}, of which torch takes the latter")
     elif holding:
-        recorder.note(Question.CHILD, variable.source, name)
+        recorder.note(Question.CHILD, found.source, name)
         if not gives_children(kind.__getattr__):
             recorder.note(Question.NAME, kind, "__getattr__")
-
-
-def _object(variable: Any) -> Any:
-    names = ("fn", "wrapper_obj", "value")
-    return next(getattr(variable, name) for name in names if hasattr(variable, name))

@@ -1,0 +1,37 @@
+"""Facts about kinds: of which class a value is, whether it can be called, and what makes objects.
+
+Dynamo answers such a question once and for all. Classes are edited later, and registered with
+others. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.trace.observe import classes, enumerations, objects
+from npugx_cache.trace.rules import names
+
+if TYPE_CHECKING:
+    from npugx_cache.trace.observe.observation import Recorder
+
+
+def note_call(recorder: Recorder, tx: Any, callee: Any, function: Any, args: list[Any]) -> None:
+    """Before a call of `function`, the Python object behind the variable `callee`."""
+    if function is isinstance and len(args) == 2:
+        objects.note_isinstance(recorder, tx, *args)
+    elif function is issubclass and len(args) == 2:
+        objects.note_issubclass(recorder, *args)
+    elif function is callable and args:
+        objects.note_callable(recorder, args[0])
+    elif isinstance(function, type):
+        classes.refuse_to_make(recorder, function)
+        enumerations.note_call(recorder, function, args)
+    elif isinstance(function, torch.nn.Module):
+        for name in _OF_MODULE:
+            names.note_name(recorder, tx, callee, name)
+
+
+_OF_MODULE = ("__call__", "_call_impl", "forward")
+"""The names that a call of a module looks up."""

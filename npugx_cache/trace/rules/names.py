@@ -1,0 +1,87 @@
+"""Facts about names: in which class, function or module an attribute is found, and that it is not.
+
+Dynamo installs no guard on a name that a class does not have, nor on much of what it reads from
+functions and modules. If somebody later adds `__bool__` to a class, or overrides an inherited
+method, a stored graph would silently be wrong. Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.trace.observe import callables, classes, torch_guards
+from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
+
+if TYPE_CHECKING:
+    from npugx_cache.trace.observe.observation import Recorder
+
+ASKING = (getattr, hasattr, setattr, delattr)
+"""Builtins that look an attribute up by a name."""
+
+
+def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
+    """Before the attribute of a value is read, set, deleted or asked for."""
+    if _is_waiting_constant(look_behind(variable)):
+        return
+    variable = variable.realize()  # as Dynamo does before it reads
+    found, fields = look_behind(variable), vars(variable)
+    value = found.value
+    if "typevar" in fields:
+        classes.note_inherited(recorder, variable, tx, name)
+    elif {"func", "keywords"} <= fields.keys():
+        callables.refuse_attribute(recorder, variable, tx, name)
+    elif "attr_to_trace" in fields:
+        callables.refuse_wrappers(recorder, variable, name)
+    elif name == "_base" and torch.Tensor in classes_of(found):
+        recorder.refuse("whether a tensor is a view of another has no guard")
+    elif isinstance(value, types.ModuleType):
+        torch_guards.lead_to_module(recorder, variable, tx, name)
+    elif isinstance(value, types.FunctionType):
+        callables.note_attribute(recorder, variable, name)
+    elif value is not NONE and not isinstance(value, functools.partial):
+        classes.note_name(recorder, found, name)
+
+
+def _is_waiting_constant(found: StackValue) -> bool:
+    """Whether to look at a value would guard it; the attributes of constants are Python's own."""
+    return found.is_waiting and type(found.value) in CONSTANTS
+
+
+def note_absence(tx: Any, variable: Any, name: str) -> None:
+    """That an attribute is not there: the code may catch the AttributeError, or has a default."""
+    found = look_behind(variable)
+    if found.source is None or found.value is NONE:
+        return
+    is_there = inspect.getattr_static(found.value, name, NONE) is not NONE
+    if not is_there and not hasattr(type(found.value), "__getattr__"):
+        torch_guards.guard_hasattr(found, tx, name)
+
+
+def note_question(tx: Any, variable: Any, name: str) -> None:
+    """Whether a module or a function has an attribute: Dynamo guards that of objects alone."""
+    found = look_behind(variable)
+    if isinstance(found.value, (types.ModuleType, types.FunctionType)):
+        torch_guards.guard_hasattr(found, tx, name)
+
+
+def note_answer(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
+    """After an attribute is read: a `__getattr__` is asked only while nothing else has the name."""
+    found = look_behind(variable)
+    if found.source is not None and found.value is not NONE:
+        torch_guards.guard_answer(recorder, found, tx, name)
+
+
+def note_class(recorder: Recorder, found: StackValue) -> None:
+    """The special methods of a value's class, which Python looks up by itself."""
+    if found.value is not NONE and not isinstance(found.value, _WITHOUT_CLASS):
+        classes.note_class(recorder, found.value, found.source)
+
+
+_WITHOUT_CLASS = (*CONSTANTS, torch.Tensor, types.ModuleType, types.FunctionType, enum.Enum)
+"""Values of whose special methods a guard, or another fact, says all."""
