@@ -30,7 +30,16 @@ from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation, pure_calls
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
-from npugx_cache.trace.rules import calls, instructions, kinds, names, operators, texts, values
+from npugx_cache.trace.rules import (
+    calls,
+    containers,
+    instructions,
+    kinds,
+    names,
+    operators,
+    texts,
+    values,
+)
 from npugx_cache.trace.rules.instructions import Does
 from npugx_cache.trace.rules.values import Entry
 from npugx_cache.trace.stack_value import (
@@ -87,6 +96,7 @@ def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: 
     if not is_of_graph(variable):
         recorder.state(Seen).enter(build.source, value, variable)
         names.note_class(recorder, look_behind(variable))
+        containers.note_entry(recorder, value)
     return variable
 
 
@@ -139,6 +149,7 @@ def _call(
     mark = len(seen.started)
     name = _name_asked(found.value, args)
     kinds.note_call(recorder, tx, callee, found.value, args)
+    containers.note_call(tx, found, args, kwargs)
 
     def run() -> Any:
         return original(callee, tx, args, kwargs, *more)
@@ -328,6 +339,7 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     seen = recorder.state(Seen)
     asked = instructions.asks(instruction)
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
+    containers.note_walks(operands, asked)
     mark = len(seen.started)
     result = original(tx, instruction)
     reason = operators.obstacle(operands, asked, seen.started[mark:])

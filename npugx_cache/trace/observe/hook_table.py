@@ -87,49 +87,11 @@ def _of_any_set(name: str) -> str:
     return f"variables.sets:BaseSetVariable.{name} | {_SET}.{name}"
 
 
-_USED_AS_ELEMENTS = "dicts whose keys become elements of a set, or keys of another dict"
 _DICTS = [
-    Hook(
-        "variables.dicts:ConstDictVariable.getitem_const_raise_exception_if_absent",
-        objects.before(torch_guards.guard_absent_key),
-        "keys that are not there, where the code catches the KeyError",
-    ),
     Hook(
         "variables.dicts:ConstDictVariable.as_python_constant",
         torch_guards.guarding_whole,
         "dicts that are used as a whole",
-    ),
-    *(
-        Hook(
-            f"{owner}.tp_repr_impl",
-            objects.before(torch_guards.guard_keys),
-            "dicts that are used as a whole",
-            since=_SLOTS,
-        )
-        for owner in (
-            "variables.dicts:ConstDictVariable",
-            "variables.dicts:OrderedDictVariable",
-            "variables.user_defined:DefaultDictVariable",
-            "variables.user_defined:UserDefinedDictVariable",
-        )
-    ),
-    *(
-        Hook(target, objects.before(torch_guards.guard_given_dicts), _USED_AS_ELEMENTS, since=since)
-        for target, since in (
-            ("variables.builtin:BuiltinVariable.call_frozenset", _SLOTS),
-            (_of_any_set("_operand_keys"), _SLOTS),
-            (_of_any_set("_iter_operand_keys"), _SLOTS),
-            ("variables.user_defined:DefaultDictVariable.nb_or_impl", _SLOTS),
-            ("variables.user_defined:UserDefinedFrozensetVariable.__init__", _SIBLINGS),
-            ("variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys", _SLOTS),
-            ("variables.sets:DictKeySetVariable._as_set_variable", _SIBLINGS),
-        )
-    ),
-    Hook(
-        "variables.user_defined:DefaultDictVariable.mp_subscript_impl",
-        objects.before(torch_guards.guard_absent_key),
-        "keys that are not there, where the code catches the KeyError",
-        since=_SIBLINGS,
     ),
     Hook(
         "variables.dicts:OrderedDictVariable.call_method",
@@ -138,20 +100,9 @@ _DICTS = [
         since=_SLOTS,
     ),
     Hook(
-        "variables.lists:ListVariable.call_method",
-        objects.before(torch_guards.guard_extending_dict),
-        "lists that are extended by a dict",
-    ),
-    Hook(
-        "variables.lists:BaseListVariable.list_extend",
-        objects.before(torch_guards.guard_dicts_in_list),
-        "lists that are extended by a dict",
-        since=_SIBLINGS,
-    ),
-    Hook(
         _METHOD,
-        objects.before(objects.at_method),
-        "methods of lists and dicts that a class of user code inherits",
+        objects.before(objects.keep_moves_of_method),
+        "the order that move_to_end gives to an OrderedDict of user code",
         needed="UserDefinedObjectVariable",
         since=_SIBLINGS,
     ),
@@ -178,11 +129,6 @@ _DICTS = [
         objects.noting(objects.refuse_object_dict),
         "the __dict__ of an object, which has no guard there",
         before=_PROTOCOLS,
-    ),
-    Hook(
-        "variables.builder:VariableBuilder._wrap",
-        objects.noting(objects.note_ordered),
-        "the order of an OrderedDict",
     ),
 ]
 

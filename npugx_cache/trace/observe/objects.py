@@ -24,7 +24,7 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from npugx_cache.backend import graph_calls
 from npugx_cache.conditions import source_facts
 from npugx_cache.portable import NotPortable, is_covered_class, ordered_keys
-from npugx_cache.trace.observe import builtin_answers, observation, torch_guards
+from npugx_cache.trace.observe import builtin_answers, observation
 from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
@@ -43,15 +43,6 @@ def refuse_unwatched(reason: str) -> None:
 # --- dicts
 
 
-def at_method(
-    method: Any, variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    """Do what the hooks on lists and dicts do, where a class of user code inherits the method."""
-    del method
-    torch_guards.guard_extending_dict(variable, tx, name, args, kwargs)
-    keep_moves(variable, tx, name, args, kwargs)
-
-
 def keep_moves(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
     del tx, args, kwargs
@@ -59,9 +50,14 @@ def keep_moves(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str,
         self.should_reconstruct_all = True
 
 
-def note_ordered(recorder: Recorder, builds: Any, value: object) -> None:
+def keep_moves_of_method(method: Any, *given: Any) -> None:
+    """The same where a class of user code inherits the method."""
+    del method
+    keep_moves(*given)
+
+
+def note_ordered(recorder: Recorder, value: object) -> None:
     """Torch's own guards don't see when the order of an OrderedDict changes."""
-    del builds
     if isinstance(value, OrderedDict) and len(value) > 1:
         pairs = zip(ordered_keys(value), dict.keys(value), strict=True)
         # By identity: the `==` of a key may be the user's, or a tensor's.

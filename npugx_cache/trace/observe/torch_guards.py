@@ -53,26 +53,6 @@ def guard_absent_key(variable: Any, tx: Any, key: Any) -> None:
         variable.install_dict_contains_guard(tx, [key])
 
 
-def guard_given_dicts(*args: Any, **kwargs: Any) -> None:
-    """Of the arguments of any function, and of what makes an object of user code."""
-    for each in (*args, *kwargs.get("init_args", ())):
-        if hasattr(each, "realize"):
-            guard_keys(each.realize())
-
-
-def guard_extending_dict(
-    variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    if name == "extend":
-        guard_dicts_in_list(variable, tx, args, kwargs)
-
-
-def guard_dicts_in_list(variable: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    del variable, tx, kwargs
-    for each in args:
-        guard_keys(each.realize())
-
-
 # --- the `__dict__` of an object, which Dynamo guards only by what is read from it
 
 
