@@ -171,7 +171,7 @@ def test_a_command_prints_the_worklist_for_the_torch_that_is_installed():
     first, *lines, total = done.stdout.splitlines()
     assert first.startswith("torch ")
     assert "beside hooks_" in first
-    assert len(lines) > 100
+    assert len(lines) > 50
     assert all(line.startswith("same ") for line in lines)
     assert total.endswith(" same")
 
@@ -285,7 +285,7 @@ def known(folder, original):
     from npugx_cache.trace.observe import hook_hashes
 
     path = folder / "hooks_2_99.txt"
-    path.write_text(hook_hashes.written({"module:f": (original, ["Derived"])}, ()))
+    path.write_text(hook_hashes.written({"module:f": (original, ["Derived"])}))
     checked = hook_hashes.read(path)
     return lambda value, others: hook_hashes.is_same(
         value, others, checked.targets["module:f"], checked

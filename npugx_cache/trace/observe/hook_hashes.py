@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 _HERE = Path(__file__).parent
 _IN_TORCH = "/torch/"
@@ -33,13 +33,11 @@ class Checked:
     """A table of what was checked.
 
     `targets`: by target, the name and hash of the function, and the classes that override it.
-    `files`: the hashes of source files, by name. `derived`: the targets that were found because
-    their class is derived from the class in a row of `hook_table`.
+    `files`: the hashes of source files, by name.
     """
 
     targets: Mapping[str, str]
     files: Mapping[str, str]
-    derived: frozenset[str] = frozenset()
 
 
 def tables() -> dict[tuple[int, int], Path]:
@@ -58,23 +56,18 @@ def read(path: Path) -> Checked:
     rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row and not row[0].startswith("#")]
     return Checked(
-        {row[1]: " ".join(row[2:]) for row in rows if row[0] in ("hook", "each")},
+        {row[1]: " ".join(row[2:]) for row in rows if row[0] == "hook"},
         {row[1]: row[2] for row in rows if row[0] == "file"},
-        frozenset(row[1] for row in rows if row[0] == "each"),
     )
 
 
-def written(values: Mapping[str, tuple[Any, list[str]]], derived: Iterable[str]) -> str:
+def written(values: Mapping[str, tuple[Any, list[str]]]) -> str:
     """The text of a table. `values`: by target, what it names, and the classes that override it."""
     codes = (code for value, _ in values.values() for code in _codes_of(value))
     files = {file for file in map(_file_of, codes) if file}
-    kept = frozenset(derived)
     lines = [
         *(f"file {_short(path)} {_file_hash(path)}" for path in sorted(files)),
-        *(
-            f"{'each' if target in kept else 'hook'} {target} {_text_of(*value)}"
-            for target, value in sorted(values.items())
-        ),
+        *(f"hook {target} {_text_of(*value)}" for target, value in sorted(values.items())),
     ]
     return "\n".join(lines) + "\n"
 

@@ -42,6 +42,7 @@ from npugx_cache.trace.observe import (
     written_back,
 )
 from npugx_cache.trace.observe.hooks import (
+    Found,
     Hook,
     Hooks,
     Needed,
@@ -53,6 +54,8 @@ from npugx_cache.trace.observe.hooks import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from npugx_cache.trace.observe.hook_hashes import Checked
 
 _PROTOCOLS = (2, 13)
 """Before it Dynamo had no module that plays CPython's `object.c`, and nothing to watch there."""
@@ -717,27 +720,26 @@ Where one is missing nothing is refused: every trace with a device then means it
 def main(arguments: list[str]) -> int:
     tables = hook_hashes.tables()
     version = runtime.torch_version()
-    here = tables.get(version) or tables[max(tables)]
-    rows = [(row, found) for row in (*ROWS, *DEVICE_ROWS) for found in _compared(row, here)]
+    path = tables.get(version) or tables[max(tables)]
     if arguments == ["--write"]:
-        rows = [(row, found) for row in (*ROWS, *DEVICE_ROWS) for found in compared(row, None)]
-        there = [f.target for _, f in rows if is_there(value_of(f.target))]
+        there = [found.target for found in _all_targets(None) if is_there(value_of(found.target))]
         values = {target: (value_of(target), overriding(target)) for target in there}
-        derived = [f.target for row, f in rows if "+" in row.target]
-        path = here.with_name("hooks_{}_{}.txt".format(*version))
+        path = path.with_name("hooks_{}_{}.txt".format(*version))
         head = f"# What hooks stand for in torch {torch.__version__}: see hook_table.py\n"
-        path.write_text(head + hook_hashes.written(values, derived), encoding="utf-8")
+        path.write_text(head + hook_hashes.written(values), encoding="utf-8")
         return 0
-    lines = {f"{found.state.value:10}{found.target}  ({row.watches})" for row, found in rows}
-    counts = [found.state.value for found in {f.target: f for _, f in rows}.values()]
+    rows = _all_targets(hook_hashes.read(path))
+    lines = {f"{row.state.value:10}{row.target}  ({row.hook.watches})" for row in rows}
+    counts = [row.state.value for row in {row.target: row for row in rows}.values()]
     total = ", ".join(f"{counts.count(each)} {each}" for each in sorted(set(counts)))
-    here_now = f"torch {torch.__version__} beside {here.name}"
+    here_now = f"torch {torch.__version__} beside {path.name}"
     sys.stdout.write("\n".join([here_now, *sorted(lines), total, ""]))
     return 0
 
 
-def _compared(row: Hook, path: Any) -> Iterable[Any]:
-    return compared(row, hook_hashes.read(path))
+def _all_targets(checked: Checked | None) -> list[Found]:
+    found = (compared(row, checked) for row in (*ROWS, *DEVICE_ROWS))
+    return [each for each in found if each is not None]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from npugx_cache.trace.observe import hook_hashes
 from npugx_cache.trace.observe.replacements import ABSENT, DYNAMO, Replacements, dynamo_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from npugx_cache.trace.observe.hook_hashes import Checked
 
@@ -44,8 +44,7 @@ class Hook:
     """One row of the table.
 
     `target`: "MODULE:NAME", "MODULE:CLASS.NAME" or "MODULE:CLASS.DICT[BUILTIN]", below
-    `torch._dynamo`; "MODULE:CLASS+.NAME" is that name in CLASS and in every class of the module
-    that is derived from it and defines the name itself. `make` gives what stands for the original.
+    `torch._dynamo`. `make` gives what stands for the original.
     `watches` says in words what Dynamo reads there, for the reason of a refusal.
 
     `needed`: what to refuse where the hook is missing. By default every trace that makes an object
@@ -130,7 +129,7 @@ class Hooks(Replacements):
             checked = hook_hashes.checked_for(version)
             if checked is None and version in runtime.TESTED_TORCH:
                 raise RuntimeError(f"npugx_cache was installed without its table for {version}")
-            self._found = tuple(f for row in self._rows for f in compared(row, checked))
+            self._found = tuple(f for row in self._rows if (f := compared(row, checked)))
         return self._found
 
     def _put_all(self) -> None:
@@ -148,37 +147,25 @@ class Hooks(Replacements):
 
 # --- what a target is in this torch
 
-_TARGET = re.compile(r"([\w.]+):(?:(\w+)(\+?)\.)?(\w+)(?:\[(\w+)\])?")
+_TARGET = re.compile(r"([\w.]+):(?:(\w+)\.)?(\w+)(?:\[(\w+)\])?")
 
 
-def compared(hook: Hook, checked: Checked | None) -> Iterator[Found]:
-    """The targets of a row here, and those that it had when it was checked.
+def compared(hook: Hook, checked: Checked | None) -> Found | None:
+    """The target of a row here, beside what it was when it was checked.
 
     None for a row that is about other versions of torch.
     """
     if not hook.since <= runtime.torch_version() < hook.before:
-        return
-    names = hook.target.split(" | ")
-    targets = {each for name in names for each in _in_derived_classes(name, checked)}
-    for target in sorted(targets) or [_one_of(names, checked)]:
-        yield Found(hook, target, _state(hook, target, checked))
+        return None
+    target = _one_of(hook.target.split(" | "), checked)
+    return Found(hook, target, _state(hook, target, checked))
 
 
 def _one_of(names: list[str], checked: Checked | None) -> str:
     """The name that this torch has, or else had when it was checked."""
     there = (name for name in names if is_there(value_of(name)))
     known = (name for name in names if checked and name in checked.targets)
-    return [*there, *known, names[-1].replace("+", "")][0]
-
-
-def _in_derived_classes(target: str, checked: Checked | None) -> set[str]:
-    module, kind, derived, name, _ = _parts(target)
-    if not derived:
-        return set()
-    known = re.compile(rf"{re.escape(module)}:\w+\.{name}")
-    before = filter(known.fullmatch, checked.derived if checked else ())
-    now = (f"{module}:{owner}.{name}" for owner in _derived(module, kind, name))
-    return {*before, *now}
+    return [*there, *known, names[-1]][0]
 
 
 def _state(hook: Hook, target: str, checked: Checked | None) -> State:
@@ -233,7 +220,7 @@ def _places(hook: Hook, target: str) -> list[tuple[Any, Any]]:
 @functools.cache
 def _places_of(target: str) -> list[tuple[Any, Any]]:
     """The owner of a target and its name there; nothing where there is no such owner."""
-    module, kind, _, name, item = _parts(target)
+    module, kind, name, item = _parts(target)
     try:
         owner: Any = importlib.import_module(f"{DYNAMO}.{module}")
     except ImportError:
@@ -244,20 +231,11 @@ def _places_of(target: str) -> list[tuple[Any, Any]]:
     return [] if owner is None else [(owner, name)]
 
 
-def _parts(target: str) -> tuple[str, str, str, str, str]:
+def _parts(target: str) -> tuple[str, str, str, str]:
     matched = _TARGET.fullmatch(target)
     assert matched is not None, target
-    module, kind, derived, name, item = matched.groups(default="")
-    return module, kind, derived, name, item
-
-
-def _derived(module: str, kind: str, name: str) -> list[str]:
-    [(owner, base)] = _places_of(f"{module}:{kind}") or [(None, "")]
-    base = getattr(owner, base, None)
-    if not isinstance(base, type):
-        return []
-    kinds = (each for each in vars(owner).values() if isinstance(each, type))
-    return sorted({k.__name__ for k in kinds if base in k.__mro__ and name in vars(k)})
+    module, kind, name, item = matched.groups(default="")
+    return module, kind, name, item
 
 
 # --- what is refused where a hook is missing
@@ -269,7 +247,7 @@ def _refuses(found: Found) -> Needed | str | None:
         return None
     if isinstance(found.hook.needed, Needed):
         return found.hook.needed
-    kind, name = _parts(found.target)[1::2]
+    _, kind, name, _ = _parts(found.target)
     if found.hook.needed:
         kind, name = found.hook.needed, ""
     if kind == _BUILTINS and name.startswith(_CALLS):
