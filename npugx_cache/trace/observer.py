@@ -190,6 +190,7 @@ def _ask_for_name(
     name: str,
     run: Callable[[], Any],
 ) -> Any:
+    """Run what asks a value for a name, and note what was asked and what the answer was."""
     owner = args[0]
     names.note_name(recorder, tx, owner, name)
     if function is not getattr:
@@ -247,13 +248,20 @@ def _start(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
 
 def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     seen = recorder.state(Seen)
-    owner = tx.stack[-1] if tx.stack and instruction.opname in _OF_TOP else None
+    name, operation = instruction.argval, instruction.opname
+    owner = tx.stack[-1] if tx.stack and operation in _OF_TOP else None
     mark = len(seen.started)
-    result = original(tx, instruction)
+    if operation in _OF_SUPER:
+        names.note_super(recorder, tx, tx.stack[-2:], name)
+
+    def run() -> Any:
+        return original(tx, instruction)
+
+    result = run() if owner is None else _ask_for_name(recorder, tx, getattr, [owner], name, run)
     if not tx.stack:
         return result
-    top, name = tx.stack[-1], instruction.argval
-    if instruction.opname in _OF_NAME and name not in tx.f_globals:
+    top = tx.stack[-1]
+    if operation in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
     elif owner is not None and not is_of_graph(top):
         is_interpreted = len(seen.started) > mark
@@ -263,6 +271,13 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
 
 _OF_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _OF_TOP = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
+_OF_SUPER = frozenset({"LOAD_SUPER_ATTR"})  # since Python 3.12; Dynamo runs it as two others
+
+
+def _write(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    if instruction.opname in ("STORE_ATTR", "DELETE_ATTR"):
+        names.note_name(recorder, tx, tx.stack[-1], instruction.argval)
+    return _run_and_show(recorder, original, tx, instruction)
 
 
 def _look_at_attribute(
@@ -339,7 +354,7 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     seen = recorder.state(Seen)
     asked = instructions.asks(instruction)
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
-    containers.note_walks(operands, asked)
+    containers.note_operands(tx, operands, asked)
     mark = len(seen.started)
     result = original(tx, instruction)
     reason = operators.obstacle(operands, asked, seen.started[mark:])
@@ -373,7 +388,7 @@ _LOOKS: dict[Does | None, Callable[..., Any]] = {
     Does.STARTS: _start,
     Does.READS: _read,
     Does.CALLS: _run_and_show,
-    Does.WRITES: _run_and_show,
+    Does.WRITES: _write,
     Does.OPERATES: _operate,
 }
 

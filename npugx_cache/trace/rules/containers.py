@@ -78,8 +78,10 @@ _WITHOUT_WALKS = frozenset(
 """Functions that ask an argument for no more than one item, one attribute, its type or its size."""
 
 
-def note_walks(operands: Iterable[Any], asked: Iterable[tuple[str, ...]]) -> None:
-    """Before an instruction that walks an operand, as `[*settings]` does."""
+def note_operands(tx: Any, operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -> None:
+    """Before an instruction that walks an operand or takes an item, as `[*settings]` does."""
+    if len(operands) == 2 and "__getitem__" in asked[0]:
+        _note_absence(tx, *operands)
     pairs = zip(operands, asked, strict=True)
     _note_keys(operand for operand, names in pairs if not _WALKS.isdisjoint(names))
 

@@ -48,6 +48,12 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
         classes.note_name(recorder, found, name)
 
 
+def note_super(recorder: Recorder, tx: Any, operands: list[Any], name: str) -> None:
+    """Before `super()` is made of a class and an object, and looks a name up, in one step."""
+    start, given = (each.realize() for each in operands)
+    classes.note_inherited(recorder, types.SimpleNamespace(typevar=start, objvar=given), tx, name)
+
+
 def _is_waiting_constant(found: StackValue) -> bool:
     """Whether to look at a value would guard it; the attributes of constants are Python's own."""
     return found.is_waiting and type(found.value) in CONSTANTS
