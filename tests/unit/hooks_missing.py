@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch._dynamo.convert_frame
 from torch._dynamo import exc
-from torch._dynamo.variables import base, builtin, dicts, lists, sets, user_defined
+from torch._dynamo.variables import base, builtin, dicts, lists, sets
 
 from npugx_cache import cache_compile
 
@@ -28,8 +28,8 @@ def with_a_dict(x):
     return {"a": x * 2}
 
 
-def with_isinstance(x):
-    return x * 2 if isinstance(x, torch.Tensor) else x
+def with_a_text(x):
+    return x * len(str(x.dim()))
 
 
 def with_a_range(x):
@@ -54,7 +54,7 @@ def with_a_dict_of_the_users(x):
 FUNCTIONS = (
     plain,
     with_a_dict,
-    with_isinstance,
+    with_a_text,
     with_a_range,
     with_a_set,
     with_a_dict_of_the_users,
@@ -83,31 +83,13 @@ def contains():
     return next(name for name in names if name in vars(lists.RangeVariable))
 
 
-def read():
-    """The name of the method that reads an attribute, which torch 2.14 renamed."""
-    names = ("var_getattr", "tp_getattro_impl")
-    return next(name for name in names if name in vars(user_defined.UserDefinedObjectVariable))
-
-
-def calling():
-    """A class of an object of the user's that has a `call_method` of its own."""
-    kinds = user_defined.UserDefinedDictVariable.__mro__
-    return next(kind for kind in kinds if "call_method" in vars(kind))
-
-
 CHANGES = {
     "the cache of handlers is renamed": lambda: renamed(
         builtin.BuiltinVariable, "call_function_handler_cache"
     ),
-    "a method is renamed": lambda: renamed(
-        dicts.ConstDictVariable, "getitem_const_raise_exception_if_absent"
-    ),
+    "a method is renamed": lambda: renamed(dicts.ConstDictVariable, "as_python_constant"),
     "a method is inherited now": lambda: delattr(lists.RangeVariable, contains()),
-    "a method of builtins is changed": lambda: changed(builtin.BuiltinVariable, "call_isinstance"),
-    "a method of one class of many is changed": lambda: changed(calling(), "call_method"),
-    "a class has a method that nobody checked": lambda: setattr(
-        user_defined.UserDefinedDictVariable, read(), user_variable_getattr
-    ),
+    "a method of builtins is changed": lambda: changed(builtin.BuiltinVariable, "call_str"),
     "a derived class overrides a method": lambda: setattr(
         sets.OrderedSetVariable, "clone", sets.SetVariable.clone
     ),
@@ -115,10 +97,6 @@ CHANGES = {
     "a function about sets is renamed": lambda: renamed(sets, "set_copy"),
     "a hook that only allows more is missing": lambda: changed(sets.SetVariable, "hash_impl"),
 }
-
-
-def user_variable_getattr(self, tx, name):
-    return getattr(user_defined.UserDefinedObjectVariable, read())(self, tx, name)
 
 
 def outcome(function, folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from npugx_cache.trace.rules import instructions, pure
 
 X = torch.tensor([-1.0, 2.0])
 METHOD = torch.Tensor.relu
+RULES_OFF = Path(__file__).with_name("rules_off.py")
 BEFORE_3_11 = """
     BINARY_ADD BINARY_AND BINARY_FLOOR_DIVIDE BINARY_LSHIFT BINARY_MATRIX_MULTIPLY BINARY_MODULO
     BINARY_MULTIPLY BINARY_OR BINARY_POWER BINARY_REMAINDER BINARY_RSHIFT BINARY_SUBTRACT
@@ -160,6 +162,17 @@ def test_values_that_come_in_are_guarded_at_their_place(tmp_path, monkeypatch, i
     cached(X)
     monkeypatch.setitem(globals(), "METHOD", torch.Tensor.sigmoid)
     assert torch.equal(cached(X), X.sigmoid()) is is_watched
+
+
+@pytest.fixture(scope="module")
+def rules(once):
+    return once("rules", lambda surroundings: surroundings.run(RULES_OFF, surroundings.folder))
+
+
+def test_each_rule_about_names_kinds_and_containers_is_needed(rules):
+    """With a rule a change is noticed between two calls; without it the second call is wrong."""
+    assert rules["on"] == dict.fromkeys(rules["on"], True)
+    assert rules["off"] == dict.fromkeys(rules["on"], False)
 
 
 @pytest.mark.parametrize(
