@@ -133,8 +133,13 @@ def guard_answer(recorder: Recorder, found: StackValue, tx: Any, name: str) -> N
         if not any(name in vars(base) for base in value.__mro__):
             recorder.note(Question.NAME, value, name)
     elif name not in getattr(value, "__dict__", (name,)):
-        absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
-        install_guard(found.source.make_guard(absent))
+        guard_absence(found.source, name)
+
+
+def guard_absence(source: Any, name: str) -> None:
+    """That the `__dict__` of the object at a source has no such name."""
+    absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
+    install_guard(source.make_guard(absent))
 
 
 def _note_child(recorder: Recorder, found: StackValue, name: str) -> None:

@@ -51,7 +51,9 @@ def _walks(callee: StackValue) -> bool:
 def _method_of(callee: StackValue) -> tuple[type | None, str | None]:
     """The class and the name of a method that is about to be called."""
     if callee.owner is not None:
-        return type_of(look_behind(callee.owner)), callee.name
+        owner = look_behind(callee.owner)
+        kind = owner.value if isinstance(owner.value, type) else type_of(owner)
+        return kind, callee.name
     method = callee.value
     kind = getattr(method, "__objclass__", None)
     if kind is None and isinstance(method, types.BuiltinFunctionType):  # such as dict.fromkeys

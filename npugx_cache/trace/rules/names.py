@@ -38,14 +38,30 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
         callables.refuse_attribute(recorder, variable, tx, name)
     elif "attr_to_trace" in fields:
         callables.refuse_wrappers(recorder, variable, name)
-    elif name == "_base" and torch.Tensor in classes_of(found):
-        recorder.refuse("whether a tensor is a view of another has no guard")
+    elif torch.Tensor in classes_of(found):
+        _note_name_of_tensor(recorder, tx, found, name)
     elif isinstance(value, types.ModuleType):
         torch_guards.lead_to_module(recorder, variable, tx, name)
     elif isinstance(value, types.FunctionType):
         callables.note_attribute(recorder, variable, name)
     elif value is not NONE and not isinstance(value, functools.partial):
         classes.note_name(recorder, found, name)
+
+
+def _note_name_of_tensor(recorder: Recorder, tx: Any, found: StackValue, name: str) -> None:
+    """Dynamo takes a method from torch.Tensor, also where an attribute of the tensor hides it."""
+    if name == "_base":
+        recorder.refuse("whether a tensor is a view of another has no guard")
+    if found.source is None or not inspect.isroutine(getattr(torch.Tensor, name, None)):
+        return
+    try:
+        tensor = tx.output.resolve_source_value(found.source)
+    except Exception:  # noqa: BLE001 - the trace has made the tensor, or code of the user's raises
+        return
+    if name in getattr(tensor, "__dict__", ()):
+        recorder.refuse(f"the method {name} of a tensor is hidden by an attribute")
+    else:
+        torch_guards.guard_absence(found.source, name)
 
 
 def note_super(recorder: Recorder, tx: Any, operands: list[Any], name: str) -> None:
