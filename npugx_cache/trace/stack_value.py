@@ -6,6 +6,7 @@ attributes that a variable may have, and by no class of Dynamo's, because each t
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any, Final, NamedTuple
 
@@ -153,6 +154,8 @@ def codes_of(callee: Any) -> list[types.CodeType]:
     while callee is not None and len(codes) < _MAX_WRAPPED:
         if isinstance(callee, (types.MethodType, staticmethod, classmethod)):
             callee = callee.__func__
+        if isinstance(callee, (functools.partial, functools.partialmethod)):
+            callee = callee.func
         code = getattr(callee, "__code__", None)
         if isinstance(code, types.CodeType):
             codes.append(code)

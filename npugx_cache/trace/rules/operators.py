@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,6 @@ from npugx_cache.trace.rules import pure
 from npugx_cache.trace.stack_value import classes_of, codes_of, look_behind, type_of
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Collection, Iterable, Iterator
 
 
@@ -34,7 +34,7 @@ def obstacle(
 
 
 def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[types.CodeType]]]:
-    """The methods in Python code that a class of user code has for an instruction."""
+    """The methods that a class of user code has for an instruction, and the code of each."""
     found = look_behind(operand)
     kind = type_of(found)
     asked = [(kind, name) for name in names if name != "__class_getitem__"]
@@ -43,9 +43,18 @@ def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[t
     for cls, name in asked:
         holder = next((each for each in getattr(cls, "__mro__", ()) if name in vars(each)), None)
         if holder is not None and not is_covered_class(holder):
-            codes = codes_of(vars(holder)[name])
-            if codes:
-                yield f"{holder.__qualname__}.{name}", codes
+            method = vars(holder)[name]
+            if method is not None and not isinstance(method, _WITHOUT_CODE):
+                yield f"{holder.__qualname__}.{name}", codes_of(method)
+
+
+_WITHOUT_CODE = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+)
+"""Methods of Python's own that a class of user code names again."""
 
 
 def obstacle_of_match(subject: Any, kind: Any, names: Any) -> str | None:
