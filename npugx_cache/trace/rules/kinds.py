@@ -33,5 +33,5 @@ def note_call(recorder: Recorder, tx: Any, callee: Any, function: Any, args: lis
             names.note_name(recorder, tx, callee, name)
 
 
-_OF_MODULE = ("__call__", "_call_impl", "forward")
-"""The names that a call of a module looks up."""
+_OF_MODULE = ("_call_impl", "forward")
+"""The names that a call of a module looks up, besides special methods, which the class has told."""
