@@ -15,6 +15,7 @@ import dis
 import enum
 import functools
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +38,7 @@ from npugx_cache.trace.rules import (
     kinds,
     names,
     operators,
+    sets,
     texts,
     values,
 )
@@ -97,6 +99,7 @@ def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: 
         recorder.state(Seen).enter(build.source, value, variable)
         names.note_class(recorder, look_behind(variable))
         containers.note_entry(recorder, value)
+        sets.note_entry(recorder, build.source, value, variable)
     return variable
 
 
@@ -152,7 +155,8 @@ def _call(
     containers.note_call(tx, found, args, kwargs)
 
     def run() -> Any:
-        return original(callee, tx, args, kwargs, *more)
+        answer = partial(original, callee, tx, args, kwargs, *more)
+        return sets.call(recorder, tx, found, args, kwargs, answer)
 
     result = run() if name is None else _ask_for_name(recorder, tx, found.value, args, name, run)
     if found.value is getattr and len(args) > 1 and not is_of_graph(result):
@@ -222,6 +226,7 @@ def _is_answer(result: Any, args: Iterable[Any]) -> bool:
 def _watch(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Stand for the function of Dynamo's that runs one instruction."""
     does = instructions.DOES.get(name)
+    original = sets.watch(name, original)
     if does is Does.MOVES:
         return original
     look: Callable[..., Any] = _LOOKS.get(does, _refuse_unknown)
@@ -243,6 +248,7 @@ def _refuse_unknown(recorder: Recorder, original: Any, tx: Any, instruction: Any
 
 def _start(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     recorder.state(Seen).started.append(tx.f_code)
+    sets.note_start(recorder)
     return original(tx, instruction)
 
 

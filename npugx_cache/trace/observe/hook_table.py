@@ -12,7 +12,6 @@ torch's source, and its wrapper here brought up to date; then the table is writt
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +32,6 @@ from npugx_cache.trace.observe import (
     objects,
     opaque,
     reversed_walks,
-    set_texts,
     set_up_calls,
     set_walks,
     sharded_sizes,
@@ -81,13 +79,6 @@ def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> l
 
 def _only_allows(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
     return [Hook(target, make, watches, needed=Needed.ONLY_ALLOWS) for target in targets]
-
-
-_SET, _FROZENSET = "variables.sets:SetVariable", "variables.sets:FrozensetVariable"
-
-
-def _of_any_set(name: str) -> str:
-    return f"variables.sets:BaseSetVariable.{name} | {_SET}.{name}"
 
 
 _DICTS = [
@@ -492,187 +483,36 @@ _REVERSED = [
     ),
 ]
 
-_WALKED = "the order in which a set is walked"
-_MADE = "how a set came about, which its order follows from"
-_OPERATORS = {
-    "nb_or_impl": set_walks.operating("__or__"),
-    "nb_and_impl": set_walks.operating("__and__"),
-    "nb_xor_impl": set_walks.operating("__xor__"),
-    "nb_subtract_impl": set_walks.operating("__sub__"),
-}
-_IN_PLACE = {
-    "nb_inplace_or_impl": set_walks.changing("__ior__"),
-    "nb_inplace_subtract_impl": set_walks.changing("__isub__"),
-}
-_IN_PLACE_WITHOUT_METHODS = {
-    "nb_inplace_and_impl": set_walks.changing("__iand__"),
-    "nb_inplace_xor_impl": set_walks.changing("__ixor__"),
-}
-
-
-_WATCHED_SETS = [
-    Hook(_of_any_set("__init__"), set_walks.noting(set_walks.made), _MADE),
-    Hook(_of_any_set("clone"), set_walks.noting(set_walks.cloned), _MADE),
-    Hook(_of_any_set("unpack_var_sequence"), set_walks.noting(set_walks.walking), _WALKED),
-    *(
-        Hook(_of_any_set(name), set_walks.noting(set_walks.filling), _WALKED, since=_SLOTS)
-        for name in ("_operand_keys", "_iter_operand_keys")
-    ),
-    Hook(
-        "variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys",
-        set_walks.noting(set_walks.making_keys),
-        _WALKED,
-        needed="SetVariable",
-        since=_SLOTS,
-    ),
-    Hook(_of_any_set("tp_iter_impl"), set_walks.noting(set_walks.iterating), _WALKED),
-    *(Hook(_of_any_set(name), set_walks.noting(hook), _MADE) for name, hook in _OPERATORS.items()),
-    *(Hook(f"{_SET}.{name}", set_walks.noting(hook), _MADE) for name, hook in _IN_PLACE.items()),
-    *(
-        Hook(f"{_SET}.{name}", set_walks.noting(hook), _MADE, since=_SIBLINGS)
-        for name, hook in _IN_PLACE_WITHOUT_METHODS.items()
-    ),
-    Hook(
-        _METHOD,
-        set_walks.noting(set_walks.calling_inherited),
-        _MADE,
-        needed="UserDefinedObjectVariable",
-        since=_SIBLINGS,
-    ),
+_SETS = [
     *_each(
-        (f"{owner}.call_method" for owner in (_SET, _FROZENSET)),
-        set_walks.noting(set_walks.calling),
-        _MADE,
-    ),
-    *_each(
-        (_either(owner, "repr_impl", "tp_repr_impl") for owner in (_SET, _FROZENSET)),
+        (
+            _either(f"variables.sets:{kind}", "repr_impl", "tp_repr_impl")
+            for kind in ("SetVariable", "FrozensetVariable")
+        ),
         set_walks.noting(set_walks.showing),
-        _WALKED,
-    ),
-    *_each(
-        (f"{owner}.as_python_constant" for owner in (_SET, _FROZENSET)),
-        set_walks.noting(set_walks.as_constant),
-        _WALKED,
-    ),
-    Hook(
-        "variables.sets:set_copy", set_walks.noting(set_walks.copied), _MADE, needed="SetVariable"
-    ),
-    Hook(
-        "variables.lists:CommonListMethodsVariable.call_method"
-        " | variables.lists:BaseListVariable.call_method",
-        set_walks.noting(set_walks.extending),
-        "lists that are extended by a set",
-        needed="SetVariable",
-    ),
-    Hook(
-        "variables.lists:BaseListVariable.list_extend",
-        set_walks.noting(set_walks.extending_in_place),
-        "lists that are extended by a set",
-        needed="SetVariable",
-        since=_SIBLINGS,
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_frozenset",
-        set_walks.noting(set_walks.frozen),
-        _MADE,
-    ),
-    Hook(
-        "variables.constant:ConstantVariable.create",
-        set_walks.noting(set_walks.wrapped),
-        "sets that were there before the trace",
-    ),
-    Hook(
-        "symbolic_convert:InstructionTranslatorBase._load_const",
-        set_walks.noting(set_walks.constant),
-        "sets among the constants of code",
+        "the order of a set in a text",
     ),
     *_each(
         (
-            f"variables.dicts:DictViewVariable.nb_{name}_impl"
-            for name in ("or", "and", "xor", "subtract")
+            f"variables.sets:{kind}.as_python_constant"
+            for kind in ("SetVariable", "FrozensetVariable")
         ),
-        set_walks.noting(set_walks.forgetting_result),
-        "sets that operators make of the keys or items of a dict",
+        set_walks.noting(set_walks.as_constant),
+        "sets that are given to functions of Python's own",
+    ),
+    Hook(
+        "variables.sets:BaseSetVariable.is_python_constant"
+        " | variables.sets:SetVariable.is_python_constant",
+        set_walks.noting(set_walks.pausing),
+        "a question that walks a set in no order that matters",
+        needed=Needed.ONLY_ALLOWS,
     ),
     Hook(
         "variables.misc:StringFormatVariable.reconstruct",
         objects.noting(builtin_answers.refuse_late_text),
         "texts of objects that the traced code may change afterwards",
     ),
-    Hook(
-        "variables.misc:StringFormatVariable.create",
-        set_walks.noting(set_texts.formatting),
-        "texts with a set in them that nobody reads",
-        needed=Needed.ONLY_ALLOWS,
-    ),
-    Hook(
-        "variables.builder:SourcelessBuilder._type_handlers[set]",
-        set_walks.forgetting,
-        "sets that Python code of Dynamo's gave",
-    ),
-    # What looks at all elements in no order of its own: a walk there would be one condition more.
-    *_only_allows(
-        (
-            *map(
-                _of_any_set,
-                ("is_python_constant", "_fast_set_method", "get_real_python_backed_value"),
-            ),
-            f"{_SET}.hash_impl",
-            f"{_FROZENSET}.hash_impl",
-            "codegen:PyCodegen.__call__",
-            "trace_rules:check_verbose",
-            "variables.functions:NestedUserFunctionVariable.is_python_constant",
-        ),
-        set_walks.noting(set_walks.pausing),
-        "walks over a set in which the order does not matter",
-    ),
-    *_only_allows(
-        (
-            f"{module}:generic_bool | {module}:generic_is_true"
-            for module in ("symbolic_convert", "variables.builtin", "variables.object_protocol")
-        ),
-        set_walks.noting(set_walks.pausing_for_set),
-        "walks over a set in which the order does not matter",
-    ),
-    *(
-        replace(row, before=_SLOTS)
-        for row in _only_allows(
-            (f"{owner}.is_python_equal" for owner in (_SET, _FROZENSET)),
-            set_walks.noting(set_walks.pausing),
-            "walks over a set in which the order does not matter",
-        )
-    ),
-    *_only_allows(
-        (f"variables.builtin:BuiltinVariable.call_{name}" for name in ("sorted", "min", "max")),
-        set_walks.noting(set_walks.unless_key),
-        "walks over a set in which the order does not matter",
-    ),
 ]
-
-_SETS = [
-    *(replace(row, since=max(row.since, _PROTOCOLS)) for row in _WATCHED_SETS),
-    *(
-        Hook(
-            f"variables.{target}",
-            objects.noting(set_walks.refuse_walk),
-            _WALKED,
-            before=_PROTOCOLS,
-        )
-        for target in (
-            "dicts:SetVariable.unpack_var_sequence",
-            "dicts:SetVariable.as_python_constant",
-            "dicts:FrozensetVariable.as_python_constant",
-            "constant:ConstantVariable.unpack_var_sequence",
-        )
-    ),
-    Hook(
-        "variables.dicts:SetVariable.call_method",
-        objects.noting(set_walks.refuse_pop),
-        _WALKED,
-        before=_PROTOCOLS,
-    ),
-]
-"""Before those protocols Dynamo kept sets elsewhere; a walk over several elements is refused."""
 
 ROWS = (
     *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_SIZES, *_GRAPHS, *_WRITTEN_BACK, *_BUILTINS),

@@ -9,13 +9,14 @@ that eager has, and note the walk, because the order becomes a condition.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.conditions import set_order
 from npugx_cache.portable import encode
 from npugx_cache.trace.observe import observation, torch_guards
 from npugx_cache.trace.observe.observation import Observation, Question
+from npugx_cache.trace.stack_value import look_behind
 
 if TYPE_CHECKING:
     import types
@@ -32,6 +33,14 @@ _CHANGING = frozenset(
 )
 _REMOVING = frozenset({"discard", "remove", "pop"})
 _OF_ONE_ELEMENT = _REMOVING | {"add"}
+METHODS = frozenset(
+    {
+        *(*set_order.OPERATIONS, *_GROWING, *_CHANGING, *_REMOVING, "clear", "isdisjoint"),
+        *("issubset", "issuperset", "__len__", "__contains__", "__hash__", "__eq__", "__ne__"),
+        *("__lt__", "__le__", "__gt__", "__ge__", "__new__", "__getattribute__"),
+    }
+)
+"""Methods of a set whose answers do not depend on its order, and that are followed here."""
 
 
 class Leaf(NamedTuple):
@@ -87,26 +96,29 @@ class Sets:
     """
 
     leaves: list[Leaf] = field(default_factory=list)
-    paused: bool = False
+    calls: bool = False
+    """Whether a function of Python's own runs that may walk what it was given."""
     flipped: str | None = None
     """The key of a walk that this trace makes in the opposite order, on purpose."""
     _states: dict[int, _State] = field(default_factory=dict)
     _collected: list[Observation] | None = None
+    _collector: Any = None
 
     def made(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
         self._states[id(variable)] = _State(variable=variable, made=made, turn=turn)
 
     def found(self, variable: Any, leaf: Leaf) -> None:
-        self.made(variable, ["node", len(self.leaves)])
-        self.leaves.append(leaf)
-
-    def cloned(self, variable: Any, clone: Any) -> None:
-        if state := self._states.get(id(variable)):
-            self._states[id(clone)] = replace(state, variable=clone)
+        """Know a set that was there before the trace, unless it is known already."""
+        if id(variable) not in self._states:
+            self.made(variable, ["node", len(self.leaves)])
+            self.leaves.append(leaf)
 
     def how(self, variable: Any) -> Plain | None:
         """How a set came about, in the form of `Walk.made`; None if nobody knows."""
         state = self._states.get(id(variable))
+        if state is None and not variable.items and variable.source is None:
+            self.made(variable, None, [])  # new, and nothing was added yet
+            state = self._states[id(variable)]
         if state is None or state.turn is None:
             return state and state.made
         if variable.python_type() not in (set, frozenset):  # a class of user code
@@ -128,9 +140,9 @@ class Sets:
 
         Returns how the set came about, or None if that is not known or if nothing was noted.
         """
-        if self.paused or not is_plain(variable) or len(variable.items) < 2:
+        if variable is None or len(variable.items) < 2:
             return None
-        with self.pause():
+        with self.inside(None):
             made = self.how(variable)
             order = self._ordered(variable, made)
         if order is None:
@@ -152,13 +164,30 @@ class Sets:
                 recorder.note(each.question, each.owner, each.argument, each.where)
 
     @contextlib.contextmanager
-    def collect(self) -> Iterator[list[Observation]]:
-        """Note no walks inside, but give them to the caller, who notes them later, or never."""
-        before, self._collected = self._collected, []
+    def collect(self, tx: Any) -> Iterator[list[Observation]]:
+        """Note no walks of this code inside, but give them to the caller, who notes them later."""
+        before = self._collected, self._collector
+        walks: list[Observation] = []
+        self._collected, self._collector = walks, tx
         try:
-            yield self._collected
+            yield walks
+        except BaseException:
+            self._collected, self._collector = before
+            self.note(walks)
+            raise
+        self._collected, self._collector = before
+
+    @contextlib.contextmanager
+    def inside(self, tx: Any, *, walks: bool = False) -> Iterator[None]:
+        """Inside, this code runs; `walks`: a function of Python's own, which may walk a set."""
+        before = self.calls, self._collected, self._collector
+        self.calls = walks
+        if tx is not None and tx is not self._collector:  # code that a text's maker calls
+            self._collected = self._collector = None
+        try:
+            yield
         finally:
-            self._collected = before
+            self.calls, self._collected, self._collector = before
 
     def _ordered(self, variable: Any, made: Plain | None) -> list[Plain] | None:
         if made is None:
@@ -179,15 +208,6 @@ class Sets:
         variable.items.clear()
         variable.items.update(items)
         return order
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Note no walks inside, because the code there does not depend on the order."""
-        before, self.paused = self.paused, True
-        try:
-            yield
-        finally:
-            self.paused = before
 
     # --- methods of sets
 
@@ -250,9 +270,9 @@ class Sets:
 
     def operand(self, arg: Any) -> Plain | None:
         """How an argument of a method of a set came about, in the form of `Walk.made`, or None."""
+        if (given := set_of(arg)) is not None:
+            return self.how(given)
         arg = arg.realize()
-        if is_plain(arg):
-            return self.how(arg)
         try:
             if arg.python_type() is dict:
                 torch_guards.guard_keys(arg)
@@ -264,6 +284,17 @@ class Sets:
 
 def _call(name: str, *operands: Plain | None) -> Plain | None:
     return None if None in operands else ["call", name, *operands]
+
+
+def set_of(variable: Any) -> Any:
+    """The variable of a set or frozenset, also behind an object of a class of users, or None."""
+    found = look_behind(variable)
+    if found.is_waiting:
+        if not isinstance(found.value, (set, frozenset)):
+            return None
+        found = look_behind(variable.realize())
+    inner = found.variable, vars(found.variable).get("_base_vt")
+    return next((each for each in inner if each is not None and is_plain(each)), None)
 
 
 def is_plain(variable: Any) -> bool:

@@ -8,7 +8,6 @@ compiler.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables import constant
@@ -17,8 +16,6 @@ from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.set_history import Sets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from npugx_cache.trace.observe.observation import Observation
 
 
@@ -47,21 +44,9 @@ class TextOfSets(constant.ConstantVariable):
         return str
 
 
-def deferring(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the order of sets be noted when the text that `hook(sets, ...)` gives is read."""
-
-    @functools.wraps(hook)
-    def made(sets: Sets, *args: Any, **kwargs: Any) -> Any:
-        with sets.collect() as walks:
-            result = hook(sets, *args, **kwargs)
-        if walks and type(result) is constant.ConstantVariable:
-            return TextOfSets(text=result.value, walks=tuple(walks))
-        sets.note(walks)
-        return result
-
-    return made
-
-
-@deferring
-def formatting(_: Sets, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return original(*args, **kwargs)
+def deferred(sets: Sets, text: Any, walks: list[Observation]) -> Any:
+    """Let the walks with which a text was made be noted when the text is read."""
+    if walks and type(text) is constant.ConstantVariable and type(text.value) is str:
+        return TextOfSets(text=text.value, walks=tuple(walks))
+    sets.note(walks)
+    return text

@@ -41,10 +41,10 @@ def _walks(callee: StackValue) -> bool:
     function = callee.value
     kind, name = _method_of(callee)
     if kind is not None:
-        return issubclass(kind, _CONTAINERS) and name not in _OF_ITEMS
+        return issubclass(kind, _CONTAINERS) and name not in OF_ITEMS
     if isinstance(function, (types.BuiltinFunctionType, type)):
         is_of_python = function.__module__ in ("builtins", "_operator", "collections")
-        return is_of_python and function not in _WITHOUT_WALKS
+        return is_of_python and function not in WITHOUT_WALKS
     return False
 
 
@@ -62,7 +62,7 @@ def _method_of(callee: StackValue) -> tuple[type | None, str | None]:
 
 
 _CONTAINERS = (str, list, tuple, dict, set, frozenset, collections.deque)
-_OF_ITEMS = frozenset(
+OF_ITEMS = frozenset(
     {
         *("append", "appendleft", "insert", "remove", "index", "count", "add", "discard"),
         *("get", "pop", "setdefault", "__contains__", "__getitem__", "__setitem__", "__delitem__"),
@@ -70,7 +70,7 @@ _OF_ITEMS = frozenset(
 )
 """Methods of containers that take one item and walk none."""
 
-_WITHOUT_WALKS = frozenset(
+WITHOUT_WALKS = frozenset(
     {
         *(len, isinstance, issubclass, getattr, hasattr, setattr, delattr, callable, type, id),
         *(bool, super, object, vars, operator.getitem, operator.setitem, operator.delitem),

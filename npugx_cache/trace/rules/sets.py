@@ -1,0 +1,374 @@
+"""Rules about sets: how each set came about, and where Python walks it.
+
+The order of a set becomes a condition where the code walks the set. Python's own functions walk
+what they are given, unless they are listed here: a function that is not known walks. In which order
+Python walks a set follows from how the set came about, which `observe.set_history` keeps.
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo import polyfills
+
+from npugx_cache.trace.observe import observation, set_texts
+from npugx_cache.trace.observe.set_history import (
+    METHODS,
+    Leaf,
+    Sets,
+    is_added_one_by_one,
+    is_plain,
+    set_of,
+)
+from npugx_cache.trace.rules import containers, pure, texts
+from npugx_cache.trace.stack_value import (
+    NONE,
+    StackValue,
+    classes_of,
+    codes_of,
+    constant_of,
+    look_behind,
+    type_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from npugx_cache.trace.observe.observation import Recorder
+
+_SETS = (set, frozenset)
+
+
+def note_entry(recorder: Recorder, source: Any, value: object, variable: Any) -> None:
+    """When a value comes in: a set that was there before the trace."""
+    if type(value) in _SETS and is_plain(variable):
+        recorder.state(Sets).found(variable, Leaf(value, source))
+
+
+def note_start(recorder: Recorder) -> None:
+    """When code begins to run: the function of Python's own that runs it walks nothing there."""
+    recorder.state(Sets).calls = False
+
+
+# --- instructions
+
+
+def watch(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Stand for the function of Dynamo's that runs an instruction, if it is one about sets."""
+    rule = _INSTRUCTIONS.get(name)
+    if rule is None:
+        return original
+
+    @functools.wraps(original)
+    def run(tx: Any, instruction: Any) -> Any:
+        recorder = observation.current()
+        if recorder is None or _is_method_of_sets(tx):
+            return original(tx, instruction)
+        sets = recorder.state(Sets)
+        with sets.inside(tx):
+            return rule(sets, tx, instruction, lambda: original(tx, instruction))
+
+    return run
+
+
+def _is_method_of_sets(tx: Any) -> bool:
+    """Whether Dynamo interprets Python code of its own for a method of a set.
+
+    How the result came about is noted as a whole.
+    """
+    code = getattr(tx, "f_code", None)
+    return (
+        code is not None
+        and code.co_filename == polyfills.__file__
+        and code.co_qualname.startswith("set_")
+    )
+
+
+def _build(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
+    result = run()
+    sets.made(tx.stack[-1], None, [])
+    return result
+
+
+def _change(name: str) -> Callable[..., Any]:
+    def rule(sets: Sets, tx: Any, instruction: Any, run: Callable[[], Any]) -> Any:
+        changed = set_of(tx.stack[-1 - instruction.arg])
+        return run() if changed is None else sets.method(changed, name, [tx.stack[-1]], run)
+
+    return rule
+
+
+def _load(sets: Sets, tx: Any, instruction: Any, run: Callable[[], Any]) -> Any:
+    result, value = run(), instruction.argval
+    if type(value) is frozenset and is_plain(tx.stack[-1]):
+        places = (i for i, each in enumerate(tx.f_code.co_consts) if each is value)
+        if (place := next(places, None)) is not None:
+            sets.found(tx.stack[-1], Leaf(value, None, tx.f_code, place))
+    return result
+
+
+def _walk(*depths: int) -> Callable[..., Any]:
+    def rule(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
+        for depth in depths:
+            sets.walked(set_of(tx.stack[-depth]))
+        return run()
+
+    return rule
+
+
+def _store(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
+    """See `items[1:] = some_set`."""
+    if type_of(look_behind(tx.stack[-1])) is slice:
+        sets.walked(set_of(tx.stack[-3]))
+    return run()
+
+
+def _make_text(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
+    """Make an f-string, or a part of one."""
+    with sets.collect(tx) as walks:
+        result = run()
+    tx.stack[-1] = set_texts.deferred(sets, tx.stack[-1], walks)
+    return result
+
+
+_INSTRUCTIONS = {
+    "BUILD_SET": _build,
+    "SET_ADD": _change("add"),
+    "SET_UPDATE": _change("update"),
+    "LOAD_CONST": _load,
+    "STORE_SUBSCR": _store,
+    "STORE_SLICE": _walk(4),
+    "CALL_FUNCTION_EX": _walk(1, 2),
+    **dict.fromkeys(
+        ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE", "BUILD_STRING"),
+        _make_text,
+    ),
+    **dict.fromkeys(
+        ("GET_ITER", "GET_YIELD_FROM_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND"), _walk(1)
+    ),
+}
+
+
+# --- calls
+
+
+def call(
+    recorder: Recorder,
+    tx: Any,
+    callee: StackValue,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    run: Callable[[], Any],
+) -> Any:
+    """Run a call, and note what it does to sets."""
+    if _is_method_of_sets(tx):
+        return run()
+    sets = recorder.state(Sets)
+    with sets.inside(tx):
+        found = _method_of_set(callee, args) or _operator(callee, args)
+        if found is not None:
+            return _run_method(sets, tx, *found, run)
+        if isinstance(callee.value, type) and issubclass(callee.value, _SETS):
+            return _make(sets, callee.value, args, run)
+        is_operator = id(callee.value) in _OPERATORS and any(map(_is_view, args))
+        if is_operator or _is_view(callee.owner):
+            return _operate(sets, args, run)
+        if not _walks(callee, args, kwargs):
+            return run()
+        is_of_dict = _is_of_dict(callee)
+        walked = [*args, *(() if is_of_dict else kwargs.values())]
+        if is_of_dict:  # a pair may be a set
+            walked += (each for arg in args for each in _items(arg))
+        return _run_walk(sets, tx, walked, _makes_text(callee), run)
+
+
+def _run_walk(
+    sets: Sets, tx: Any, walked: Iterable[Any], makes_text: bool, run: Callable[[], Any]
+) -> Any:
+    with sets.collect(tx) as walks:
+        for each in walked:
+            sets.walked(set_of(each))
+        with sets.inside(tx, walks=True):
+            result = run()
+    if makes_text:
+        return set_texts.deferred(sets, result, walks)
+    sets.note(walks)
+    return result
+
+
+def _method_of_set(callee: StackValue, args: list[Any]) -> tuple[Any, str, list[Any]] | None:
+    """The set, the name and the arguments where a method of Python's own sets is called."""
+    if callee.owner is None:
+        if getattr(callee.value, "__objclass__", None) not in _SETS:
+            return None
+        owner, args = _own(callee, args)
+        if owner is None:
+            return None
+        name = callee.value.__name__
+    else:
+        owner, name = callee.owner, callee.name or ""
+        found = look_behind(owner)
+        if _holder(found, name) not in _SETS:
+            return None
+        if isinstance(found.value, type):
+            owner, args = (args[0], args[1:]) if args else (owner, args)
+        owner = vars(found.variable).get("objvar") or owner  # super()
+    changed = set_of(owner)
+    return None if changed is None else (changed, name, args)
+
+
+def _own(callee: StackValue, args: list[Any]) -> tuple[Any, list[Any]]:
+    """The object of which a method of Python's own is called, and the arguments."""
+    owner = vars(callee.variable).get("obj")
+    return (owner, args) if owner is not None or not args else (args[0], args[1:])
+
+
+def _holder(found: StackValue, name: str) -> type | None:
+    """The class in which Python finds a name."""
+    return next((each for each in classes_of(found) if name in vars(each)), None)
+
+
+_OPERATORS = {
+    id(getattr(operator, name)): name.strip("_")
+    for name in ("or_", "and_", "xor", "sub", "ior", "iand", "ixor", "isub")
+}
+
+
+def _operator(callee: StackValue, args: list[Any]) -> tuple[Any, str, list[Any]] | None:
+    """The same for an operator between two sets whose classes leave it to Python's own sets."""
+    name = _OPERATORS.get(id(callee.value))
+    if name is None or len(args) != 2:
+        return None
+    first, second = map(set_of, args)
+    if first is None or second is None:
+        return None
+    left, right = map(look_behind, args)
+    plain = name.removeprefix("i")
+    if _holder(left, f"__{name}__") is None:  # a frozenset has no operators in place
+        name = plain
+    if _holder(left, f"__{name}__") in _SETS and _holder(right, f"__r{plain}__") in _SETS:
+        return first, f"__{name}__", [second]
+    return None
+
+
+def _operate(sets: Sets, args: list[Any], run: Callable[[], Any]) -> Any:
+    """Run another operator: of keys of a dict, Dynamo makes a set in another way than Python."""
+    result = run()
+    if is_plain(result) and not any(result is each for each in args):
+        sets.made(result, None)
+    return result
+
+
+def _is_view(variable: Any) -> bool:
+    return variable is not None and type_of(look_behind(variable)) in _VIEWS
+
+
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+def _run_method(
+    sets: Sets, tx: Any, changed: Any, name: str, args: list[Any], run: Callable[[], Any]
+) -> Any:
+    if name == "pop" and changed.items and not args and issubclass(changed.python_type(), set):
+        return sets.method(changed, name, args, lambda: sets.popped(changed, tx))
+    if name in METHODS:
+        return sets.method(changed, name, args, run)
+    return _run_walk(sets, tx, [changed], name in texts.METHODS, run)
+
+
+def _make(sets: Sets, cls: type, args: list[Any], run: Callable[[], Any]) -> Any:
+    """Call a class of sets; of one of users nothing is known, because its code may run."""
+    is_new = cls is set or not args or set_of(args[0]) is None
+    turn: list[Any] | None = [] if not args or is_added_one_by_one(args[0]) else None
+    how = sets.operand(args[0]) if cls in _SETS and turn is None else None
+    result = run()
+    made = set_of(result)
+    if cls not in _SETS:
+        sets.made(made, None)
+    elif is_new or made is not set_of(args[0]):  # of a frozenset that is one, Python makes no other
+        sets.made(made, how and ["call", cls.__name__, how], turn)
+    return result
+
+
+# --- walks
+
+
+def _walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may walk an argument, because Python's own code runs and nothing is known."""
+    function = callee.value
+    if callee.owner is not None:
+        name = callee.name or ""
+        holder = _holder(look_behind(callee.owner), name)
+        if holder is None or issubclass(holder, _WITHOUT_WALKS):
+            return False
+        return _takes_all(name, args) and _is_in_c(vars(holder)[name])
+    if isinstance(function, type):
+        makers = (getattr(function, name) for name in ("__new__", "__init__"))
+        own = [each for each in makers if each not in (object.__new__, object.__init__)]
+        return not issubclass(function, _WITHOUT_WALKS) and any(map(_is_in_c, own))
+    if isinstance(function, types.FunctionType):  # Dynamo answers these, and interprets the others
+        return pure.is_pure(function) or pure.is_pure_of_constants(function)
+    if function is NONE or isinstance(function, (torch.nn.Module, functools.partial)):
+        return False
+    if any(function is each for each in _BY_VALUE):  # only equal elements can change places
+        return "key" in kwargs and constant_of(look_behind(kwargs["key"])) is not None
+    if any(function is each for each in _WITHOUT_ORDER):
+        return function is operator.setitem and not _takes_one(args)
+    if hasattr(function, "__objclass__") and not _takes_all(
+        function.__name__, _own(callee, args)[1]
+    ):
+        return False
+    return _is_in_c(function)
+
+
+def _takes_all(name: str, args: list[Any]) -> bool:
+    """Whether a method of a container takes the items of an argument, and not the argument."""
+    return name not in containers.OF_ITEMS or (name == "__setitem__" and not _takes_one(args))
+
+
+def _takes_one(args: list[Any]) -> bool:
+    return not any(type_of(look_behind(each)) is slice for each in args)
+
+
+def _is_in_c(function: Any) -> bool:
+    caller = inspect.getattr_static(type(function), "__call__", None)
+    return not codes_of(function) and not codes_of(caller)
+
+
+_BY_VALUE = (sorted, min, max)
+_WITHOUT_ORDER = (
+    *containers.WITHOUT_WALKS,
+    *(hash, next, print, operator.eq, operator.ne, operator.lt, operator.le, operator.gt),
+    *(operator.ge, operator.or_, operator.and_, operator.xor, operator.sub),
+    *(operator.ior, operator.iand, operator.ixor, operator.isub),
+)
+"""Functions whose answer for a set does not depend on its order; a new set has no known order."""
+_WITHOUT_WALKS = (BaseException, functools.partial, types.MethodType, super, bool, type)
+"""Classes that keep what they are given, or ask its type alone."""
+
+
+def _is_of_dict(callee: StackValue) -> bool:
+    if callee.owner is not None:
+        kind = type_of(look_behind(callee.owner))
+    else:
+        kind = getattr(callee.value, "__objclass__", callee.value)
+    return isinstance(kind, type) and issubclass(kind, dict)
+
+
+def _items(variable: Any) -> list[Any]:
+    """The items of a list or a tuple that the traced code made."""
+    items = vars(look_behind(variable).variable).get("items")
+    return list(items) if isinstance(items, (list, tuple)) else []
+
+
+def _makes_text(callee: StackValue) -> bool:
+    function, name = callee.value, callee.name or getattr(callee.value, "__name__", None)
+    if any(function is each for each in (*texts.MAKERS, operator.mod, operator.add)):
+        return True
+    return name in (*texts.METHODS, "format", "join", "__mod__")
