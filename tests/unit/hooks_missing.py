@@ -91,11 +91,15 @@ CHANGES = {
     "a method is inherited now": lambda: delattr(lists.RangeVariable, contains()),
     "a method of builtins is changed": lambda: changed(builtin.BuiltinVariable, "call_str"),
     "a derived class overrides a method": lambda: setattr(
-        sets.OrderedSetVariable, "clone", sets.SetVariable.clone
+        dicts.DunderDictVariable,
+        "as_python_constant",
+        dicts.ConstDictVariable.as_python_constant,
     ),
     "a function is renamed": lambda: renamed(exc, "raise_observed_exception"),
-    "a function about sets is renamed": lambda: renamed(sets, "set_copy"),
-    "a hook that only allows more is missing": lambda: changed(sets.SetVariable, "hash_impl"),
+    "a method of sets is renamed": lambda: renamed(sets.SetVariable, "as_python_constant"),
+    "a hook that only allows more is missing": lambda: changed(
+        sets.SetVariable, "is_python_constant"
+    ),
 }
 
 

@@ -11,10 +11,8 @@ import pytest
 
 from npugx_cache.private import runtime
 
-RENAMED, SIBLINGS = (v <= runtime.torch_version() for v in ((2, 14), (2, 15)))
-CONTAINS = "sq_contains_impl" if RENAMED else "sq_contains"
-SET = "BaseSetVariable" if SIBLINGS else "SetVariable"
-"""What Dynamo calls these in the torch that is installed."""
+CONTAINS = "sq_contains_impl" if runtime.torch_version() >= (2, 14) else "sq_contains"
+"""What Dynamo calls it in the torch that is installed."""
 SCRIPT = Path(__file__).parent / "hooks_missing.py"
 FUNCTIONS = (
     "plain",
@@ -52,16 +50,16 @@ REFUSED = {
         ),
     ),
     "a derived class overrides a method": (
-        ("with_a_set",),
-        f"has another variables.sets:{SET}.clone, which npugx_cache watches for how a set",
+        ("with_a_dict", "with_a_dict_of_the_users"),
+        "has another variables.dicts:ConstDictVariable.as_python_constant, which npugx_cache",
     ),
     "a function is renamed": (
         FUNCTIONS,
         "has no exc:raise_observed_exception, which npugx_cache watches for exceptions",
     ),
-    "a function about sets is renamed": (
+    "a method of sets is renamed": (
         ("with_a_set",),
-        "has no variables.sets:set_copy, which npugx_cache watches for how a set came about",
+        "has another variables.sets:SetVariable.as_python_constant, which npugx_cache watches for",
     ),
     "a hook that only allows more is missing": ((), ""),
 }
