@@ -77,10 +77,6 @@ def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> l
     return [Hook(target, make, watches) for target in targets]
 
 
-def _only_allows(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
-    return [Hook(target, make, watches, needed=Needed.ONLY_ALLOWS) for target in targets]
-
-
 _DICTS = [
     Hook(
         "variables.dicts:ConstDictVariable.as_python_constant",
