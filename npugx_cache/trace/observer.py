@@ -15,6 +15,7 @@ import dis
 import enum
 import functools
 import importlib
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -266,13 +267,19 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     result = run() if owner is None else _ask_for_name(recorder, tx, getattr, [owner], name, run)
     if not tx.stack:
         return result
-    top = tx.stack[-1]
+    top = tx.stack[-1 - _is_null_pushed(instruction)]
     if operation in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
     elif owner is not None and not is_of_graph(top):
         is_interpreted = len(seen.started) > mark
         _look_at_attribute(recorder, tx, look_behind(owner), name, top, is_interpreted)
     return result
+
+
+def _is_null_pushed(instruction: Any) -> bool:
+    """Whether a NULL lies above the value: since Python 3.13, of a function that is called next."""
+    is_flagged = instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR")
+    return sys.version_info >= (3, 13) and is_flagged and bool(instruction.arg & 1)
 
 
 _OF_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
