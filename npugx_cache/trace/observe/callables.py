@@ -64,9 +64,9 @@ def _function_of(variable: Any) -> object:
 
 
 def _refuse_told_by_code(recorder: Recorder, variable: Any, function: Any, name: str) -> None:
-    """Dynamo asks the code for a name that Python keeps in the function."""
+    """Since torch 2.14 Dynamo asks the code for a name that Python keeps in the function."""
     told = _TOLD_BY_CODE.get(name)
-    if told is None or not hasattr(variable, told):
+    if told is None or not hasattr(variable, "lookup_tp_getset_member"):
         return
     if getattr(variable, told)() != getattr(function, name):
         recorder.refuse(f"the {name} of {function.__qualname__} is traced as that of its code")

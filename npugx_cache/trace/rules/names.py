@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.observe import callables, classes, torch_guards
 from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
 
@@ -50,7 +51,7 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
 
 def _note_name_of_tensor(recorder: Recorder, tx: Any, found: StackValue, name: str) -> None:
     """Dynamo takes a method from torch.Tensor, also where an attribute of the tensor hides it."""
-    if name == "_base":
+    if name == "_base" and is_covered_class(classes_of(found)[0]):  # others are refused anyway
         recorder.refuse("whether a tensor is a view of another has no guard")
     if found.source is None or not inspect.isroutine(getattr(torch.Tensor, name, None)):
         return
@@ -101,9 +102,11 @@ def note_answer(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
 
 def note_class(recorder: Recorder, found: StackValue) -> None:
     """The special methods of a value's class, which Python looks up by itself."""
-    if found.value is not NONE and not isinstance(found.value, _WITHOUT_CLASS):
-        classes.note_class(recorder, found.value, found.source)
+    value = found.value
+    if value is NONE or type(value) in CONSTANTS or isinstance(value, _WITHOUT_CLASS):
+        return
+    classes.note_class(recorder, value, found.source)
 
 
-_WITHOUT_CLASS = (*CONSTANTS, torch.Tensor, types.ModuleType, types.FunctionType, enum.Enum)
+_WITHOUT_CLASS = (torch.Tensor, types.ModuleType, types.FunctionType, enum.Enum)
 """Values of whose special methods a guard, or another fact, says all."""
