@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.observe import callables, classes, torch_guards
 from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
 
@@ -39,7 +38,7 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
         callables.refuse_attribute(recorder, variable, tx, name)
     elif "attr_to_trace" in fields:
         callables.refuse_wrappers(recorder, variable, name)
-    elif torch.Tensor in classes_of(found):
+    elif torch.Tensor in classes_of(found) and not isinstance(value, type):
         _note_name_of_tensor(recorder, tx, found, name)
     elif isinstance(value, types.ModuleType):
         torch_guards.lead_to_module(recorder, variable, tx, name)
@@ -51,7 +50,7 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
 
 def _note_name_of_tensor(recorder: Recorder, tx: Any, found: StackValue, name: str) -> None:
     """Dynamo takes a method from torch.Tensor, also where an attribute of the tensor hides it."""
-    if name == "_base" and is_covered_class(classes_of(found)[0]):  # others are refused anyway
+    if name == "_base":
         recorder.refuse("whether a tensor is a view of another has no guard")
     if found.source is None or not inspect.isroutine(getattr(torch.Tensor, name, None)):
         return
