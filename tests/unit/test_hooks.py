@@ -268,7 +268,7 @@ def known(folder, original):
     from npugx_cache.trace.observe import hook_hashes
 
     path = folder / "hooks_2_99.txt"
-    path.write_text(hook_hashes.written({"module:f": (original, ["Derived"])}))
+    path.write_text(hook_hashes.table_text({"module:f": (original, ["Derived"])}))
     checked = hook_hashes.read(path)
     return lambda value, others: hook_hashes.is_same(
         value, others, checked.targets["module:f"], checked

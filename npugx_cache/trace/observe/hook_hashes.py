@@ -61,7 +61,7 @@ def read(path: Path) -> Checked:
     )
 
 
-def written(values: Mapping[str, tuple[Any, list[str]]]) -> str:
+def table_text(values: Mapping[str, tuple[Any, list[str]]]) -> str:
     """The text of a table. `values`: by target, what it names, and the classes that override it."""
     codes = (code for value, _ in values.values() for code in _codes_of(value))
     files = {file for file in map(_file_of, codes) if file}

@@ -562,7 +562,7 @@ def main(arguments: list[str]) -> int:
         values = {target: (value_of(target), overriding(target)) for target in there}
         path = path.with_name("hooks_{}_{}.txt".format(*version))
         head = f"# What hooks stand for in torch {torch.__version__}: see hook_table.py\n"
-        path.write_text(head + hook_hashes.written(values), encoding="utf-8")
+        path.write_text(head + hook_hashes.table_text(values), encoding="utf-8")
         return 0
     rows = _all_targets(hook_hashes.read(path))
     lines = {f"{row.state.value:10}{row.target}  ({row.hook.watches})" for row in rows}
