@@ -124,6 +124,7 @@ def _run(
             hook_table.ON_DYNAMO.in_place(),
             _device_hooks() as unseen_devices,
             torch_logs.without_failed_operators(),
+            torch_logs.without_headers(),
             observation.recording(recorder),
             observer.PLACES.in_place(),
         ):

@@ -1,14 +1,24 @@
-"""Keeps torch from logging, as an error of its own, what the reason of a refusal says."""
+"""Keeps torch from logging what nobody needs during a trace of ours.
+
+The reason of a refusal says what torch would log as an error. And for each call in the graph, torch
+makes a line for its log, also where nobody reads the log: torch parses the user's files for that,
+which takes a twentieth of a trace. Importing this module loads the compiler.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import symbolic_convert
+
+from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe.replacements import Replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _FAILED_OPERATOR = "torch._subclasses.fake_tensor", ("failed while attempting to run meta for %s",)
 _FAILED_GUARD = "torch._guards", ("Error while creating guard:\n%s", "Created at:\n%s")
@@ -41,3 +51,28 @@ def _without(logger: str, messages: tuple[str, ...]) -> Iterator[None]:
         yield
     finally:
         source.removeFilter(wanted)
+
+
+class _Headers(Replacements):
+    def _put_all(self) -> None:
+        owner: Any = symbolic_convert.InstructionTranslatorBase
+        if hasattr(owner, _HEADER) and not any(map(_is_read, _LOGS)):
+            self._put(owner, _HEADER, _leave_out, adds=False)
+
+
+_HEADER = "get_line_of_code_header"
+_LOGS = tuple(f"torch._dynamo.{name}.__trace_call" for name in ("output_graph", "symbolic_convert"))
+"""The logs that show the headers of lines."""
+
+
+def _is_read(log: str) -> bool:
+    return logging.getLogger(log).isEnabledFor(logging.DEBUG)
+
+
+@observation.around
+def _leave_out(*_: object, **__: object) -> str:
+    return ""
+
+
+without_headers: Callable[[], contextlib.AbstractContextManager[None]] = _Headers().in_place
+"""Inside, traces of ours make no header for a line of code that nobody reads."""
