@@ -220,5 +220,11 @@ def runs_only_on_data(key: str) -> bool:
 
 def is_replaced(operator: Any) -> bool:
     """Whether Python code has registered a kernel of an operator for data on some device."""
-    prefix = operator.name().replace("::", "/", 1)
-    return not _impls.isdisjoint(f"{prefix}/{key}" for key in _BACKENDS)
+    return not _impls.isdisjoint(_kernels_for_data(operator.name()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernels_for_data(operator: str) -> frozenset[str]:
+    """How torch would note the kernels of an operator: passes ask again for each node."""
+    prefix = operator.replace("::", "/", 1)
+    return frozenset(f"{prefix}/{key}" for key in _BACKENDS)
