@@ -15,6 +15,7 @@ import dis
 import enum
 import functools
 import importlib
+import operator
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,6 @@ from npugx_cache.trace.stack_value import (
     classes_of,
     constant_of,
     has_attribute,
-    is_of_graph,
     look_behind,
     type_of,
 )
@@ -69,11 +69,16 @@ class Seen:
 
     `entries` are the values that came in, by their source. `started` is the code that Dynamo began
     to interpret, in order: a part of the list tells what ran during one instruction or call.
+
+    Some functions of Dynamo's answer by another one that is a place as well. `call` and `reading`
+    are what Dynamo answers now, so that one question passes once.
     """
 
     def __init__(self) -> None:
         self.entries: dict[Any, Entry] = {}
         self.started: list[types.CodeType] = []
+        self.call: tuple[Any, ...] = ()
+        self.reading: tuple[Any, ...] = ()
 
     def enter(
         self, source: Any, value: Any, variable: Any, owner: StackValue | None = None
@@ -89,6 +94,21 @@ class Seen:
             return found._replace(value=self.entries[found.source].value)
         return found
 
+    def is_passed_on(self, *call: Any) -> bool:
+        """Whether a class of Dynamo's gives the call that it got to its base class."""
+        if not self.call or not all(map(operator.is_, call[:3], self.call)):
+            return False
+        args, before = call[3], self.call[3]
+        same = map(operator.is_, reversed(args), reversed(before))
+        return len(args) - len(before) in (0, 1) and all(same)  # a method has its object as well
+
+    def is_read(self, function: object, tx: Any, args: Any) -> bool:
+        """Whether Dynamo calls `getattr` for the instruction that reads an attribute."""
+        if function is not getattr or not self.reading or len(args) != 2:
+            return False
+        frame, owner, name = self.reading
+        return frame is tx and owner is args[0] and vars(args[1]).get("value") == name
+
 
 # --- values come in
 
@@ -96,9 +116,10 @@ class Seen:
 @observation.around
 def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: Any) -> Any:
     variable = original(build, value)
-    if not is_of_graph(variable):
+    found = look_behind(variable)
+    if not found.is_of_graph:
         recorder.state(Seen).enter(build.source, value, variable)
-        names.note_class(recorder, look_behind(variable))
+        names.note_class(recorder, found)
         containers.note_entry(recorder, value)
         sets.note_entry(recorder, build.source, value, variable)
     return variable
@@ -109,7 +130,7 @@ def _enter_without_place(
     recorder: Recorder, original: Callable[..., Any], tx: Any, value: Any
 ) -> Any:
     variable = original(tx, value)
-    if isinstance(value, VariableTracker):
+    if type(value) in CONSTANTS or isinstance(value, VariableTracker):
         return variable
     names.note_class(recorder, look_behind(variable))
     if not _is_known_by_itself(value):
@@ -147,35 +168,58 @@ def _call(
     *more: Any,
 ) -> Any:
     seen = recorder.state(Seen)
+    if seen.is_passed_on(callee, tx, kwargs, args):
+        return original(callee, tx, args, kwargs, *more)
     found = seen.know(callee)
-    if (asked := pure_calls.answer(recorder, tx, found.value, args, kwargs)) is not None:
+    if seen.is_read(found.value, tx, args):
+        seen.reading = ()
+        return original(callee, tx, args, kwargs, *more)
+    before, seen.call = seen.call, (callee, tx, kwargs, args)
+    answer = partial(original, callee, tx, args, kwargs, *more)
+    try:
+        return _look_at_call(recorder, found, tx, args, kwargs, answer)
+    finally:
+        seen.call = before
+
+
+def _look_at_call(
+    recorder: Recorder,
+    callee: StackValue,
+    tx: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    answer: Callable[[], Any],
+) -> Any:
+    function, started = callee.value, recorder.state(Seen).started
+    if (asked := pure_calls.answer(recorder, tx, function, args, kwargs)) is not None:
         return asked
-    mark = len(seen.started)
-    name = _name_asked(found.value, args)
-    kinds.note_call(recorder, tx, callee, found.value, args)
-    containers.note_call(tx, found, args, kwargs)
-
-    def run() -> Any:
-        answer = partial(original, callee, tx, args, kwargs, *more)
-        return sets.call(recorder, tx, found, args, kwargs, answer)
-
-    result = run() if name is None else _ask_for_name(recorder, tx, found.value, args, name, run)
-    if found.value is getattr and len(args) > 1 and not is_of_graph(result):
-        owner, name = look_behind(args[0]), constant_of(look_behind(args[1]))
-        if isinstance(name, str) and (len(args) == 2 or has_attribute(owner, name)):
-            _look_at_attribute(recorder, tx, owner, name, result)
-    if _is_answer(result, args):
+    mark = len(started)
+    kinds.note_call(recorder, tx, callee, args)
+    containers.note_call(tx, callee, args, kwargs)
+    run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
+    if (name := _name_asked(function, args)) is None:
+        result = run()
+    else:
+        result = _ask_for_name(recorder, tx, function, args, name, run)
+    if result is None:
+        return None
+    found = look_behind(result)
+    if function is getattr and name is not None and not found.is_of_graph:
+        owner = look_behind(args[0])
+        if len(args) == 2 or has_attribute(owner, name):
+            _look_at_attribute(recorder, tx, owner, name, found)
+    if _is_answer(found, result, args):
         call = calls.Call(
-            callee=found,
+            callee=callee,
             args=[*args, *kwargs.values()],
             result=result,
-            started=seen.started[mark:],
+            started=started[mark:],
             caller=getattr(tx, "f_code", None),
             module=getattr(tx, "f_globals", {}).get("__name__"),
         )
         if (reason := calls.obstacle(call)) is not None:
             recorder.refuse(reason)
-    names.note_class(recorder, look_behind(result))
+    names.note_class(recorder, found)
     return result
 
 
@@ -214,11 +258,11 @@ def _ask_for_name(
     return result
 
 
-def _is_answer(result: Any, args: Iterable[Any]) -> bool:
+def _is_answer(found: StackValue, result: Any, args: Iterable[Any]) -> bool:
     """Whether Dynamo knows a result now: it is not computed later, and comes from no place."""
-    if result is None or any(result is each for each in args):
+    if found.source is not None or any(result is each for each in args):
         return False
-    return look_behind(result).source is None and not is_of_graph(result)
+    return not found.is_of_graph
 
 
 # --- instructions
@@ -258,21 +302,25 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     name, operation = instruction.argval, instruction.opname
     owner = tx.stack[-1] if tx.stack and operation in _OF_TOP else None
     mark = len(seen.started)
+    run = partial(original, tx, instruction)
     if operation in _OF_SUPER:
         names.note_super(recorder, tx, tx.stack[-2:], name)
-
-    def run() -> Any:
-        return original(tx, instruction)
-
-    result = run() if owner is None else _ask_for_name(recorder, tx, getattr, [owner], name, run)
+    if owner is None:
+        result = run()
+    else:
+        seen.reading = tx, owner, name
+        try:
+            result = _ask_for_name(recorder, tx, getattr, [owner], name, run)
+        finally:
+            seen.reading = ()
     if not tx.stack:
         return result
     top = tx.stack[-1 - _is_null_pushed(instruction)]
     if operation in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
-    elif owner is not None and not is_of_graph(top):
+    elif owner is not None and not (found := look_behind(top)).is_of_graph:
         is_interpreted = len(seen.started) > mark
-        _look_at_attribute(recorder, tx, look_behind(owner), name, top, is_interpreted)
+        _look_at_attribute(recorder, tx, look_behind(owner), name, found, is_interpreted)
     return result
 
 
@@ -298,20 +346,23 @@ def _look_at_attribute(
     tx: Any,
     owner: StackValue,
     name: str,
-    top: Any,
+    found: StackValue,
     is_interpreted: bool = False,
 ) -> None:
     """See what an attribute gave, whether an instruction or `getattr` read it."""
     seen = recorder.state(Seen)
-    module = getattr(tx, "f_globals", {}).get("__name__")
-    is_of_library = isinstance(module, str) and is_covered_module(module)
-    if name == "__hash__" and not is_of_library and tx.f_code.co_name != name:
+    if name == "__hash__" and tx.f_code.co_name != name and not _is_of_library(tx):
         recorder.refuse(calls.HASH)
-    _compare_with_tensor(recorder, tx, owner, name, top)
-    names.note_class(recorder, look_behind(top))
-    _show(seen, top, owner)
+    _compare_with_tensor(recorder, tx, owner, name, found)
+    names.note_class(recorder, found)
+    _show(seen, found, owner)
     if not is_interpreted:
-        _read_attribute(seen, tx, owner, name, top)
+        _read_attribute(seen, tx, owner, name, found)
+
+
+def _is_of_library(tx: Any) -> bool:
+    module = getattr(tx, "f_globals", {}).get("__name__")
+    return isinstance(module, str) and is_covered_module(module)
 
 
 def _read_builtin(seen: Seen, tx: Any, name: str, top: Any) -> None:
@@ -326,41 +377,41 @@ def _read_builtin(seen: Seen, tx: Any, name: str, top: Any) -> None:
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
 
-def _show(seen: Seen, variable: Any, owner: StackValue | None = None) -> None:
+def _show(seen: Seen, found: StackValue, owner: StackValue | None = None) -> None:
     """A value on the stack that has a place, and that no builder made."""
-    found = look_behind(variable)
     if found.source is None or found.is_waiting or found.owner is not None:
         return
-    seen.enter(found.source, constant_of(found), variable, owner)
+    seen.enter(found.source, constant_of(found), found.variable, owner)
 
 
 def _compare_with_tensor(
-    recorder: Recorder, tx: Any, owner: StackValue, name: str, top: Any
+    recorder: Recorder, tx: Any, owner: StackValue, name: str, found: StackValue
 ) -> None:
     """Refuse what a tensor without data says otherwise than the tensor that it stands for."""
-    value, source, classes = constant_of(look_behind(top)), owner.source, classes_of(owner)
-    if source is None or torch.Tensor not in classes or type(value) not in CONSTANTS:
+    if owner.source is None or torch.Tensor not in (classes := classes_of(owner)):
+        return
+    value = constant_of(found)
+    if type(value) not in CONSTANTS:
         return
     if not is_covered_class(next((each for each in classes if name in vars(each)), object)):
         return  # a property of the user's, which this must not run
     try:
-        there = getattr(tx.output.resolve_source_value(source), name)
+        there = getattr(tx.output.resolve_source_value(owner.source), name)
     except Exception:  # noqa: BLE001 - Dynamo has made the tensor, or code of the user's raises
         return
     if type(there) in CONSTANTS and there != value:
-        place = tracing.source_name(source)
+        place = tracing.source_name(owner.source)
         recorder.refuse(f"{place}.{name} is traced as {value!r}, and is {there!r}")
 
 
-def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, top: Any) -> None:
+def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, found: StackValue) -> None:
     """What Dynamo answers itself for an attribute of a value that has a place."""
-    found = look_behind(top)
     if owner.source is None or found.source is not None or found.owner is not None:
         return
     if tx.output.side_effects.has_pending_mutation_of_attr(owner.variable, name):
         return
     source = tracing.inner(owner.source, name)
-    seen.enter(source, constant_of(found), top, owner)
+    seen.enter(source, constant_of(found), found.variable, owner)
 
 
 def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
@@ -377,8 +428,7 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
         reason = operators.obstacle_of_match(*operands)
     if reason is not None:
         recorder.refuse(reason)
-    if tx.stack and not is_of_graph(tx.stack[-1]):
-        _show(seen, tx.stack[-1])
+    _show_top(seen, tx)
     return result
 
 
@@ -392,9 +442,13 @@ def _makes_text(operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -
 
 def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     result = original(tx, instruction)
-    if tx.stack and not is_of_graph(tx.stack[-1]):
-        _show(recorder.state(Seen), tx.stack[-1])
+    _show_top(recorder.state(Seen), tx)
     return result
+
+
+def _show_top(seen: Seen, tx: Any) -> None:
+    if tx.stack and not (found := look_behind(tx.stack[-1])).is_of_graph:
+        _show(seen, found)
 
 
 _LOOKS: dict[Does | None, Callable[..., Any]] = {

@@ -34,6 +34,15 @@ class StackValue(NamedTuple):
     name: str | None = None
     is_waiting: bool = False
 
+    @property
+    def is_of_graph(self) -> bool:
+        """Whether it is computed when the graph runs, or is a container of only such values."""
+        fields = vars(self.variable)
+        if fields.get("proxy") is not None or "sym_num" in fields:
+            return True
+        items = fields.get("items")
+        return isinstance(items, (list, tuple)) and bool(items) and all(map(is_of_graph, items))
+
 
 def look_behind(variable: Any) -> StackValue:
     """The value behind a variable; a variable that Dynamo has not looked at stays so."""
@@ -48,19 +57,27 @@ def look_behind(variable: Any) -> StackValue:
     for around in _AROUND:
         if around in fields:
             return look_behind(fields[around])
-    # `_fn`: some builtins have classes of their own.
-    values = (fields[each] for each in _FIELDS if each in fields)
-    value = next(values, vars(type(variable)).get("_fn", NONE))
-    if value is NONE and "func" in fields:  # a partial that the traced code makes
-        return look_behind(fields["func"])
-    owner, name = fields.get("obj"), fields.get("method_name", fields.get("name"))
+    for each in _FIELDS:
+        if each in fields:
+            value = fields[each]
+            break
+    else:  # `_fn`: some builtins have classes of their own
+        value = vars(type(variable)).get("_fn", NONE)
+        if value is NONE and "func" in fields:  # a partial that the traced code makes
+            return look_behind(fields["func"])
+    if "obj" in fields or "ctx" in fields or type(value) is types.FunctionType:
+        return StackValue(variable, value, fields.get("source"), *_owner_of(fields, value))
+    return StackValue(variable, value, fields.get("source"))
+
+
+def _owner_of(fields: dict[str, Any], value: object) -> tuple[Any, str | None]:
+    """The variable and the name of an attribute that Dynamo has not read yet, or nothing."""
     if "ctx" in fields:  # leaves a context
-        owner, name = fields["ctx"], "__exit__"
-    if owner is None and isinstance(value, types.FunctionType):
+        return fields["ctx"], "__exit__"
+    owner, name = fields.get("obj"), fields.get("method_name", fields.get("name"))
+    if owner is None and type(value) is types.FunctionType:
         owner, name = _method_of(value)
-    if owner is None or not isinstance(name, str):
-        owner = name = None
-    return StackValue(variable, value, fields.get("source"), owner, name)
+    return (owner, name) if owner is not None and isinstance(name, str) else (None, None)
 
 
 def _method_of(function: types.FunctionType) -> tuple[Any, Any]:
@@ -131,6 +148,12 @@ def type_of(found: StackValue) -> type | None:
     return kind if isinstance(kind, type) else None
 
 
+def is_tensor(found: StackValue) -> bool:
+    """Whether a value is a tensor, of whatever class of tensors."""
+    kind = type_of(found)
+    return kind is not None and torch.Tensor in kind.__mro__
+
+
 def is_constant(variable: Any) -> bool:
     """Whether Dynamo knows all of a value now, so that the value can become a part of the graph."""
     try:
@@ -140,12 +163,8 @@ def is_constant(variable: Any) -> bool:
 
 
 def is_of_graph(variable: Any) -> bool:
-    """Whether a value is computed when the graph runs, or is a container of only such values."""
-    fields = vars(look_behind(variable).variable)
-    if fields.get("proxy") is not None or "sym_num" in fields:
-        return True
-    items = fields.get("items")
-    return isinstance(items, (list, tuple)) and bool(items) and all(map(is_of_graph, items))
+    """The same for a variable."""
+    return look_behind(variable).is_of_graph
 
 
 def codes_of(callee: Any) -> list[types.CodeType]:

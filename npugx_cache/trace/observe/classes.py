@@ -38,26 +38,35 @@ def _of_users(cls: type) -> Iterator[type]:
     return (base for base in cls.__mro__ if not is_covered_class(base))
 
 
-def _is_of_users(cls: type) -> bool:
-    return any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
+class _Known(dict[int, tuple[type, bool]]):
+    """By id: the classes that a trace has met, and whether each is of user code."""
+
+
+def _is_of_users(recorder: Recorder, cls: type) -> bool:
+    known = recorder.state(_Known)
+    if (answer := known.get(id(cls))) is None:
+        is_own = any(True for _ in _of_users(cls))  # a class may be false: its metaclass says so
+        answer = known[id(cls)] = cls, is_own
+    return answer[1]
 
 
 def note_class(recorder: Recorder, value: object, source: Any) -> None:
     """Without a source, nothing that the methods of the object captured has a guard."""
     cls = _class_of(value)
-    for each in filter(_is_of_users, (cls, type(cls))):
-        recorder.note(Question.SPECIAL_NAMES, each)
-        if source is None:
-            recorder.note(Question.METHODS, each, None, place_of_the_trace())
+    for each in (cls, type(cls)):
+        if _is_of_users(recorder, each):
+            recorder.note(Question.SPECIAL_NAMES, each)
+            if source is None:
+                recorder.note(Question.METHODS, each, None, place_of_the_trace())
 
 
 def note_name(recorder: Recorder, variable: Any, name: object) -> None:
     cls = _class_of(variable.value)
     if name == "__subclasses__":
         _refuse_subclasses(recorder, variable)
-    if isinstance(name, str) and _is_of_users(cls):
+    if isinstance(name, str) and _is_of_users(recorder, cls):
         recorder.note(Question.NAME, cls, name)
-        if isinstance(variable.value, type) and _is_of_users(type(cls)):
+        if isinstance(variable.value, type) and _is_of_users(recorder, type(cls)):
             recorder.note(Question.NAME, type(cls), name)  # a class has methods of its metaclass
         if isinstance(variable.value, type) and not variable.source:
             kind: type = type(cls)

@@ -30,6 +30,7 @@ from npugx_cache.trace.observe import (
     identity,
     numpy_numbers,
     objects,
+    observation,
     opaque,
     reversed_walks,
     set_up_calls,
@@ -85,38 +86,38 @@ _DICTS = [
     ),
     Hook(
         "variables.dicts:OrderedDictVariable.call_method",
-        objects.before(objects.keep_moves),
+        observation.before(objects.keep_moves),
         "the order that move_to_end gives to an OrderedDict",
         since=_SLOTS,
     ),
     Hook(
         _METHOD,
-        objects.before(objects.keep_moves_of_method),
+        observation.before(objects.keep_moves_of_method),
         "the order that move_to_end gives to an OrderedDict of user code",
         needed="UserDefinedObjectVariable",
         since=_SIBLINGS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
-        objects.before(torch_guards.guard_object_keys),
+        observation.before(torch_guards.guard_object_keys),
         "the names in the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_contains_guard",
-        objects.before(torch_guards.guard_object_key),
+        observation.before(torch_guards.guard_object_key),
         "whether a name is in the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.call_method",
-        objects.before(torch_guards.guard_copied_object_keys),
+        observation.before(torch_guards.guard_copied_object_keys),
         "copies of the __dict__ of an object",
         since=_PROTOCOLS,
     ),
     Hook(
         "variables.misc:GetAttrVariable.__init__",
-        objects.noting(objects.refuse_object_dict),
+        observation.noting(objects.refuse_object_dict),
         "the __dict__ of an object, which has no guard there",
         before=_PROTOCOLS,
     ),
@@ -132,18 +133,18 @@ _KINDS_AND_EQUALITY = [
     Hook(
         "variables.user_defined:UserDefinedObjectVariable.is_python_equal"
         " | variables.hashable:HashableTracker.__eq__",
-        objects.noting(objects.note_equality),
+        observation.noting(objects.note_equality),
         "objects with an __eq__ of their own that are keys or elements",
         needed="UserDefinedObjectVariable",
     ),
     Hook(
         "variables.user_defined:FrozenDataClassVariable.hash_impl",
-        objects.noting(classes.note_frozen),
+        observation.noting(classes.note_frozen),
         "frozen dataclasses that are keys or elements",
     ),
     Hook(
         "variables.user_defined:FrozenDataClassVariable.is_python_equal",
-        objects.noting(classes.note_frozen),
+        observation.noting(classes.note_frozen),
         "frozen dataclasses that are keys or elements",
         before=_SLOTS,
     ),
@@ -191,13 +192,13 @@ _IDENTITY = [
     ),
     Hook(
         "variables.hashable:HashableTracker.__init__",
-        objects.noting(identity.note_key),
+        observation.noting(identity.note_key),
         "objects that are keys or elements by identity",
         needed="UserDefinedObjectVariable",
     ),
     Hook(
         "side_effects:SideEffects.codegen_update_mutated",
-        objects.noting(identity.note_written),
+        observation.noting(identity.note_written),
         "objects that the code writes to",
     ),
 ]
@@ -228,7 +229,7 @@ _GRAPHS = [
     ),
     Hook(
         "side_effects:SideEffects.store_attr",
-        objects.noting(unkept_calls.refuse_store),
+        observation.noting(unkept_calls.refuse_store),
         "switches of torch's that the code sets",
     ),
     Hook(
@@ -252,22 +253,22 @@ _GRAPHS = [
 _WRITTEN_BACK = [
     Hook(
         "side_effects:SideEffects.codegen_update_mutated",
-        objects.noting(written_back.refuse_lost),
+        observation.noting(written_back.refuse_lost),
         "objects that the code changes",
     ),
     Hook(
         "side_effects:SideEffects.store_attr",
-        objects.noting(written_back.guard_deleted),
+        observation.noting(written_back.guard_deleted),
         "attributes that the code deletes",
     ),
     Hook(
         "codegen:PyCodegen.__call__",
-        objects.noting(written_back.refuse_iterator),
+        observation.noting(written_back.refuse_iterator),
         "iterators that leave the code",
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
-        objects.noting(written_back.refuse_random),
+        observation.noting(written_back.refuse_random),
         "the state of a generator of random numbers",
     ),
 ]
@@ -285,12 +286,12 @@ _BUILTINS = [
         f"{_EXCEPTION_UNTIL_2_14}.var_getattr"
         f" | {_EXCEPTION_UNTIL_2_14}.lookup_tp_getset_member"
         f" | {_EXCEPTION}.lookup_tp_getset_member",
-        objects.noting(builtin_answers.note_arguments),
+        observation.noting(builtin_answers.note_arguments),
         "what an exception of a builtin says",
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_str",
-        objects.noting(builtin_answers.note_text),
+        observation.noting(builtin_answers.note_text),
         "the text of an exception",
     ),
     Hook(
@@ -301,7 +302,7 @@ _BUILTINS = [
     *(
         Hook(
             target,
-            objects.noting(builtin_answers.note_own_text),
+            observation.noting(builtin_answers.note_own_text),
             "the text of an exception",
             since=_SLOTS,
         )
@@ -318,25 +319,25 @@ _BUILTINS = [
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_range",
-        objects.noting(builtin_answers.refuse_range),
+        observation.noting(builtin_answers.refuse_range),
         "range() of what is no whole number, which Python refuses",
         before=_SLOTS,
     ),
     Hook(
         "variables.functions:PolyfilledFunctionVariable.call_function",
-        objects.noting(builtin_answers.refuse_sum),
+        observation.noting(builtin_answers.refuse_sum),
         "sum() of a list or tuple of user code, which Dynamo adds up without asking its class",
         since=_SIBLINGS,
     ),
     Hook(
         "variables.builtin:DictBuiltinVariable.call_custom_dict_fromkeys",
-        objects.noting(builtin_answers.refuse_keys),
+        observation.noting(builtin_answers.refuse_keys),
         "dict.fromkeys() of a dict of user code, whose class Dynamo does not ask",
         since=_SIBLINGS,
     ),
     Hook(
         "variables.tensor:TensorVariable.__init__",
-        objects.noting(builtin_answers.refuse_number),
+        observation.noting(builtin_answers.refuse_number),
         "numbers of NumPy's",
         needed="NumpyNdarrayVariable",
     ),
@@ -380,7 +381,7 @@ _CALLABLES = [
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
-        objects.noting(callables.refuse_derived),
+        observation.noting(callables.refuse_derived),
         "classes derived from functools.partial",
     ),
 ]
@@ -412,7 +413,7 @@ _LOOKUPS = [
             _either(f"variables.tensor:{kind}", "richcompare_impl", "tp_richcompare_impl")
             for kind in ("TensorVariable", "SymNodeVariable")
         ),
-        objects.noting(enumerations.refuse_comparison),
+        observation.noting(enumerations.refuse_comparison),
         "members of enumerations that are compared with tensors and sizes",
     ),
     Hook(
@@ -422,12 +423,12 @@ _LOOKUPS = [
     ),
     Hook(
         "variables.user_defined:UserDefinedObjectVariable.as_proxy",
-        objects.noting(enumerations.refuse_as_number),
+        observation.noting(enumerations.refuse_as_number),
         "members of enumerations that are taken for numbers",
     ),
     Hook(
         "side_effects:SideEffects.store_attr",
-        objects.noting(classes.note_stored),
+        observation.noting(classes.note_stored),
         "attributes that the code sets",
     ),
 ]
@@ -456,7 +457,7 @@ _REVERSED = [
     ),
     Hook(
         "variables.builtin:BuiltinVariable.call_reversed",
-        objects.noting(reversed_walks.refuse),
+        observation.noting(reversed_walks.refuse),
         "lists and dicts that change while they are walked backwards",
         before=_PROTOCOLS,
     ),
@@ -505,7 +506,7 @@ _SETS = [
     ),
     Hook(
         "variables.misc:StringFormatVariable.reconstruct",
-        objects.noting(builtin_answers.refuse_late_text),
+        observation.noting(builtin_answers.refuse_late_text),
         "texts of objects that the traced code may change afterwards",
     ),
 ]

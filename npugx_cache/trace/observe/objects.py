@@ -200,21 +200,6 @@ def _is_fixed(value: object) -> bool:
 # --- how the table puts them in place
 
 
-def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
-    """Call `note` with the recorder and the arguments of a function before the function."""
-
-    def looking(recorder: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        note(recorder, *args, **kwargs)
-        return original(*args, **kwargs)
-
-    return observation.around(looking)
-
-
-def before(look: Callable[..., None]) -> Callable[[Any], Any]:
-    """Call `look` with the arguments of a function before the function, in traces of ours."""
-    return noting(lambda _, *args, **kwargs: look(*args, **kwargs))
-
-
 def empty(_: Any) -> dict[Any, Any]:
     """Replace a cache of Dynamo's, which may hold bound methods of a trace without hooks."""
     return {}

@@ -103,10 +103,10 @@ class Recorder:
 
     def state(self, kind: type[_State]) -> _State:
         """What hooks of one module remember during the trace: an object of a class of theirs."""
-        if kind not in self._states:
-            self._states[kind] = kind()
-        found: _State = self._states[kind]
-        return found
+        if (found := self._states.get(kind)) is None:
+            found = self._states[kind] = kind()
+        state: _State = found
+        return state
 
 
 _current: ContextVar[Recorder | None] = ContextVar("npugx_observations", default=None)
@@ -144,6 +144,27 @@ def around(hook: Callable[..., Any], state: type | None = None) -> Callable[[Any
         return hooked
 
     return make
+
+
+def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
+    """Call `note` with the recorder and the arguments of a function before the function."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            recorder = _current.get()
+            if recorder is not None:
+                note(recorder, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return noted
+
+    return make
+
+
+def before(look: Callable[..., None]) -> Callable[[Any], Any]:
+    """Call `look` with the arguments of a function before the function, in traces of ours."""
+    return noting(lambda _, *args, **kwargs: look(*args, **kwargs))
 
 
 _hooks: set[types.CodeType] = set()

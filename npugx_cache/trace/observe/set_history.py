@@ -21,6 +21,7 @@ from npugx_cache.trace.stack_value import look_behind
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from npugx_cache.portable import Plain
 
@@ -177,9 +178,14 @@ class Sets:
             raise
         self._collected, self._collector = before
 
-    @contextlib.contextmanager
-    def inside(self, tx: Any, *, walks: bool = False) -> Iterator[None]:
+    def inside(self, tx: Any, *, walks: bool = False) -> AbstractContextManager[None]:
         """Inside, this code runs; `walks`: a function of Python's own, which may walk a set."""
+        if not walks and not self.calls and self._collected is None:
+            return _AS_BEFORE  # each call comes by here
+        return self._inside(tx, walks)
+
+    @contextlib.contextmanager
+    def _inside(self, tx: Any, walks: bool) -> Iterator[None]:
         before = self.calls, self._collected, self._collector
         self.calls = walks
         if tx is not None and tx is not self._collector:  # code that a text's maker calls
@@ -280,6 +286,9 @@ class Sets:
             return ["list", [encode(each) for each in arg.as_python_constant()]]
         except Exception:  # noqa: BLE001 - as in how()
             return None
+
+
+_AS_BEFORE = contextlib.nullcontext()
 
 
 def _call(name: str, *operands: Plain | None) -> Plain | None:

@@ -15,10 +15,12 @@ from npugx_cache.trace.rules import names
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
+    from npugx_cache.trace.stack_value import StackValue
 
 
-def note_call(recorder: Recorder, tx: Any, callee: Any, function: Any, args: list[Any]) -> None:
-    """Before a call of `function`, the Python object behind the variable `callee`."""
+def note_call(recorder: Recorder, tx: Any, callee: StackValue, args: list[Any]) -> None:
+    """Before a call."""
+    function = callee.value
     if function is isinstance and len(args) == 2:
         objects.note_isinstance(recorder, tx, *args)
     elif function is issubclass and len(args) == 2:
@@ -30,7 +32,7 @@ def note_call(recorder: Recorder, tx: Any, callee: Any, function: Any, args: lis
         enumerations.note_call(recorder, function, args)
     elif isinstance(function, torch.nn.Module):
         for name in _OF_MODULE:
-            names.note_name(recorder, tx, callee, name)
+            names.note_name(recorder, tx, callee.variable, name)
 
 
 _OF_MODULE = ("_call_impl", "forward")

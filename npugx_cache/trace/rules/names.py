@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.trace.observe import callables, classes, torch_guards
-from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
+from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, is_tensor, look_behind
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -27,18 +27,20 @@ ASKING = (getattr, hasattr, setattr, delattr)
 
 def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
     """Before the attribute of a value is read, set, deleted or asked for."""
-    if _is_waiting_constant(look_behind(variable)):
+    found = look_behind(variable)
+    if _is_waiting_constant(found):
         return
     variable = variable.realize()  # as Dynamo does before it reads
-    found, fields = look_behind(variable), vars(variable)
-    value = found.value
+    if found.is_waiting:
+        found = look_behind(variable)
+    value, fields = found.value, vars(variable)
     if "typevar" in fields:
         classes.note_inherited(recorder, variable, tx, name)
     elif {"func", "keywords"} <= fields.keys():
         callables.refuse_attribute(recorder, variable, tx, name)
     elif "attr_to_trace" in fields:
         callables.refuse_wrappers(recorder, variable, name)
-    elif torch.Tensor in classes_of(found) and not isinstance(value, type):
+    elif not isinstance(value, type) and is_tensor(found):
         _note_name_of_tensor(recorder, tx, found, name)
     elif isinstance(value, types.ModuleType):
         torch_guards.lead_to_module(recorder, variable, tx, name)
@@ -55,10 +57,11 @@ def _note_name_of_tensor(recorder: Recorder, tx: Any, found: StackValue, name: s
     if found.source is None or not inspect.isroutine(getattr(torch.Tensor, name, None)):
         return
     try:
-        tensor = tx.output.resolve_source_value(found.source)
-    except Exception:  # noqa: BLE001 - the trace has made the tensor, or code of the user's raises
+        own = vars(tx.output.resolve_source_value(found.source))
+    except Exception:  # noqa: BLE001 - code of the user's raises what it likes
+        recorder.refuse(f"nobody can tell whether an attribute of a tensor hides its method {name}")
         return
-    if name in getattr(tensor, "__dict__", ()):
+    if name in own:
         recorder.refuse(f"the method {name} of a tensor is hidden by an attribute")
     else:
         torch_guards.guard_absence(found.source, name)

@@ -35,6 +35,8 @@ def obstacle(
 
 def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[types.CodeType]]]:
     """The methods that a class of user code has for an instruction, and the code of each."""
+    if not names:
+        return
     found = look_behind(operand)
     kind = type_of(found)
     asked = [(kind, name) for name in names if name != "__class_getitem__"]
@@ -42,10 +44,11 @@ def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[t
         asked.append((found.value, "__class_getitem__"))
     for cls, name in asked:
         holder = next((each for each in getattr(cls, "__mro__", ()) if name in vars(each)), None)
-        if holder is not None and not is_covered_class(holder):
-            method = vars(holder)[name]
-            if method is not None and not isinstance(method, _WITHOUT_CODE):
-                yield f"{holder.__qualname__}.{name}", codes_of(method)
+        method = vars(holder)[name] if holder is not None else None
+        if holder is None or method is None or isinstance(method, _WITHOUT_CODE):
+            continue
+        if not is_covered_class(holder):
+            yield f"{holder.__qualname__}.{name}", codes_of(method)
 
 
 _WITHOUT_CODE = (

@@ -12,6 +12,7 @@ import functools
 import inspect
 import operator
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,11 +69,13 @@ def watch(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
     @functools.wraps(original)
     def run(tx: Any, instruction: Any) -> Any:
         recorder = observation.current()
-        if recorder is None or _is_method_of_sets(tx):
+        if recorder is None or (name == "LOAD_CONST" and type(instruction.argval) is not frozenset):
+            return original(tx, instruction)
+        if _is_method_of_sets(tx):
             return original(tx, instruction)
         sets = recorder.state(Sets)
         with sets.inside(tx):
-            return rule(sets, tx, instruction, lambda: original(tx, instruction))
+            return rule(sets, tx, instruction, partial(original, tx, instruction))
 
     return run
 
@@ -106,7 +109,7 @@ def _change(name: str) -> Callable[..., Any]:
 
 def _load(sets: Sets, tx: Any, instruction: Any, run: Callable[[], Any]) -> Any:
     result, value = run(), instruction.argval
-    if type(value) is frozenset and is_plain(tx.stack[-1]):
+    if is_plain(tx.stack[-1]):
         places = (i for i, each in enumerate(tx.f_code.co_consts) if each is value)
         if (place := next(places, None)) is not None:
             sets.found(tx.stack[-1], Leaf(value, None, tx.f_code, place))
@@ -316,9 +319,9 @@ def _walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
         return pure.is_pure(function) or pure.is_pure_of_constants(function)
     if function is NONE or isinstance(function, (torch.nn.Module, functools.partial)):
         return False
-    if any(function is each for each in _BY_VALUE):  # only equal elements can change places
+    if id(function) in _BY_VALUE:  # only equal elements can change places
         return "key" in kwargs and constant_of(look_behind(kwargs["key"])) is not None
-    if any(function is each for each in _WITHOUT_ORDER):
+    if id(function) in _WITHOUT_ORDER:
         return function is operator.setitem and not _takes_one(args)
     if hasattr(function, "__objclass__") and not _takes_all(
         function.__name__, _own(callee, args)[1]
@@ -341,14 +344,20 @@ def _is_in_c(function: Any) -> bool:
     return not codes_of(function) and not codes_of(caller)
 
 
-_BY_VALUE = (sorted, min, max)
-_WITHOUT_ORDER = (
-    *containers.WITHOUT_WALKS,
-    *(hash, next, print, operator.eq, operator.ne, operator.lt, operator.le, operator.gt),
-    *(operator.ge, operator.or_, operator.and_, operator.xor, operator.sub),
-    *(operator.ior, operator.iand, operator.ixor, operator.isub),
+_BY_VALUE = frozenset(map(id, (sorted, min, max)))
+_WITHOUT_ORDER = frozenset(
+    id(each)
+    for each in (
+        *containers.WITHOUT_WALKS,
+        *(hash, next, print, operator.eq, operator.ne, operator.lt, operator.le, operator.gt),
+        *(operator.ge, operator.or_, operator.and_, operator.xor, operator.sub),
+        *(operator.ior, operator.iand, operator.ixor, operator.isub),
+    )
 )
-"""Functions whose answer for a set does not depend on its order; a new set has no known order."""
+"""Functions whose answer for a set does not depend on its order; a new set has no known order.
+
+By id, because the `==` of a function may be the user's.
+"""
 _WITHOUT_WALKS = (BaseException, functools.partial, types.MethodType, super, bool, type)
 """Classes that keep what they are given, or ask its type alone."""
 
