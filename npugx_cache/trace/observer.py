@@ -34,6 +34,7 @@ from npugx_cache.trace.observe import observation, pure_calls
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
 from npugx_cache.trace.rules import (
+    answers,
     calls,
     containers,
     instructions,
@@ -196,6 +197,7 @@ def _look_at_call(
     mark = len(started)
     kinds.note_call(recorder, tx, callee, args)
     containers.note_call(tx, callee, args, kwargs)
+    answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
     if (name := _name_asked(function, args)) is None:
         result = run()
@@ -419,8 +421,10 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     asked = instructions.asks(instruction)
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
     containers.note_operands(tx, operands, asked)
+    answers.note_operands(recorder, instruction.opname, operands)
     mark = len(seen.started)
     result = original(tx, instruction)
+    answers.mend(tx, instruction.opname)
     reason = operators.obstacle(operands, asked, seen.started[mark:])
     if reason is None and _makes_text(operands, asked):
         reason = texts.obstacle(operands)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch._dynamo.convert_frame
 from torch._dynamo import exc
-from torch._dynamo.variables import base, builtin, dicts, lists, sets
+from torch._dynamo.variables import base, builtin, ctx_manager, dicts, sets
 
 from npugx_cache import cache_compile
 
@@ -28,12 +28,9 @@ def with_a_dict(x):
     return {"a": x * 2}
 
 
-def with_a_text(x):
-    return x * len(str(x.dim()))
-
-
-def with_a_range(x):
-    return x * 2 if 3 in range(5) else x
+def with_a_mode(x):
+    with torch.autocast("cpu", enabled=False):
+        return x * 2
 
 
 def with_a_set(x):
@@ -54,8 +51,7 @@ def with_a_dict_of_the_users(x):
 FUNCTIONS = (
     plain,
     with_a_dict,
-    with_a_text,
-    with_a_range,
+    with_a_mode,
     with_a_set,
     with_a_dict_of_the_users,
 )
@@ -77,19 +73,13 @@ def changed(owner, name):
     setattr(owner, name, other)
 
 
-def contains():
-    """The name of the method behind `in`, which torch 2.14 renamed."""
-    names = ("sq_contains", "sq_contains_impl")
-    return next(name for name in names if name in vars(lists.RangeVariable))
-
-
 CHANGES = {
     "the cache of handlers is renamed": lambda: renamed(
         builtin.BuiltinVariable, "call_function_handler_cache"
     ),
     "a method is renamed": lambda: renamed(dicts.ConstDictVariable, "as_python_constant"),
-    "a method is inherited now": lambda: delattr(lists.RangeVariable, contains()),
-    "a method of builtins is changed": lambda: changed(builtin.BuiltinVariable, "call_str"),
+    "a method is inherited now": lambda: delattr(ctx_manager.AutocastModeVariable, "exit"),
+    "a method is changed": lambda: changed(ctx_manager.AutocastModeVariable, "enter"),
     "a derived class overrides a method": lambda: setattr(
         dicts.DunderDictVariable,
         "as_python_constant",

@@ -2,7 +2,7 @@
 
 An exception that Dynamo raises for a builtin has another text and other arguments than Python's,
 and the text of a KeyError or an OSError is not that of its arguments: code that reads one of these
-is refused. Dynamo answers `n in range(...)` with a number; a hook makes that a bool. Dynamo adds up
+is refused. Dynamo answers `n in range(...)` with a number; a rule makes that a bool. Dynamo adds up
 the elements of a list without asking the class of the list, and takes a number of NumPy's for an
 array; that is refused too. Importing this module loads the compiler.
 """
@@ -18,6 +18,7 @@ from torch._dynamo.variables import VariableTracker, user_defined
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.enumerations import refuse_own_operators
 from npugx_cache.trace.observe.numpy_numbers import REFUSED
+from npugx_cache.trace.stack_value import constant_of, look_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,11 +76,11 @@ _TEXT_OF_ARGUMENTS: Any = BaseException.__str__
 
 
 def note_own_text(recorder: Recorder, value: Any, tx: Any) -> None:
-    note_text(recorder, None, tx, value)
+    del tx
+    note_text(recorder, value)
 
 
-def note_text(recorder: Recorder, function: Any, tx: Any, value: Any) -> None:
-    del function, tx
+def note_text(recorder: Recorder, value: Any) -> None:
     value = value.realize()
     kinds = (_EXCEPTION, user_defined.UserDefinedExceptionObjectVariable)
     if not isinstance(value, kinds):
@@ -91,21 +92,15 @@ def note_text(recorder: Recorder, function: Any, tx: Any, value: Any) -> None:
         recorder.refuse("the text of an exception of a builtin is not traced")
 
 
-@observation.around
-def answering_with_bool(
-    _: Recorder, method: Callable[..., Any], variable: Any, tx: Any, *args: Any
-) -> Any:
-    answer = method(variable, tx, *args)
-    is_number = answer.is_python_constant() and type(answer.as_python_constant()) is int
-    asks = method.__name__.startswith("sq_contains") or args[0] == "__contains__"
-    if not (asks and is_number):
-        return answer
-    return VariableTracker.build(tx, bool(answer.as_python_constant()))
+def as_bool(tx: Any, answer: Any) -> Any:
+    """The answer of a search: Dynamo gives a number where it searches a range."""
+    if type(value := constant_of(look_behind(answer))) is int:
+        return VariableTracker.build(tx, bool(value))
+    return answer
 
 
-def refuse_range(recorder: Recorder, function: Any, tx: Any, *args: Any) -> None:
+def refuse_range(recorder: Recorder, args: list[Any]) -> None:
     """Refuse range() of what Python takes for no whole number: Dynamo makes an int of it."""
-    del function, tx
     constants = [each.as_python_constant() for each in args if each.is_python_constant()]
     for value in constants:
         if not isinstance(value, int):
@@ -122,24 +117,23 @@ def refuse_sum(
         _refuse_own_walk(recorder, args[0].realize(), "sum")
 
 
-@observation.around
-def formatting_as_python(
-    recorder: Recorder, call: Callable[..., Any], variable: Any, tx: Any, *args: Any, **kwargs: Any
+def call_format(
+    recorder: Recorder, tx: Any, args: list[Any], kwargs: dict[str, Any], run: Callable[[], Any]
 ) -> Any:
     """Answer format(value, specification), which Dynamo takes for str.format(value, ...).
 
     Dynamo gives the text of the value then, without the specification.
     """
-    if variable.fn is not format or kwargs or len(args) not in (1, 2):
-        return call(variable, tx, *args, **kwargs)
+    if kwargs or len(args) not in (1, 2):
+        return run()
     specification: Any = ""
     if len(args) == 2:
         specification = args[1].as_python_constant() if args[1].is_python_constant() else None
     if type(specification) is not str or set(specification) & set("{}"):
         recorder.refuse("this specification of format() is not traced")
-        return call(variable, tx, *args)
+        return run()
     text = VariableTracker.build(tx, f"{{:{specification}}}")
-    return call(variables.BuiltinVariable(str.format), tx, text, args[0])
+    return variables.BuiltinVariable(str.format).call_function(tx, [text, args[0]], {})
 
 
 def refuse_keys(recorder: Recorder, tx: Any, cls: type, *args: Any, **kwargs: Any) -> None:

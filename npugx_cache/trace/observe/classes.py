@@ -16,7 +16,6 @@ from torch._dynamo.variables import ListVariable, user_defined
 from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
 
 from npugx_cache.portable import is_covered_class
-from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question, place_of_the_trace
 
 if TYPE_CHECKING:
@@ -96,22 +95,13 @@ class _Asked(set[type]):
     """The classes whose subclasses a trace has asked for."""
 
 
-@observation.around
-def with_new_subclasses(
-    recorder: Recorder,
-    call: Callable[..., Any],
-    variable: Any,
-    tx: Any,
-    name: str,
-    args: Any,
-    kwargs: dict[str, Any],
-) -> Any:
+def call_subclasses(recorder: Recorder, tx: Any, variable: Any, run: Callable[[], Any]) -> Any:
     """Give each question for the subclasses of a class a list of its own, as Python does.
 
     Dynamo gives the list of the first question again, which the code may have changed.
     """
-    answer = call(variable, tx, name, args, kwargs)
-    if name != "__subclasses__" or args or kwargs or not variable.source:
+    answer, variable = run(), variable.realize()
+    if not variable.source or not isinstance(getattr(variable, "value", None), type):
         return answer
     given = tuple(variable.value.__subclasses__())
     recorder.note(Question.SUBCLASSES, variable.value, given, place_of_the_trace())
@@ -120,7 +110,7 @@ def with_new_subclasses(
         asked.add(variable.value)
         return answer
     answer.realize()  # which guards how many there are, also if no code has used the first list
-    source = CallFunctionNoArgsSource(AttrSource(variable.source, name))
+    source = CallFunctionNoArgsSource(AttrSource(variable.source, "__subclasses__"))
     built = [
         VariableTracker.build(tx, cls, GetItemSource(source, i)) for i, cls in enumerate(given)
     ]

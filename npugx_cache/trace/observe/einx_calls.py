@@ -21,7 +21,7 @@ from torch._dynamo.variables import ConstantVariable, TensorVariable, UserFuncti
 from torch._dynamo.variables.tensor import SymNodeVariable
 
 from npugx_cache.conditions import einx_code
-from npugx_cache.trace.observe import observation, torch_calls, unkept_calls
+from npugx_cache.trace.observe import torch_calls, unkept_calls
 from npugx_cache.trace.observe.observation import Question
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ class _NotKnown(Exception):
     """Says why nothing is known of the code that einx runs for a call."""
 
 
-@observation.around
-def calling(
+def call(
     recorder: Recorder,
-    original: Callable[..., Any],
-    variable: Any,
     tx: Any,
+    called: types.FunctionType,
     args: list[Any],
     kwargs: dict[str, Any],
+    run: Callable[[], Any],
 ) -> Any:
-    if not einx_code.is_function(variable.fn):
-        return original(variable, tx, args, kwargs)
-    name = variable.fn.__name__
+    """Call the code that einx makes, if a function of einx is called."""
+    if not einx_code.is_function(called):
+        return run()
+    name = called.__name__
     try:
         _refuse_changed(tx)
         operands = [each.realize() for each in args]
@@ -56,14 +56,14 @@ def calling(
         arguments = _literal((given, named))
         code = einx_code.written(name, arguments)
         function = _function(code)
-        _refuse_other_code(variable.fn, function, operands, given, named)
+        _refuse_other_code(called, function, operands, given, named)
     except _NotKnown as why:
         raise _stopped(recorder, f"einx.{name} with {why}") from None
     except Exception as error:  # noqa: BLE001 - einx raises many kinds; eager raises them again
         what = f"einx.{name} makes no code for this call: {type(error).__name__}"
         raise _stopped(recorder, what) from None
     recorder.note(Question.GENERATED, (einx_code.MODULE, name, arguments), code)
-    tx.output.tracing_context.traced_code.extend(_running(variable.fn))
+    tx.output.tracing_context.traced_code.extend(_running(called))
     tensors = [each for each, one in zip(operands, given, strict=True) if type(one) is not str]
     return UserFunctionVariable(function).call_function(tx, tensors, {})
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import dis
 import enum
-import operator
 from typing import TYPE_CHECKING, Any
-
-from torch._dynamo.variables.tensor import SymNodeVariable
 
 from npugx_cache.conditions.source_facts import (
     SPECIAL,
@@ -24,12 +21,12 @@ from npugx_cache.conditions.source_facts import (
     names_in,
 )
 from npugx_cache.portable import is_covered_class
-from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.stack_value import look_behind
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from npugx_cache.trace.observe.observation import Recorder
 
@@ -52,41 +49,15 @@ def refuse_as_number(recorder: Recorder, variable: Any) -> None:
         refuse_own_operators(recorder, type(variable.value))
 
 
-def refuse_comparison(recorder: Recorder, variable: Any, tx: Any, *compared: Any) -> None:
-    """Of a tensor or a symbolic size with a member: Dynamo says that no number is equal to it.
-
-    `compared` are what the tensor is compared with, and how.
-    """
-    del variable, tx
-    _refuse_members(recorder, compared[:1])
-
-
-def _refuse_members(recorder: Recorder, compared: Iterable[Any]) -> None:
-    values = (getattr(each.realize(), "value", None) for each in compared)
-    for value in values:
-        if isinstance(value, enum.Enum) and isinstance(value, (int, float)):
+def refuse_comparison(recorder: Recorder, operands: Iterable[Any]) -> None:
+    """Of a tensor or a symbolic size with a member: Dynamo says that no number is equal to it."""
+    compared = [look_behind(each) for each in operands]
+    members = [each.value for each in compared if isinstance(each.value, enum.Enum)]
+    if not members or not any(each.is_of_graph for each in compared):
+        return
+    for value in members:
+        if isinstance(value, (int, float)):
             recorder.refuse(f"a {type(value).__qualname__} is compared as if it were no number")
-
-
-@observation.around
-def refusing_sizes(
-    recorder: Recorder, make: Callable[..., Any], function: Any, kinds: list[type], *rest: Any
-) -> Any:
-    """As `refuse_comparison`, where Dynamo makes what compares a symbolic size."""
-    compare = make(function, kinds, *rest)
-    if function not in _COMPARISONS or not any(issubclass(k, SymNodeVariable) for k in kinds):
-        return compare
-
-    def comparing(tx: Any, args: Any, kwargs: Any) -> Any:
-        _refuse_members(recorder, args)
-        return compare(tx, args, kwargs)
-
-    return comparing
-
-
-_COMPARISONS = frozenset(
-    {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge}
-)
 
 
 def refuse_own_operators(recorder: Recorder, cls: type) -> None:

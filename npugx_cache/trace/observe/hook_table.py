@@ -24,7 +24,6 @@ from npugx_cache.trace.observe import (
     callables,
     classes,
     device_values,
-    einx_calls,
     enumerations,
     hook_hashes,
     identity,
@@ -33,7 +32,6 @@ from npugx_cache.trace.observe import (
     observation,
     opaque,
     reversed_walks,
-    set_up_calls,
     set_walks,
     sharded_sizes,
     torch_guards,
@@ -110,12 +108,6 @@ _DICTS = [
         since=_PROTOCOLS,
     ),
     Hook(
-        "variables.dicts:DunderDictVariable.call_method",
-        observation.before(torch_guards.guard_copied_object_keys),
-        "copies of the __dict__ of an object",
-        since=_PROTOCOLS,
-    ),
-    Hook(
         "variables.misc:GetAttrVariable.__init__",
         observation.noting(objects.refuse_object_dict),
         "the __dict__ of an object, which has no guard there",
@@ -148,13 +140,11 @@ _KINDS_AND_EQUALITY = [
         "frozen dataclasses that are keys or elements",
         before=_SLOTS,
     ),
-    *_each(
-        (
-            "variables.functions:invoke_and_store_as_constant",
-            "variables.nn_module:invoke_and_store_as_constant",
-        ),
+    Hook(
+        "variables.functions:invoke_and_store_as_constant",
         objects.noting_constant,
         "functions that are assumed to give a constant",
+        everywhere=True,
     ),
 ]
 
@@ -173,11 +163,6 @@ _IDENTITY = [
         identity.guarding_duplicates,
         "arguments that are the object of a global",
         everywhere=True,
-    ),
-    Hook(
-        "variables.builtin:vt_identity_compare",
-        identity.noting_is,
-        "objects that are compared by `is`",
     ),
     Hook(
         "variables.object_protocol:vt_identity_compare",
@@ -289,16 +274,6 @@ _BUILTINS = [
         observation.noting(builtin_answers.note_arguments),
         "what an exception of a builtin says",
     ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_str",
-        observation.noting(builtin_answers.note_text),
-        "the text of an exception",
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_format",
-        builtin_answers.formatting_as_python,
-        "what format() makes of a value",
-    ),
     *(
         Hook(
             target,
@@ -310,18 +285,6 @@ _BUILTINS = [
             f"{_EXCEPTION_UNTIL_2_14}.tp_str_impl | {_EXCEPTION}.tp_str_impl",
             "variables.user_defined:UserDefinedExceptionObjectVariable.tp_str_impl",
         )
-    ),
-    Hook(
-        _either("variables.lists:RangeVariable", "sq_contains", "sq_contains_impl"),
-        builtin_answers.answering_with_bool,
-        "`in` of a range, which Dynamo answers with a number",
-        since=_PROTOCOLS,
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_range",
-        observation.noting(builtin_answers.refuse_range),
-        "range() of what is no whole number, which Python refuses",
-        before=_SLOTS,
     ),
     Hook(
         "variables.functions:PolyfilledFunctionVariable.call_function",
@@ -353,32 +316,9 @@ _BUILTINS = [
         "the type of a number of NumPy's that is a constant",
         needed=Needed.EVERY_TRACE,
     ),
-    Hook(
-        "variables.misc:NumpyVariable.call_function",
-        numpy_numbers.computing,
-        "numbers that functions of NumPy's give",
-        needed=Needed.ONLY_ALLOWS,
-    ),
-    Hook(
-        "variables.lists:RangeVariable.call_method",
-        builtin_answers.answering_with_bool,
-        "`in` of a range, which Dynamo answers with a number",
-    ),
 ]
 
 _CALLABLES = [
-    Hook(
-        "variables.functions:UserFunctionVariable.call_function",
-        einx_calls.calling,
-        "functions of einx, for which einx makes code",
-        needed=Needed.ONLY_ALLOWS,
-    ),
-    Hook(
-        "variables.functions:UserFunctionVariable.call_function",
-        set_up_calls.stopping,
-        "functions of libraries that set a model up at its first call",
-        needed=Needed.ONLY_ALLOWS,
-    ),
     Hook(
         "variables.builder:VariableBuilder._wrap",
         observation.noting(callables.refuse_derived),
@@ -402,24 +342,6 @@ _LOOKUPS = [
             since=_SLOTS,
         )
         for name in ("_tp_type", "_compute_slotdefs", "_flags_from_ml_flags")
-    ),
-    Hook(
-        "variables.user_defined:UserDefinedClassVariable.call_method",
-        classes.with_new_subclasses,
-        "a second question for the subclasses of a class",
-    ),
-    *_each(
-        (
-            _either(f"variables.tensor:{kind}", "richcompare_impl", "tp_richcompare_impl")
-            for kind in ("TensorVariable", "SymNodeVariable")
-        ),
-        observation.noting(enumerations.refuse_comparison),
-        "members of enumerations that are compared with tensors and sizes",
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable._make_handler",
-        enumerations.refusing_sizes,
-        "members of enumerations that are compared with sizes",
     ),
     Hook(
         "variables.user_defined:UserDefinedObjectVariable.as_proxy",

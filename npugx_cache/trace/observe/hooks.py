@@ -247,18 +247,11 @@ def _refuses(found: Found) -> Needed | str | None:
         return None
     if isinstance(found.hook.needed, Needed):
         return found.hook.needed
-    _, kind, name, _ = _parts(found.target)
-    if found.hook.needed:
-        kind, name = found.hook.needed, ""
-    if kind == _BUILTINS and name.startswith(_CALLS):
-        return f"{kind} {name.removeprefix(_CALLS)}"
+    kind = found.hook.needed or _parts(found.target)[1]
     # Objects of these were made before a trace, when Dynamo was loaded.
-    made_before = kind in (_BUILTINS, "ConstantVariable")
+    made_before = kind in ("BuiltinVariable", "ConstantVariable")
     is_a_kind = any(each.__name__ == kind for each in _all_kinds()[0])
     return kind if is_a_kind and not made_before else Needed.EVERY_TRACE
-
-
-_BUILTINS, _CALLS = "BuiltinVariable", "call_"
 
 
 def _all_kinds() -> tuple[list[type], Any]:
@@ -276,8 +269,6 @@ def _refusing(refused: Mapping[str, str], refuse: Callable[[str], None]) -> Call
         def make_value(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(cls, *args, **kwargs)
             names = [base.__name__ for base in type(made).__mro__]
-            if _BUILTINS in names:
-                names.append(f"{_BUILTINS} {getattr(made.fn, '__name__', '')}")
             for name in names:
                 if name in refused:
                     refuse(refused[name])

@@ -55,9 +55,9 @@ def guarding_duplicates(
     return guard
 
 
-@observation.around
-def noting_is(recorder: Recorder, original: Callable[..., Any], left: Any, right: Any) -> Any:
-    return _compared(recorder, original, left, right, _FIXED_BY_VALUE)
+def note_is(recorder: Recorder, left: Any, right: Any) -> None:
+    """Before `is` compares two values."""
+    _note_apart(recorder, left.realize(), right.realize(), _FIXED_BY_VALUE)
 
 
 @observation.around
@@ -65,7 +65,9 @@ def noting_comparison(
     recorder: Recorder, original: Callable[..., Any], left: Any, right: Any
 ) -> Any:
     """Comparisons that ask first whether both are one object, and else call `__eq__`."""
-    return _compared(recorder, original, left, right, (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
+    answer = original(left, right)
+    _note_apart(recorder, left, right, (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
+    return answer
 
 
 @observation.around
@@ -85,18 +87,6 @@ def noting_search(
         for each in items:
             if each.is_python_constant() and each.python_type() in _GUARDED_BY_CODE:
                 _note_apart(recorder, search, each, ())
-    return answer
-
-
-def _compared(
-    recorder: Recorder,
-    original: Callable[..., Any],
-    left: Any,
-    right: Any,
-    clear: tuple[type, ...],
-) -> Any:
-    answer = original(left, right)
-    _note_apart(recorder, left, right, clear)
     return answer
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
+    from npugx_cache.trace.stack_value import StackValue
 
 REFUSED = "a number of NumPy's (float() makes it Python's) is {}"
 
@@ -58,7 +59,12 @@ With a tensor of any dtype, and a number on either side, they give what they giv
 
 @observation.around
 def taken_for_a_literal(_: Recorder, is_literal: Callable[[object], bool], value: object) -> bool:
-    return is_literal(value) or is_float_of_numpy(value) or _is_truth_value(value)
+    return is_literal(value) or is_constant(value)
+
+
+def is_constant(value: object) -> bool:
+    """Whether it is a number of NumPy's that is a constant of a trace."""
+    return is_float_of_numpy(value) or _is_truth_value(value)
 
 
 def _is_truth_value(value: object) -> bool:
@@ -131,22 +137,22 @@ def _is_tensor(argument: Any) -> bool:
     return is_node and isinstance(argument.meta.get("example_value"), torch.Tensor)
 
 
-@observation.around
-def computing(
-    _: Recorder,
-    call: Callable[..., Any],
-    variable: Any,
-    tx: Any,
-    args: list[Any],
-    kwargs: dict[str, Any],
+def computes(function: object) -> bool:
+    """Whether it may be a function of NumPy's that gives a number for numbers."""
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and (function is numpy.float64 or type(function) is numpy.ufunc)
+
+
+def call(
+    callee: StackValue, args: list[Any], kwargs: dict[str, Any], run: Callable[[], Any]
 ) -> Any:
     """Call a function of NumPy's that gets numbers, and nothing else."""
-    if variable.source and not kwargs and _is_named(variable.value):
-        result = _result(variable.value, args)
+    if callee.source and not kwargs and _is_named(callee.value):
+        result = _result(callee.value, args)
         if result is not None:
-            install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
+            install_guard(callee.source.make_guard(GuardBuilder.ID_MATCH))
             return ConstantVariable.create(result)
-    return call(variable, tx, args, kwargs)
+    return run()
 
 
 def _is_named(function: Any) -> bool:
@@ -154,10 +160,8 @@ def _is_named(function: Any) -> bool:
 
     `numpy.frompyfunc` makes a ufunc of any function; such a ufunc has no name.
     """
-    numpy: Any = sys.modules["numpy"]
     try:
-        computes = function is numpy.float64 or isinstance(function, numpy.ufunc)
-        return computes and identity(function) is not None
+        return computes(function) and identity(function) is not None
     except NotPortable:
         return False
 

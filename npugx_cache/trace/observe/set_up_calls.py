@@ -15,9 +15,9 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from npugx_cache.conditions import set_up
 from npugx_cache.trace import tracing
-from npugx_cache.trace.observe import observation
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
 
     from npugx_cache.conditions.set_up import SetUp
@@ -44,22 +44,22 @@ class SetUpIsDue(exc.TorchDynamoException):
     """Ends a trace. Dynamo catches other exceptions, and goes on in another way."""
 
 
-@observation.around
-def stopping(
+def call(
     recorder: Recorder,
-    original: Callable[..., Any],
-    variable: Any,
     tx: Any,
-    args: Any,
-    kwargs: Any,
+    function: types.FunctionType,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    run: Callable[[], Any],
 ) -> Any:
-    name = set_up.name_of(variable.fn)
+    """End the trace where a library would set a model up."""
+    name = set_up.name_of(function)
     if name is None or len(args) != 1 or kwargs:
-        return original(variable, tx, args, kwargs)
+        return run()
     model = args[0].realize()
     due = set_up.due(name, getattr(model, "value", None))
     if due is None or model.source is None or _has_changed_what_is_read(tx, due.name):
-        return original(variable, tx, args, kwargs)
+        return run()
     met = tracing.met_so_far(tx.output)
     recorder.state(SetUps).stopped = Stopped(due, model.source, met)
     raise SetUpIsDue(due.name)

@@ -75,14 +75,6 @@ def guard_object_key(variable: Any, tx: Any, args: list[Any]) -> None:
     install_guard(variable.source.make_guard(functools.partial(kind, key=name)))
 
 
-def guard_copied_object_keys(
-    variable: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    del tx, args, kwargs
-    if name == "copy":
-        guard_object_keys(variable)
-
-
 # --- attributes of modules, functions and objects
 
 

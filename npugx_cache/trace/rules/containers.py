@@ -28,6 +28,8 @@ def note_entry(recorder: Recorder, value: object) -> None:
 
 def note_call(tx: Any, callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Before a call of what is not written in Python."""
+    if callee.owner is not None and callee.name == "copy":
+        _note_keys([callee.owner])
     if callee.value is operator.getitem and len(args) == 2:
         _note_absence(tx, *args)
     elif callee.owner is not None and callee.name == "__getitem__" and len(args) == 1:

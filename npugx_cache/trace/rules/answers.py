@@ -1,0 +1,102 @@
+"""Rules for callables and instructions that Dynamo answers in another way than Python does.
+
+What Dynamo gives is refused or corrected at the call, whichever of Dynamo's functions gave it.
+Importing this module loads the compiler.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from npugx_cache.trace.observe import (
+    builtin_answers,
+    classes,
+    einx_calls,
+    enumerations,
+    identity,
+    numpy_numbers,
+    set_up_calls,
+)
+from npugx_cache.trace.stack_value import look_behind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from npugx_cache.trace.observe.observation import Recorder
+    from npugx_cache.trace.stack_value import StackValue
+
+_IS = frozenset(map(id, (operator.is_, operator.is_not)))
+_COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
+_SEARCHES = frozenset({"contains", "index", "count", "remove"})
+"""Functions of `operator`, and methods by the names without underscores."""
+
+
+def call(
+    recorder: Recorder,
+    tx: Any,
+    callee: StackValue,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    run: Callable[[], Any],
+) -> Any:
+    """Run a call so that the answer is that of Python, or refuse the trace."""
+    function, name = callee.value, _name_of(callee)
+    owner = vars(callee.variable).get("obj") if callee.owner is None else callee.owner
+    operands = args if owner is None else [owner, *args]
+    if type(function) is types.FunctionType:
+        run = partial(einx_calls.call, recorder, tx, function, args, kwargs, run)
+        return set_up_calls.call(recorder, tx, function, args, kwargs, run)
+    if function is format:
+        return builtin_answers.call_format(recorder, tx, args, kwargs, run)
+    if function is str and args:
+        builtin_answers.note_text(recorder, args[0])
+    elif function is range:
+        builtin_answers.refuse_range(recorder, args)
+    elif id(function) in _IS and len(args) == 2:
+        identity.note_is(recorder, *args)
+    elif name == "subclasses" and len(operands) == 1:
+        return classes.call_subclasses(recorder, tx, operands[0], run)
+    elif name in _COMPARISONS:
+        enumerations.refuse_comparison(recorder, operands)
+    elif name in _SEARCHES and operands:
+        enumerations.refuse_comparison(recorder, [*operands[1:], *_items(operands[0])])
+        return builtin_answers.as_bool(tx, run()) if name == "contains" else run()
+    elif numpy_numbers.computes(function):
+        return numpy_numbers.call(callee, args, kwargs, run)
+    return run()
+
+
+def _name_of(callee: StackValue) -> str:
+    name = callee.name or (callee.value.__name__ if isinstance(callee.value, _IN_C) else "")
+    return name.strip("_")
+
+
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    types.MethodWrapperType,
+)
+
+
+def _items(variable: Any) -> Iterable[Any]:
+    """What a list or a tuple of the trace holds, or the keys of a dict."""
+    items = vars(look_behind(variable).variable).get("items")
+    return items if isinstance(items, (list, tuple)) else ()
+
+
+def note_operands(recorder: Recorder, name: str, operands: tuple[Any, ...]) -> None:
+    """Before an instruction."""
+    if name == "IS_OP":
+        identity.note_is(recorder, *operands)
+    elif name == "COMPARE_OP":
+        enumerations.refuse_comparison(recorder, operands)
+    elif name == "CONTAINS_OP":
+        enumerations.refuse_comparison(recorder, [operands[0], *_items(operands[1])])
+
+
+def mend(tx: Any, name: str) -> None:
+    """After an instruction: Dynamo answers `n in range(...)` with a number."""
+    if name == "CONTAINS_OP":
+        tx.stack[-1] = builtin_answers.as_bool(tx, tx.stack[-1])
