@@ -14,7 +14,7 @@ from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import meshes, process_groups
-from npugx_cache.trace.rules import pure, texts
+from npugx_cache.trace.rules import by_value, pure, texts
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
     NONE,
@@ -93,8 +93,10 @@ def _has_rule(call: Call, value: Any) -> bool:
 
 
 def _is_function_answered(call: Call, value: Any) -> bool:
-    if pure.is_pure(value) or _is_interpreted(value, call.started):
+    if _is_interpreted(value, call.started):
         return True
+    if pure.is_pure(value):
+        return by_value.obstacle_of_call(value, call.args) is None
     if pure.is_pure_of_constants(value) and all(map(_is_plain, call.args)):
         return True
     if isinstance(value, type):
@@ -115,7 +117,7 @@ def _is_method_answered(call: Call) -> bool:
     is_of_torch = kind is not None and _is_of_torch(kind)
     if is_of_torch and _is_no_constant(call.result):
         return True  # such as a wait for a stream, which Dynamo puts into the graph
-    return _is_method_known(call.callee, call.started)
+    return _is_method_known(call.callee, call.args, call.started)
 
 
 def _is_no_constant(result: Any) -> bool:
@@ -161,7 +163,9 @@ def _is_of_torch(value: Any) -> bool:
     return is_covered_module(module)
 
 
-def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) -> bool:
+def _is_method_known(
+    callee: StackValue, args: list[Any], started: Collection[types.CodeType]
+) -> bool:
     name, classes = callee.name or "", classes_of(look_behind(callee.owner))
     if name == "__exit__" and not classes:
         return True  # of a context that is in the graph
@@ -173,8 +177,10 @@ def _is_method_known(callee: StackValue, started: Collection[types.CodeType]) ->
     if holder is None:
         return False
     held = vars(holder)[name]
-    if _is_interpreted(held, started) or pure.is_pure(held) or holder in pure.PLAIN_TYPES:
+    if _is_interpreted(held, started):
         return True
+    if pure.is_pure(held) or holder in pure.PLAIN_TYPES:
+        return by_value.obstacle_of_method(name, [callee.owner, *args]) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
 
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.portable import is_covered_class
-from npugx_cache.trace.rules import pure
+from npugx_cache.trace.rules import by_value, pure
 from npugx_cache.trace.stack_value import classes_of, codes_of, look_behind, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
 
 def obstacle(
-    operands: Iterable[Any],
-    asked: Iterable[tuple[str, ...]],
+    operands: tuple[Any, ...],
+    asked: tuple[tuple[str, ...], ...],
     started: Collection[types.CodeType],
 ) -> str | None:
     """Why Dynamo did not do what an instruction does: user code for it was not interpreted.
@@ -26,6 +26,11 @@ def obstacle(
     operand only if the first one has no answer. `started` is the code that Dynamo interpreted
     during the instruction.
     """
+    for operand, names in zip(operands, asked, strict=True):
+        if (reason := by_value.obstacle(operand, names)) is not None:
+            return reason
+        if "__contains__" in names and (reason := by_value.obstacle_of_search(*operands)):
+            return reason
     pairs = zip(operands, asked, strict=True)
     methods = [method for operand, names in pairs for method in _methods(operand, names)]
     if methods and not any(code in started for _, codes in methods for code in codes):

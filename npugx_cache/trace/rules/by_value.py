@@ -1,0 +1,172 @@
+"""Rules about what depends on the value of an object: each such object has a guard on its value.
+
+Torch guards the type of an object alone, because what code reads of the object has places of its
+own. What C code reads has none: `date == date` is answered by the C code of a class, which looks
+into both. So an object whose special method is C code is refused, unless Dynamo knows what is in
+it: a constant, a container of Python's own, a value of the graph, or an object that is guarded by
+its identity.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import itertools
+import operator
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.trace.observe import numpy_numbers
+from npugx_cache.trace.rules.values import NAMED
+from npugx_cache.trace.stack_value import CONSTANTS, NONE, codes_of, look_behind, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+COMPARED = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__"})
+"""What asks the parts of a container as well."""
+WALK = ("__iter__", "__next__", "__len__", "__getitem__", "keys")
+ANYTHING = (
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__bool__"),
+    *("__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__str__", "__repr__"),
+    *("__format__", "__bytes__", "__int__", "__index__", "__float__", "__complex__", "__trunc__"),
+    *("__abs__", "__neg__", "__pos__", "__invert__", "__round__", "__floor__", "__ceil__"),
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"),
+    *("__rtruediv__", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__", "__divmod__"),
+    *("__rdivmod__", "__pow__", "__rpow__", "__and__", "__or__", "__xor__", "__lshift__"),
+    *("__rshift__", "__matmul__", "__call__", "__length_hint__", "__reversed__"),
+)
+"""The special methods by which C code may look into an object."""
+
+_ITERATED: tuple[Any, ...] = ([], (), {}, set(), range(0), "", {}.values(), {}.items())
+_KNOWN: frozenset[Any] = frozenset(
+    {
+        *(object, type, int, float, complex, bool, str, bytes, torch.Size, torch.Tensor),
+        *(list, tuple, dict, set, frozenset, range, slice, BaseException, super, property),
+        *(collections.OrderedDict, collections.defaultdict, collections.deque),
+        *(type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType),
+        *(enumerate, zip, map, filter, reversed, functools.partial),
+        *(type(iter(each)) for each in _ITERATED),
+        types.GeneratorType,
+    }
+)
+"""Classes of Python's own in whose objects Dynamo knows each part, and methods that ask nothing."""
+
+_UNKNOWN: dict[type, frozenset[str]] = {
+    functools.partial: frozenset({"__eq__", "__ne__"}),
+    types.MappingProxyType: frozenset({"__eq__", "__ne__", "__bool__"}),
+}
+"""Questions about objects of a class above that Dynamo answers as Python would not."""
+
+_MAX_DEPTH = 8
+
+
+def obstacle(variable: Any, names: tuple[str, ...]) -> str | None:
+    """Why nobody notices that the value of an object changes which a question is about, or None.
+
+    `names` are the special methods that are asked. A comparison asks what a container holds, too.
+    """
+    if not names:
+        return None
+    depth = _MAX_DEPTH if not COMPARED.isdisjoint(names) else 0
+    reasons = (_reason(part, names) for part in _parts(variable, depth))
+    return next((each for each in reasons if each is not None), None)
+
+
+def obstacle_of_search(searched: Any, container: Any) -> str | None:
+    """The same for `searched in container`, which compares with each element."""
+    is_keyed = isinstance(vars(look_behind(container).variable).get("items"), dict)
+    asked = (searched,) if is_keyed else (searched, container)
+    return next(filter(None, (obstacle(each, ("__eq__",)) for each in asked)), None)
+
+
+def obstacle_of_call(function: Any, args: Iterable[Any]) -> str | None:
+    """The same for a call of a function of Python's own, which may ask its arguments anything."""
+    if id(function) in _OF_KINDS:
+        return None
+    names = WALK if id(function) in _KEEPING else ANYTHING
+    return next(filter(None, (obstacle(each, names) for each in args)), None)
+
+
+def obstacle_of_method(name: str, args: Iterable[Any]) -> str | None:
+    """The same for a method of a container of Python's own."""
+    if name in _STORING:
+        return None
+    return next(filter(None, (obstacle(each, ANYTHING) for each in args)), None)
+
+
+_OF_KINDS = frozenset(
+    map(
+        id,
+        (
+            *(isinstance, issubclass, callable, getattr, hasattr, setattr, delattr, type, super),
+            *(object, vars, operator.is_, operator.is_not, operator.getitem, operator.setitem),
+            *(functools.partial, types.MethodType, types.SimpleNamespace, slice, property),
+            *(staticmethod, classmethod, typing.cast, torch.utils._pytree.tree_map),
+        ),
+    )
+)
+"""Functions that ask for the class or an attribute of an argument, or keep the argument."""
+
+_KEEPING = frozenset(
+    map(
+        id,
+        (
+            *(len, list, tuple, dict, zip, enumerate, iter, next, reversed, map, filter),
+            *(collections.OrderedDict, collections.deque, collections.defaultdict),
+            *(itertools.chain, itertools.islice, itertools.repeat, itertools.product),
+        ),
+    )
+)
+"""Functions that walk an argument, and ask nothing of what they find there."""
+
+_STORING = frozenset(
+    {
+        *("append", "appendleft", "insert", "extend", "extendleft", "setdefault", "update", "get"),
+        *("pop", "popitem", "popleft", "copy", "clear", "reverse", "keys", "values", "items"),
+        *("__setitem__", "__getitem__", "__delitem__", "__init__", "__new__", "__iter__"),
+        *("__len__", "__next__", "__reversed__", "fromkeys", "move_to_end", "rotate"),
+    }
+)
+"""Methods of containers that keep or give elements, and compare none; keys are conditions."""
+
+
+def _parts(variable: Any, depth: int) -> Iterator[Any]:
+    """A value and what it holds, if it is a list, a tuple, a set or a dict of the trace."""
+    yield variable
+    items = vars(look_behind(variable).variable).get("items") if depth else None
+    inner = items.values() if isinstance(items, dict) else items
+    if isinstance(inner, (list, tuple, type({}.values()))):
+        for each in inner:
+            if hasattr(each, "__dict__"):
+                yield from _parts(each, depth - 1)
+
+
+def _reason(variable: Any, names: tuple[str, ...]) -> str | None:
+    found = look_behind(variable)
+    value, kind = found.value, _kind(variable)
+    if kind is None or kind in CONSTANTS or issubclass(kind, NAMED) or found.is_of_graph:
+        return None
+    if not _UNKNOWN.get(kind, frozenset()).isdisjoint(names):
+        return f"torch does not compare a {kind.__qualname__} as Python does"
+    if value is NONE or found.source is None:
+        return None  # the trace has made it, and knows of what
+    if kind in _KNOWN or issubclass(kind, enum.Enum) or numpy_numbers.is_constant(value):
+        return None
+    for name in names:
+        holder = next((each for each in kind.__mro__ if name in vars(each)), object)
+        method = None if holder in _KNOWN else vars(holder)[name]
+        if method is not None and not codes_of(method):
+            return f"the value of a {kind.__qualname__} has no guard, which its {name} asks for"
+    return None
+
+
+def _kind(variable: Any) -> type | None:
+    """The type of a value; also of a partial, for which `look_behind` gives the function."""
+    made = getattr(vars(variable).get("_cache"), "vt", variable) or variable
+    is_partial = {"func", "keywords"} <= vars(made).keys()
+    return functools.partial if is_partial else type_of(look_behind(made))
