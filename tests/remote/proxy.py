@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Fault = Literal["none", "down", "silent", "slow", "cut", "lying"]
+Fault = Literal["none", "down", "silent", "slow", "cut", "lying", "dripping"]
 SLOW = 0.15
 """Seconds that each piece of an answer waits under the fault `slow`."""
+DRIP = 1.0
+"""Seconds that each byte of an answer waits under the fault `dripping`."""
 
 
 class Proxy:
@@ -97,6 +99,10 @@ class Proxy:
                 elif self.fault == "slow":
                     time.sleep(SLOW)
                     sink.sendall(data)
+                elif self.fault == "dripping":
+                    for byte in data:
+                        sink.sendall(bytes([byte]))
+                        time.sleep(DRIP)
                 elif self.fault == "cut":
                     sink.sendall(data[: len(data) // 2])
                     break
