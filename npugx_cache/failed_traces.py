@@ -42,14 +42,15 @@ class Untraced:
     installs hooks at its first call; `conditions.set_up` has those that are known). So if the eager
     run changed a module, the next call is traced again, up to three tries in all.
 
-    A call for which the function itself raises says nothing about other calls. Only calls with the
-    same sizes, numbers and strings are not traced any more, after as many tries.
+    A call for which the function itself raises says nothing about other calls, and neither does one
+    that ends in a fault of the cache. Only calls with the same sizes, numbers and strings are not
+    traced any more, after as many tries.
     """
 
     def __init__(self) -> None:
         self._failures: dict[str, _Failure] = {}
         self._raising: dict[tuple[str, str], tuple[int, str]] = {}
-        """How often the function itself raised for a call, and the reason to tell."""
+        """How often a call raised, in the function or in the cache, and the reason to tell."""
 
     def remember(self, kind: str, failed: Failed, frame_locals: Mapping[str, Any]) -> None:
         """Note a failed trace. Must be called before the eager run, which may change modules."""
@@ -63,7 +64,7 @@ class Untraced:
         return lambda failed: self._failures.update({kind: _Failure(failed, tries, modules)})
 
     def raised(self, call: Signature, reason: str) -> None:
-        """Note that the function itself raised for a call that could not be traced."""
+        """Note that the function itself, or the cache, raised for a call that was not traced."""
         tries, _ = self._raising.get((call.exact, call.kind), (0, ""))
         if len(self._raising) >= _MAX_RAISING:
             self._raising.clear()

@@ -83,7 +83,9 @@ def _callers() -> set[types.FrameType | None]:
     return below
 
 
-_ENTRY = f"{__file__.rpartition(os.sep)[0]}{os.sep}api.py"
+# Not made of `__file__`: code has another name of its file where a program was frozen, or was
+# compiled elsewhere and shipped without sources.
+_ENTRY = f"{_callers.__code__.co_filename.rpartition(os.sep)[0]}{os.sep}api.py"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -108,7 +108,7 @@ def is_of_this_package(error: BaseException) -> bool:
     last, traceback = None, error.__traceback__
     while traceback is not None:
         last, traceback = traceback.tb_frame.f_code.co_filename, traceback.tb_next
-    home = Path(__file__).parent
+    home = Path(is_of_this_package.__code__.co_filename).parent
     folders = (home, (home / "backend").resolve(), (home / "store").resolve())
     return last is not None and any(map(Path(last).is_relative_to, folders))
 

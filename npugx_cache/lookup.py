@@ -199,7 +199,11 @@ class Lookup(StoreClient):
                 events.logger.exception("%s", told)
             self._count("bypasses", "fault")
             # Without the message, which may quote an argument: the journal keeps the reason.
-            self._end_in_bypass(f"a fault of the cache: {type(error).__name__}, see the log")
+            reason = f"a fault of the cache: {type(error).__name__}, see the log"
+            if not is_passing(error):  # or each call would be traced again, to the same end
+                with contextlib.suppress(Exception):
+                    self._untraced.raised(Signature(scope.frame_locals), reason)
+            self._end_in_bypass(reason)
             return Bypass(f"a fault of the cache: {error!r}")
 
     def _answer(

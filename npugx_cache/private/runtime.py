@@ -139,7 +139,7 @@ def _is_exporting(stack: types.FrameType) -> bool:
 
 
 _EXPORT = frozenset(
-    str(Path(str(torch.__file__)).parent / "export" / name)
+    str(Path(torch.typename.__code__.co_filename).parent / "export" / name)
     for name in ("_trace.py", "exported_program.py")
 )
 """The files whose functions turn the switches off. A call of an exported program runs none of

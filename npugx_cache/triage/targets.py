@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import pickle
 import random
 import runpy
 import sys
@@ -47,6 +48,8 @@ def named(text: str) -> Any:
     module, _, path = text.partition(":")
     if not module or not path:
         raise WrongTarget(f"{text!r} is not module:name")
+    if module.startswith("."):
+        raise WrongTarget(f"{text!r} is not module:name, with the whole name of the module")
     try:
         return reduce(getattr, path.split("."), importlib.import_module(module))
     except ModuleNotFoundError as error:
@@ -64,7 +67,10 @@ def cached(target: Any) -> Any:
             f"a {type(target).__qualname__} is no function and no module that is made"
         )
     inner = target.forward if isinstance(target, torch.nn.Module) else target
-    return target if isinstance(inner, CachedFunction) else cache_compile(target)
+    try:
+        return target if isinstance(inner, CachedFunction) else cache_compile(target)
+    except TypeError as error:  # what is written in C, such as `os.system`
+        raise WrongTarget(str(error)) from error
 
 
 def inputs(text: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -75,7 +81,10 @@ def inputs(text: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def value(text: str) -> Any:
     """What a `.pt` file holds, or a name stands for; a function is called for it."""
     if text.endswith(".pt"):
-        return torch.load(text, weights_only=True)
+        try:
+            return torch.load(text, weights_only=True)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise WrongTarget(f"{text}: {str(error).partition(chr(10))[0]}") from error
     found = named(text)
     return found() if callable(found) else copy.deepcopy(found)
 

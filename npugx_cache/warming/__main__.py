@@ -11,7 +11,7 @@ import sys
 from npugx_cache.counters import Warmed
 from npugx_cache.errors import NpugxCacheError, Uncacheable
 from npugx_cache.triage.targets import WrongTarget, cached, named
-from npugx_cache.warming.inputs import calls
+from npugx_cache.warming.inputs import calls, shown
 
 
 def main(target: str, *inputs: str) -> int:
@@ -29,15 +29,16 @@ def main(target: str, *inputs: str) -> int:
 def _warm(target: str, inputs: tuple[str, ...]) -> None:
     found = cached(named(target))
     function = getattr(found, "forward", found)
-    if not inputs and function.warm() == Warmed():
+    texts = [text for text in inputs if text.strip()]
+    if not texts and function.warm() == Warmed():
         raise WrongTarget(f"{target} takes arguments: name them with --inputs")
-    for text in inputs:
+    for text in texts:
         for args, kwargs in calls(text):
             try:
                 with contextlib.suppress(Uncacheable):  # as strict=True raises it
                     function.warm(*args, **kwargs)
             except TypeError as error:  # as Python raises it for a call with other arguments
-                raise WrongTarget(f"--inputs {text!r}: {error}") from error
+                raise WrongTarget(f"--inputs {shown(text)}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _TENSOR = re.compile(r"\b([a-z]\w*)(?: ([a-z]\w*(?::\d+)?))?\[([\d,\s]*)\]")
 _KEYWORD = re.compile(r"(^|,)\s*([A-Za-z_]\w*):\s")
+_SHOWN = 200
 _FORMS = "write arguments as `npugx-cache ls` does, such as 'x: float32[4, 8], 3', with all sizes"
 
 
@@ -49,12 +50,23 @@ def _parsed(text: str) -> Arguments:
     source = _KEYWORD.sub(r"\1 \2=", _TENSOR.sub(put, text))
     try:
         match ast.parse(f"f({source})", mode="eval").body:
-            case ast.Call(func=ast.Name(), args=args, keywords=named):
+            case ast.Call(func=ast.Name(), args=args, keywords=named) if _are_distinct(named):
                 kwargs = {str(each.arg): _value(each.value, tensors) for each in named}
                 return tuple(_value(each, tensors) for each in args), kwargs
-    except (SyntaxError, ValueError):
-        pass
-    raise WrongTarget(f"--inputs {text!r}: {_FORMS}")
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        pass  # the last two: Python's parser says so of a text that is too deep
+    raise WrongTarget(f"--inputs {shown(text)}: {_FORMS}")
+
+
+def shown(text: str) -> str:
+    """The text as a literal, or the beginning of a long text."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+
+
+def _are_distinct(named: list[ast.keyword]) -> bool:
+    """Whether arguments have names, each another one: of two with one name, one would be lost."""
+    names = [each.arg for each in named]
+    return None not in names and len({*names}) == len(names)
 
 
 def _value(node: ast.expr, tensors: dict[str, torch.Tensor]) -> Any:
@@ -65,7 +77,7 @@ def _value(node: ast.expr, tensors: dict[str, torch.Tensor]) -> Any:
             return [_value(each, tensors) for each in items]
         case ast.Tuple(elts=items):
             return tuple(_value(each, tensors) for each in items)
-        case ast.Dict(keys=keys, values=values):
+        case ast.Dict(keys=keys, values=values) if None not in keys:
             pairs = zip(keys, values, strict=True)
             return {ast.literal_eval(k): _value(v, tensors) for k, v in pairs if k is not None}
     return ast.literal_eval(node)
@@ -74,9 +86,9 @@ def _value(node: ast.expr, tensors: dict[str, torch.Tensor]) -> Any:
 def _tensor(text: str, dtype: str, device: str | None, sizes: str) -> torch.Tensor:
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
-        raise WrongTarget(f"--inputs {text!r}: torch has no type {dtype!r}")
+        raise WrongTarget(f"--inputs {shown(text)}: torch has no type {dtype!r}")
     try:
         size = [int(each) for each in sizes.split(",") if each.strip()]
         return torch.zeros(size, dtype=kind, device=device or "cpu")
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise WrongTarget(f"--inputs {text!r}: {str(error).splitlines()[0]}") from error
+        raise WrongTarget(f"--inputs {shown(text)}: {str(error).splitlines()[0]}") from error

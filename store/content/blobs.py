@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zlib
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from npugx_cache.records import NamedTuple
-from npugx_cache.store.content.files import Fault, quarantine, read_file, write_file
+from npugx_cache.store.content.files import Fault, move, quarantine, read_file, stage
 from npugx_cache.store.content.verified import stamp
 from npugx_cache.store.format.manifest import MAX_INFLATED, BlobRef
 from npugx_cache.store.format.plain import Malformed
+from npugx_cache.store.io import syscalls
 from npugx_cache.store.results import Miss
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from npugx_cache.store.content.verified import Verified
     from npugx_cache.store.format.layout import Folder
 
@@ -50,16 +53,23 @@ def write(folder: Folder, blob: Packed, *, durable: bool, changed: set[str]) -> 
 
     Adds to `changed` the folders to sync so that the blob's name survives a power cut.
     """
-    path = folder.blob(blob.ref.sha256)
+    return write_parts(folder, blob.ref, (blob.stored,), durable=durable, changed=changed)
+
+
+def write_parts(
+    folder: Folder, ref: BlobRef, parts: Iterable[bytes], *, durable: bool, changed: set[str]
+) -> bool:
+    """As `write`, for a blob that is not held in memory; `parts` may be left as they are."""
+    path = folder.blob(ref.sha256)
     with contextlib.suppress(OSError):
         # Touched before it is checked, because a cleaner spares files younger than its scan.
         folder.tree.touch(path)
-        if _is_intact(folder, blob.ref):
+        if _is_intact(folder, ref):
             if durable:  # whoever wrote it may not have synced it
                 folder.tree.fsync(path)
                 changed.add(path.rpartition("/")[0])
             return False
-    changed |= write_file(folder, path, blob.stored, durable=durable)
+    changed |= move(folder, stage(folder, path, parts, durable=durable), path)
     return True
 
 
@@ -70,14 +80,28 @@ def is_there(folder: Folder, ref: BlobRef) -> bool:
         return False
 
 
-def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
-    """Return the stored bytes of a blob, after checking their size and digest."""
+def stored(
+    folder: Folder,
+    ref: BlobRef,
+    verified: Verified | None = None,
+    parts: hashlib._Hash | None = None,
+) -> bytes | Miss:
+    """Return the stored bytes of a blob, after checking their size and digest.
+
+    `parts`, a digest of nothing: the bytes are checked in parts, and not held or returned.
+    """
     path = folder.blob(ref.sha256)
     known = refused = None
     if verified is not None:
         known, refused = verified.blob(ref.sha256), verified.refusal(ref.sha256)
     found = read_file(
-        folder, path, limit=MAX_BYTES, size=ref.stored_size, known=known, refused=refused
+        folder,
+        path,
+        limit=MAX_BYTES,
+        size=ref.stored_size,
+        known=known,
+        refused=refused,
+        parts_to=None if parts is None else parts.update,
     )
     if isinstance(found, Fault):
         if found.wrong_size:
@@ -85,7 +109,7 @@ def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> by
         return Miss(reason=f"blob {ref.name}: {found.reason}")
     if found.verified:
         return found.data
-    if hashlib.sha256(found.data).hexdigest() != ref.sha256:
+    if (parts or hashlib.sha256(found.data)).hexdigest() != ref.sha256:
         reason = f"digest mismatch at {path}"
         if verified is not None:
             verified.note_refusal(ref.sha256, stamp(found.status), reason)
@@ -94,6 +118,17 @@ def stored(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> by
     if verified is not None:
         verified.note_blob(ref.sha256, stamp(found.status))
     return found.data
+
+
+def opened(folder: Folder, ref: BlobRef) -> IO[bytes] | Miss:
+    """Open the stored bytes of a blob that were found to be right, to read them once more."""
+    fault = stored(folder, ref, parts=hashlib.sha256())
+    if isinstance(fault, Miss):
+        return fault
+    try:
+        return syscalls.reader(folder.tree.open_read(folder.blob(ref.sha256)))
+    except OSError as error:  # pruned meanwhile
+        return Miss(reason=f"blob {ref.name}: {folder.explain(error)}")
 
 
 def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> bytes | Miss:
@@ -107,7 +142,7 @@ def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> byte
 
 def check(folder: Folder, ref: BlobRef) -> Miss | None:
     """As `read`, without keeping the uncompressed bytes: why the blob is missing, or None."""
-    data = stored(folder, ref)
+    data = stored(folder, ref, parts=hashlib.sha256() if ref.codec == "raw" else None)
     if isinstance(data, Miss):
         return data
     if ref.codec == "raw":
@@ -123,8 +158,9 @@ def check(folder: Folder, ref: BlobRef) -> Miss | None:
 
 
 def _is_intact(folder: Folder, ref: BlobRef) -> bool:
-    found = read_file(folder, folder.blob(ref.sha256), limit=MAX_BYTES, size=ref.stored_size)
-    return not isinstance(found, Fault) and hashlib.sha256(found.data).hexdigest() == ref.sha256
+    path, whole = folder.blob(ref.sha256), hashlib.sha256()
+    found = read_file(folder, path, limit=MAX_BYTES, size=ref.stored_size, parts_to=whole.update)
+    return not isinstance(found, Fault) and whole.hexdigest() == ref.sha256
 
 
 def unpack(ref: BlobRef, data: bytes) -> bytes:

@@ -13,7 +13,7 @@ from npugx_cache.store.io.trust import distrust
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from npugx_cache.store.content.verified import Refusal, Stamp
     from npugx_cache.store.format.layout import Folder
@@ -49,11 +49,13 @@ def read_file(
     known: Stamp | None = None,
     refused: Refusal | None = None,
     at: int | None = None,
+    parts_to: Callable[[bytes], object] | None = None,
 ) -> Contents | Fault:
     """Read a whole file if it is trusted, regular, and of the right size (`size`, at most `limit`).
 
     `known` is the stamp of the file when it was verified, `refused` its earlier refusal. `at` is
-    the descriptor of the file's folder, if the caller has it open.
+    the descriptor of the file's folder, if the caller has it open. `parts_to` gets the bytes in
+    parts; the file is then not held in memory, and the contents have no bytes.
     """
     try:
         if at is None:
@@ -83,8 +85,8 @@ def read_file(
             )
         if refused is not None and refused.seen == stamp(status):
             return Fault(reason=refused.reason, status=status)
-        data = syscalls.read_all(fd, length)
-        if len(data) != length:
+        data = b"" if parts_to else syscalls.read_all(fd, length)
+        if (syscalls.read_parts(fd, length, parts_to) if parts_to else len(data)) != length:
             return Fault(
                 reason=f"{folder.relative(path)} got shorter while it was read", status=status
             )
@@ -113,10 +115,10 @@ def write_file(folder: Folder, path: str, data: bytes, *, durable: bool) -> set[
     `durable`: the contents survive a power cut, after which a renamed file without fsync can be
     empty. The name survives once the caller has synced the returned folders as well.
     """
-    return move(folder, stage(folder, path, data, durable=durable), path)
+    return move(folder, stage(folder, path, (data,), durable=durable), path)
 
 
-def stage(folder: Folder, path: str, data: bytes, *, durable: bool) -> str:
+def stage(folder: Folder, path: str, parts: Iterable[bytes], *, durable: bool) -> str:
     """Write a temporary file for the place `path` and return its name; `move` puts it there."""
     temporary = folder.temporary()
     with unlinked_on_error(folder, temporary, path):
@@ -126,7 +128,8 @@ def stage(folder: Folder, path: str, data: bytes, *, durable: bool) -> str:
             make_parents(folder, temporary)
             fd = folder.open_new(temporary)
         try:
-            syscalls.write_all(fd, data)
+            for part in parts:
+                syscalls.write_all(fd, part)
             if durable:
                 syscalls.fsync(fd)
         finally:

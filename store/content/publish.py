@@ -92,7 +92,7 @@ def _write(folder: Folder, entry: Prepared, written: list[str]) -> None:
     if many:
         # Until now the blobs could lie unsynced in their places, because no manifest names them.
         folder.tree.sync_filesystem()
-    staged = stage(folder, path, entry.data, durable=entry.durable)
+    staged = stage(folder, path, (entry.data,), durable=entry.durable)
     with unlinked_on_error(folder, staged, path):
         if durable:
             sync_folders(folder, changed)

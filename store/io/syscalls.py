@@ -11,6 +11,10 @@ import errno
 import os
 import stat as stat_module
 from itertools import islice
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _NEW_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -21,6 +25,7 @@ _LOCK_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEXT_AT_MOST = 1 << 16
+_PART = 1 << 20
 _LINK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -87,6 +92,20 @@ def read_all(fd: int, size: int) -> bytes:
         parts.append(os.read(fd, missing))
         missing -= len(parts[-1])
     return b"".join(parts)
+
+
+def reader(fd: int) -> IO[bytes]:
+    """Return an open file to read from, which closes the descriptor."""
+    return os.fdopen(fd, "rb")
+
+
+def read_parts(fd: int, size: int, each: Callable[[bytes], object]) -> int:
+    """Hand over the bytes of a file in parts, at most `size`; return how many there were."""
+    left = size
+    while left > 0 and (part := os.read(fd, min(left, _PART))):
+        each(part)
+        left -= len(part)
+    return size - left
 
 
 def text_of(path: str) -> str:

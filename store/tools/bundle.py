@@ -21,7 +21,7 @@ from npugx_cache.store.format.signing import Unsigned
 from npugx_cache.store.results import Miss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.store.format.layout import Folder
 
@@ -60,30 +60,33 @@ def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> B
     missing: dict[str, str] = {}
     # As a stream, because a pipe has no position. The bytes are those of mode "w".
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        _add(tar, "CACHEDIR.TAG", layout.CACHEDIR_TAG)
+        _add(tar, "CACHEDIR.TAG", io.BytesIO(layout.CACHEDIR_TAG), len(layout.CACHEDIR_TAG))
         for digest, ref in sorted(refs.items()):
-            stored = blobs.stored(folder, ref)
-            if isinstance(stored, Miss):
-                missing[digest] = stored.reason
+            # Read twice, and never held in memory: what is wrong must not get into the bundle.
+            opened = blobs.opened(folder, ref)
+            if isinstance(opened, Miss):
+                missing[digest] = opened.reason
                 continue
-            _add(tar, folder.blob(digest), stored)
-            report.blobs, report.size = report.blobs + 1, report.size + len(stored)
+            with opened:
+                _add(tar, folder.blob(digest), opened, ref.stored_size)
+            report.blobs, report.size = report.blobs + 1, report.size + ref.stored_size
         for manifest, data in wanted:
             lost = [missing[ref.sha256] for ref in manifest.blobs if ref.sha256 in missing]
             if lost:
                 report.refused.append((manifest.entry, lost[0]))
                 continue
-            _add(tar, folder.manifest(manifest.key, manifest.entry), data)
+            path = folder.manifest(manifest.key, manifest.entry)
+            _add(tar, path, io.BytesIO(data), len(data))
             report.entries.append(manifest)
             report.size += len(data)
     return report
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, data: IO[bytes], size: int) -> None:
     # A TarInfo made by hand has no owner, no time and a fixed mode: nothing but contents counts.
     member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
+    member.size = size
+    tar.addfile(member, data)
 
 
 def unpack(folder: Folder, source: IO[bytes], *, sign: bool) -> BundleReport:
@@ -190,17 +193,15 @@ def _unpack_blob(
     new: _NewBlobs,
     report: BundleReport,
 ) -> None:
-    if _digest_of(tar, member) != digest:
+    whole = hashlib.sha256()
+    for part in _parts(tar, member):
+        whole.update(part)
+    if whole.hexdigest() != digest:
         report.refused.append((member.name, "digest mismatch"))
         return
-    try:
-        data = _contents(tar, member)
-    except MemoryError:
-        report.refused.append((member.name, "not enough memory"))
-        return
-    size = len(data)
+    size = member.size
     ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
-    if blobs.write(folder, blobs.Packed(ref, data), durable=False, changed=set()):
+    if blobs.write_parts(folder, ref, _parts(tar, member), durable=False, changed=set()):
         new.wrote(digest)
     else:
         new.touched(digest)
@@ -244,13 +245,11 @@ def _unpack_manifest(
     report.size += len(data)
 
 
-def _digest_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    """The digest of a member, which is not held in memory: its size may be anything."""
-    found = hashlib.sha256()
+def _parts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    """The bytes of a member, which is not held in memory: its size may be anything."""
     opened = tar.extractfile(member)
     while opened is not None and (part := opened.read(_PART)):
-        found.update(part)
-    return found.hexdigest()
+        yield part
 
 
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

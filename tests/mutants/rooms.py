@@ -57,6 +57,7 @@ ROOMS = {
     "cli": _room("cli", "tests/cli"),
     "triage": _room("triage", "tests/triage", "tests/cli/test_triage.py"),
     "warming": _room("warming", "tests/warm"),
+    "frozen": _room("__pyinstaller", "tests/packaging"),
     "counters": _room(
         "counters events spans prometheus log_output progress", "tests/metrics", "tests/unit"
     ),

@@ -282,3 +282,18 @@ def test_28_layers_are_three_entries(surroundings):
     assert (cold["difference"], cold["pieces"], cold["entries"]) == (0.0, 29, 3)
     warm = run_engine(surroundings, "28").result()
     assert (warm["difference"], warm["info"]) == (0.0, [29, 0, 0, 0])
+
+
+@pytest.mark.parametrize("wrong", ["of another graph", "paths", "of no entry"])
+def test_a_handle_decides_nothing(model, store, wrong):
+    cold = started(model, store, [Range(1, 64), 16])
+    names, handles = list(cold.handles), list(cold.handles.values())
+    given = {
+        "of another graph": [*handles[1:], handles[0]],
+        "paths": [("../../etc/passwd", "/dev/zero")] * len(names),
+        "of no entry": [("", "")] * len(names),
+    }[wrong]
+    cold.file.write_text(repr(dict(zip(names, given, strict=True))))
+    again = started(model, store, [Range(1, 64), 16])
+    assert again.counted == {"hits": len(names), "misses": 0, "bypasses": 0, "stored": 0}
+    assert again.loaded == len(names)

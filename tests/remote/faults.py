@@ -48,6 +48,7 @@ CASES = (
     Case("s3", "down in the middle", "miss", "the remote tier"),
     Case("s3", "slow", "miss", _LATE),
     Case("s3", "silent", "miss", _LATE),
+    Case("s3", "dripping", "miss", _LATE),
     Case("s3", "cut off", "miss", "the remote tier"),
     Case("s3", "lying", "miss", "the remote tier"),
     Case("s3", "wrong objects", "miss", "digest mismatch"),
@@ -60,6 +61,7 @@ CASES = (
     Case("redis", "down in the middle", "miss", "the remote tier"),
     Case("redis", "slow", "miss", _LATE),
     Case("redis", "silent", "miss", _LATE),
+    Case("redis", "dripping", "miss", _LATE),
     Case("redis", "cut off", "miss", "the remote tier"),
     Case("redis", "lying", "miss", "the remote tier"),
     Case("redis", "wrong objects", "miss", "digest mismatch"),
@@ -143,7 +145,7 @@ class Engines:
                 stack.callback(proxy.close)
                 at_once = {"down at the start": "down", "cut off": "cut"}
                 name = at_once.get(fault, fault)
-                if name in {"down", "silent", "slow", "cut", "lying"}:
+                if name in {"down", "silent", "slow", "dripping", "cut", "lying"}:
                     proxy.set(name)  # type: ignore[arg-type]
                 address = self.address(engine, proxy.port, place)
                 if fault == "bucket missing":

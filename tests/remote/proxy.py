@@ -6,11 +6,16 @@ import contextlib
 import socket
 import threading
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-Fault = Literal["none", "down", "silent", "slow", "cut", "lying"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Fault = Literal["none", "down", "silent", "slow", "cut", "lying", "dripping"]
 SLOW = 0.15
 """Seconds that each piece of an answer waits under the fault `slow`."""
+DRIP = 1.0
+"""Seconds that each byte of an answer waits under the fault `dripping`."""
 
 
 class Proxy:
@@ -19,8 +24,12 @@ class Proxy:
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.fault: Fault = "none"
+        self.sent = 0
+        """How many bytes clients have sent."""
+        self._limit: tuple[int, Callable[[], object]] | None = None
         self._target = (host, port)
         self._open: set[socket.socket] = set()
+        self._counting = threading.Lock()
         self._listener: socket.socket | None = None
         self._listen()
 
@@ -36,6 +45,21 @@ class Proxy:
             self.close()
         elif self._listener is None:
             self._listen(self.port)
+
+    def at(self, count: int, then: Callable[[], object]) -> None:
+        """Let through so many bytes of what clients send from now on, then do something once."""
+        self.sent, self._limit = 0, (count, then)
+
+    def _of(self, data: bytes) -> bytes:
+        """What is let through of bytes that a client sends."""
+        with self._counting:
+            before, self.sent = self.sent, self.sent + len(data)
+            if self._limit is None or self.sent < self._limit[0]:
+                return data
+            count, then = self._limit
+            if before < count:
+                then()
+            return data[: max(0, count - before)]
 
     def close(self) -> None:
         if self._listener is not None:
@@ -67,6 +91,7 @@ class Proxy:
     def _forward(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                data = data if answers else self._of(data)
                 if not answers or self.fault == "none":
                     sink.sendall(data)
                 elif self.fault == "silent":
@@ -74,6 +99,10 @@ class Proxy:
                 elif self.fault == "slow":
                     time.sleep(SLOW)
                     sink.sendall(data)
+                elif self.fault == "dripping":
+                    for byte in data:
+                        sink.sendall(bytes([byte]))
+                        time.sleep(DRIP)
                 elif self.fault == "cut":
                     sink.sendall(data[: len(data) // 2])
                     break

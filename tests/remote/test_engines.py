@@ -7,6 +7,7 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import threading
+import types
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -208,3 +209,31 @@ def test_a_lease_that_is_released_while_it_is_renewed_is_gone(
     with pytest.raises(Fault) as absent:
         engine.read("v1/locks/name", 100)
     assert absent.value.is_absent
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"7", bytes(range(256)), b"x" * (5 << 20)],
+    ids=["empty", "a number", "any", "long"],
+)
+def test_a_lease_that_a_stranger_wrote_is_that_of_a_host_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, junk: bytes
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(leases, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    engine = Engine(remote_address.parse(f"fs://{tmp_path}"))
+    assert engine.obstacle() is None
+    engine.write("v1/locks/name", junk)
+    lease = leases.Lease(engine, "v1/locks/name")
+    assert not lease.take()
+    assert not lease.is_free()
+    now[0] += leases._GONE_AFTER - 1
+    assert not lease.is_free()
+    engine.write("v1/locks/name", b"changed")  # somebody is there
+    now[0] += 2
+    assert not lease.is_free()
+    now[0] += leases._GONE_AFTER
+    assert lease.is_free()
+    assert lease.take()
+    lease.give_up()
+    lease.release()

@@ -17,7 +17,7 @@ LONGEST = 5_000
 
 @pytest.mark.parametrize("case", faults.CASES, ids=[case.name for case in faults.CASES])
 def test_a_worker_meets_a_fault(engines: Engines, case: Case) -> None:
-    late = case.fault in {"down at the start", "slow", "silent"}
+    late = case.fault in {"down at the start", "slow", "silent", "dripping"}
     outcome = faults.meet(engines, case, **({} if late else faults.PATIENT))
     calls = outcome.calls
     assert all(call["equal"] for call in calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,35 @@ def test_a_host_that_is_killed_in_its_compile_keeps_nobody_waiting(engines: Engi
     worker.process.kill()
     worker.process.communicate()
     assert compiles(second.run(faults.WORKER, 1, **engines.common, **remote)) == 1
+
+
+@pytest.mark.parametrize("engine", ["s3", "redis"])
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_a_host_that_is_killed_while_it_sends_leaves_nothing_or_a_whole_entry(
+    engines: Engines, engine: str, share: float
+) -> None:
+    """Killed at a byte of a request: blobs are sent first, then the entry that names them."""
+    proxy = Proxy(engines.port(engine))
+    name = f"{engine}-torn-{share}"
+    common = {**engines.common, **faults.PATIENT}
+    try:
+        # How much an undisturbed host sends, to a place of its own.
+        whole = {"NPUGX_CACHE_REMOTE": engines.address(engine, proxy.port, f"{name}-whole")}
+        assert compiles(engines.host(f"{name}-whole").run(faults.WORKER, 1, **common, **whole)) == 1
+        torn = {"NPUGX_CACHE_REMOTE": engines.address(engine, proxy.port, name)}
+        host = engines.host(f"{name}-first")
+        proxy.at(int(proxy.sent * share), lambda: worker.process.kill())
+        worker = host.start(faults.WORKER, 1, **common, **torn)
+        worker.process.communicate()
+        assert worker.process.returncode == -signal.SIGKILL
+    finally:
+        proxy.close()
+    remote = {"NPUGX_CACHE_REMOTE": engines.address(engine, engines.port(engine), name)}
+    second = engines.host(f"{name}-second").run(faults.WORKER, 1, **common, **remote)
+    assert compiles(second) <= 1
+    assert not any("of the remote tier" in told for told in second["calls"][0]["told"]), second
+    third = engines.host(f"{name}-third").run(faults.WORKER, 1, **common, **remote)
+    assert compiles(third) == 0, third
 
 
 @pytest.mark.parametrize("engine", ["s3", "redis"])

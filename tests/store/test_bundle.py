@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from npugx_cache.store import Listed
 from npugx_cache.store.format.signing import new_secret
-from npugx_cache.store.tools import bundle
+from npugx_cache.store.tools import audit, bundle
 
 
 def packed(store, manifests=None):
@@ -267,3 +267,35 @@ def test_a_member_that_is_no_blob_is_not_held_in_memory(store):
     tracemalloc.stop()
     assert [reason for _, reason in report.refused] == ["digest mismatch"]
     assert peak < size / 4
+
+
+@pytest.mark.parametrize("step", ["export", "import", "import again", "verify"])
+def test_a_large_blob_is_not_held_in_memory(store, publish, other, tmp_path, step):
+    blob = tmp_path / "bundle.tar"
+    publish(store, blobs={f"b{number}": os.urandom(8 << 20) for number in range(2)})
+    places = [(m.manifest.key, m.manifest.entry) for m in store.listing()]
+
+    def export():
+        with blob.open("wb") as out:
+            assert bundle.pack(store.folder, places, out).refused == []
+
+    def bring():
+        with blob.open("rb") as source:
+            assert bundle.unpack(other.folder, source, sign=False).refused == []
+
+    def check():
+        assert audit.verify(other.folder, repair=False).bad == []
+
+    steps = {"export": export, "import": bring, "import again": bring, "verify": check}
+    for name in steps:
+        if name == step:
+            break
+        steps[name]()
+    tracemalloc.start()
+    try:
+        steps[step]()
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    blobs = [(path.name, path.read_bytes()) for path in (other.root / "v1/cas").glob("*/*")]
+    assert all(hashlib.sha256(data).hexdigest() == name for name, data in blobs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +142,27 @@ def test_a_script_that_fails_caches_nothing_or_caches_elsewhere_fails_the_build(
 
 
 @pytest.mark.thorough
+def test_a_build_step_that_is_ended_ends_its_script_and_leaves_nothing(surroundings, tmp_path):
+    script = tmp_path / "waiting.py"
+    script.write_text(
+        "import os, pathlib, signal\npathlib.Path('pid').write_text(f'{os.getpid()}.')\n"
+        "signal.pause()\n"
+    )
+    (tmp_path / "temporary").mkdir()
+    environment = surroundings.environment(TMPDIR=str(tmp_path / "temporary"))
+    command = [sys.executable, "-m", "npugx_cache", "warm", script]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
+        pid = tmp_path / "pid"
+        while not (pid.exists() and pid.read_text().endswith(".")):
+            assert process.poll() is None
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()[:-1]), 0)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.thorough
 def test_processes_that_a_script_starts_are_told_too(warm, tmp_path):
     script = tmp_path / "spawning.py"
     script.write_text(
@@ -173,6 +196,11 @@ def test_wrong_arguments_are_named(warm, args, said):
         (["nothing_of_this_name:f"], "there is no module 'nothing_of_this_name' here"),
         (["model:nothing"], "has no attribute 'nothing'"),
         (["model:scale"], "model:scale takes arguments: name them with --inputs"),
+        (["model:scale", "--inputs", ""], "model:scale takes arguments: name them with --inputs"),
+        (["model:scale", "--inputs", "nothing.pt"], "nothing.pt: "),
+        (["model:scale", "--inputs", "3, " * 9_000], "'3, 3, 3"),
+        (["os:system", "--inputs", "'true'"], "cache_compile takes a Python function"),
+        (["../model:scale"], "'../model:scale' is not module:name"),
         (["model:scale", "--inputs", "float32[2], 3, 4"], "takes from 1 to 2 positional"),
         (["model:scale", "--inputs", "float33[2]"], "torch has no type 'float33'"),
     ],
@@ -215,7 +243,12 @@ def test_inputs_are_written_as_ls_shows_them(text, args, kwargs):
 
 
 @pytest.mark.parametrize(
-    "text", ["float32[*]", "float32[2", "x", "print(1)", "1) + (2", "x: ", "float32[-1]", "f(*[1])"]
+    "text",
+    [
+        *("float32[*]", "float32[2", "x", "print(1)", "1) + (2", "x: ", "float32[-1]", "f(*[1])"),
+        *("a: 1, a: 2", "**{'a': 1}", "{**{'a': 1}}", "{'a': 1, **{}}", "{[1]: 2}"),
+        pytest.param("-" * 9_000 + "1", id="deep"),
+    ],
 )
 def test_inputs_that_mean_nothing_are_refused(text):
     with pytest.raises(WrongTarget, match="--inputs"):

@@ -128,8 +128,11 @@ def _reads_harmlessly(frames: list[types.FrameType], *, as_proxy: bool) -> bool:
         return vars(variables["self"]).get("descriptor") is vars(torch.device)["type"]
     code = frames[0].f_code
     # This one writes the device into the caller frame.
-    written = name == "__call__" and code.co_filename == codegen.__file__
+    written = name == "__call__" and code.co_filename == _CODEGEN
     return written or name in _READS_EQUALITY or _makes_device(frames[0])
+
+
+_CODEGEN = vars(codegen.PyCodegen)["__init__"].__code__.co_filename
 
 
 def _makes_device(frame: types.FrameType) -> bool:

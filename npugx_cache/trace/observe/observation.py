@@ -172,7 +172,7 @@ _hooks: set[types.CodeType] = set()
 
 def passes_on(code: types.CodeType) -> bool:
     """Whether code in a stack stands for a function of Dynamo's, and only passes a call on."""
-    return code in _hooks or code.co_filename == __file__
+    return code in _hooks or code.co_filename == passes_on.__code__.co_filename
 
 
 def place_of_the_trace() -> location.Place | None:

@@ -86,11 +86,13 @@ def _is_method_of_sets(tx: Any) -> bool:
     How the result came about is noted as a whole.
     """
     code = getattr(tx, "f_code", None)
-    return (
-        code is not None
-        and code.co_filename == polyfills.__file__
-        and code.co_qualname.startswith("set_")
-    )
+    if code is None or not code.co_qualname.startswith("set_"):
+        return False
+    around = vars(polyfills).get(code.co_qualname.partition(".")[0])
+    return bool(getattr(around, "__code__", _NO_CODE).co_filename == code.co_filename)
+
+
+_NO_CODE = (lambda: None).__code__
 
 
 def _build(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
