@@ -108,15 +108,19 @@ class Copy:
             for path in (self.tree / folder).rglob("*.py")
         )
 
-    def map_of(self, tests: Iterable[str]) -> Map:
-        """What these tests run; measured once for each folder or file of tests."""
+    def map_of(self, tests: Iterable[str], marks: str) -> Map:
+        """What these tests run; measured once for each folder or file of tests.
+
+        `marks` is pytest's `-m`.
+        """
         seconds: dict[str, float] = {}
         lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for name in tests:
-            known = self.state / "maps" / f"{name.replace('/', ' ')}.json"
+            of_all = "" if marks else ", all"
+            known = self.state / "maps" / f"{name.replace('/', ' ')}{of_all}.json"
             if not known.exists():
                 known.parent.mkdir(exist_ok=True)
-                known.write_text(json.dumps(self._measure(name)))
+                known.write_text(json.dumps(self._measure(name, marks)))
             measured = json.loads(known.read_text())
             seconds |= measured["seconds"]
             for path, of_file in measured["lines"].items():
@@ -124,14 +128,14 @@ class Copy:
                     lines[path][int(line)].update(names)
         return Map(seconds, lines)
 
-    def _measure(self, tests: str) -> dict[str, Any]:
+    def _measure(self, tests: str, marks: str) -> dict[str, Any]:
         data = self.state / "measuring"
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir()
         settings = data / "settings"
         settings.write_text(_SETTINGS.format(tree=self.tree, data=data))
         changes = {"COVERAGE_PROCESS_START": str(settings), "COVERAGE_TIMES": str(data / "times")}
-        self._run(["-p", "tests.mutants.contexts", tests], 3600, **changes)
+        self._run(["-m", marks, "-p", "tests.mutants.contexts", tests], 3600, **changes)
         lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for file in data.glob("measured*"):
             of_process = coverage.CoverageData(str(file))
@@ -148,12 +152,12 @@ class Copy:
         }
         return {"seconds": seconds, "lines": kept}
 
-    def judge(self, fault: Fault, tests: list[str], expected: float) -> Verdict:
+    def judge(self, fault: Fault, tests: list[str], marks: str, expected: float) -> Verdict:
         """Run tests with a fault in the tree, which is whole again afterwards."""
         begun = time.monotonic()
-        timeout = 300 + 20 * expected  # for a busy machine; few faults make a loop endless
+        timeout = 120 + 5 * expected  # for a busy machine; few faults make a loop endless
         with self._faulty(fault):
-            code, output = self._run(["-x", *tests], timeout)
+            code, output = self._run(["-x", "-m", marks, *tests], timeout)
         result = {0: "survived", 1: "killed", 2: "killed", None: "hung"}.get(code, "unclear")
         failed = _FAILED.search(output)
         by = failed[1] if failed and result == "killed" else ""
@@ -177,7 +181,7 @@ class Copy:
     def _passes_alone(self, test: str, timeout: float) -> bool:
         """Whether a test that failed passes without the fault: a few need those that ran before."""
         if test not in self._alone:
-            self._alone[test] = self._run([test], timeout)[0] == 0
+            self._alone[test] = self._run(["-m", "", test], timeout)[0] == 0
         return self._alone[test]
 
     def _run(self, arguments: list[str], timeout: float, **changes: str) -> tuple[int | None, str]:
