@@ -41,7 +41,7 @@ disable_warnings = no-data-collected, module-not-measured
 """
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
-TESTS_AT_MOST = 60
+TESTS_AT_MOST = 300
 SECONDS_AT_MOST = 40
 """For one fault: more tests than these are not tried."""
 
