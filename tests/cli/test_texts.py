@@ -1,6 +1,6 @@
-"""What commands print, word for word: `texts.txt` has one store, and a transcript of commands on it.
+"""What commands print, word for word: `texts.txt` and `narrow.txt` are transcripts of commands.
 
-`NPUGX_TEST_WRITE=1` writes the file anew; look at what changed before you keep it.
+`NPUGX_TEST_WRITE=1` writes the files anew; look at what changed before you keep it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npugx_cache.entry.artifact import CONDITIONS, pack_conditions
 from npugx_cache.entry.break_record import BreakRecord
 from npugx_cache.store import Draft, Journal, JournalLine, open_store
 
-EXPECTED = Path(__file__).with_name("texts.txt")
+HERE = Path(__file__).parent
 NOW = time.time() // 60 * 60
 CREATED, HIT = NOW - 500_000, NOW - 840
 PID = 7777
@@ -77,7 +77,8 @@ def ids(root, monkeypatch):
 
     decode = publish(
         "decode......", factors={"torch": "2.13", "backend": "npugraph_ex"},
-        held=conditions(False, "x", "mask"), function="model.Decoder.decode", signature="f32[1, 16]",
+        held=conditions(False, "x", "mask"), function="model.Decoder.decode",
+        signature="f32[1, 16]",
     )  # fmt: skip
     publish(
         "train.......", factors={"torch": "2.14", "backend": "npugraph_ex"}, cost=7300.0,
@@ -124,7 +125,11 @@ def text_of(command, ids, root, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     out, err = capsys.readouterr()
-    text = out + err + (f"exit {ended.value.code}\n" if ended.value.code else "")
+    return plain(out + err + (f"exit {ended.value.code}\n" if ended.value.code else ""), ids, root)
+
+
+def plain(text, ids, root):
+    """A text with names for what differs from run to run."""
     text = text.replace(str(root), "FOLDER")
     for name, entry in ids.items():
         text = text.replace(entry, f"<{name}>").replace(entry[:12], name)
@@ -140,12 +145,28 @@ def text_of(command, ids, root, capsys):
 
 def test_commands_print_the_expected_texts(ids, root, capsys):
     """Those that change the store come last."""
-    expected = EXPECTED.read_text(encoding="utf-8")
-    found = ""
-    for command in re.findall(r"^\$ (.*)$", expected, flags=re.MULTILINE):
-        found += f"$ {command}\n{text_of(command, ids, root, capsys)}\n"
+    compare("texts.txt", lambda command: text_of(command, ids, root, capsys))
+
+
+def test_a_narrow_terminal_gets_the_expected_tables(ids, root, on_terminal):
+    """The number before a command is the width of the terminal."""
+
+    def shown(command):
+        columns, *words = command.split()
+        _, text = on_terminal(*words, COLUMNS=columns, NO_COLOR="1")
+        return plain(text.replace("\r\n", "\n"), ids, root)
+
+    compare("narrow.txt", shown)
+
+
+def compare(name, run):
+    """Run the commands of a transcript, and compare what each prints with what stands there."""
+    file = HERE / name
+    expected = file.read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (.*)$", expected, flags=re.MULTILINE)
+    found = "".join(f"$ {command}\n{run(command)}\n" for command in commands)
     if os.environ.get("NPUGX_TEST_WRITE"):
-        EXPECTED.write_text(found, encoding="utf-8")
+        file.write_text(found, encoding="utf-8")
         expected = found
     assert found == expected
 
