@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.mutants.faults import KINDS, draw, faults_of
 from tests.mutants.rooms import ROOMS, room_of
+from tests.mutants.trial import Copy
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -84,6 +86,31 @@ def test_a_seed_draws_the_same_faults_and_the_kinds_in_turn():
     assert drawn == draw(reversed(faults), 1) != draw(faults, 2)
     assert sorted(drawn) == sorted(faults)
     assert Counter(each.kind for each in drawn[: len(KINDS)]) == dict.fromkeys(KINDS, 1)
+
+
+def test_of_two_faults_of_one_size_each_runs_itself(tmp_path):
+    """A test may start a process that writes bytecode, which a second tells from another."""
+    (tmp_path / "npugx_cache").mkdir()
+    file = tmp_path / "npugx_cache/m.py"
+    file.write_text("def f():\n    return 5 - 3\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    copy = Copy(tmp_path, tmp_path / "state")
+    five, three = (
+        next(each for each in faults_of("npugx_cache/m.py", file.read_bytes()) if each.before == n)
+        for n in "53"
+    )
+
+    def answer():
+        command = [sys.executable, "-c", "import m; print(m.f())"]
+        folder = copy.tree / "npugx_cache"
+        return int(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
+
+    answers = [answer()]
+    for fault in (five, three):
+        with copy._faulty(fault):
+            answers.append(answer())
+    assert answers == [2, 3, 1]
+    assert answer() == 2
 
 
 # --- every part of the package has a room

@@ -171,12 +171,12 @@ class Copy:
         source, times = file.read_bytes(), file.stat()
         try:
             file.write_bytes(fault.of(source))
-            # The bytecode that lies there is of another time, and a trial writes none.
-            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+            _forget_bytecode(file)
             yield
         finally:
             file.write_bytes(source)
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+            _forget_bytecode(file)
 
     def _passes_alone(self, test: str, timeout: float) -> bool:
         """Whether a test that failed passes without the fault: a few need those that ran before."""
@@ -216,6 +216,15 @@ class Copy:
             process.wait()
             shutil.rmtree(temporary, ignore_errors=True)
         return process.returncode, output
+
+
+def _forget_bytecode(source: Path) -> None:
+    """Remove what Python compiled of a file: only the size and the second tell which text it is of.
+
+    Tests that start processes of their own write bytecode there, also of a fault.
+    """
+    for path in source.parent.glob(f"__pycache__/{source.stem}.*.pyc"):
+        path.unlink()
 
 
 def _files(checkout: Path) -> list[str]:
