@@ -88,8 +88,9 @@ def test_a_seed_draws_the_same_faults_and_the_kinds_in_turn():
     assert Counter(each.kind for each in drawn[: len(KINDS)]) == dict.fromkeys(KINDS, 1)
 
 
-def test_of_two_faults_of_one_size_each_runs_itself(tmp_path):
+def test_of_two_faults_of_one_size_each_runs_itself(tmp_path, monkeypatch):
     """A test may start a process that writes bytecode, which a second tells from another."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     (tmp_path / "npugx_cache").mkdir()
     file = tmp_path / "npugx_cache/m.py"
     file.write_text("def f():\n    return 5 - 3\n")
