@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import npugx_cache
 from npugx_cache import store
-from npugx_cache.config import load
+from npugx_cache.config import load, state_folder
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.pieces import dynamo
 from npugx_cache.pieces.compiled import counters
@@ -155,3 +155,30 @@ def test_options_of_torch_compile_are_options_of_the_backend(folder):
         with torch.no_grad():
             assert torch.equal(compiled(X, W), plain(X, W))
     assert counted(before) == (1, 2, 0, 2)
+
+
+def test_the_journal_says_what_a_compile_did(folder):
+    made = npugx_cache.cached_graph(traced(), [X, W])
+    other = npugx_cache.cached_graph(traced(), [X, W], options={"inplace_pass": False})
+    flushing._flush_all()
+    second, first = store.Journal(str(folder), state_folder()).load()
+    title = "2 inputs: mm, gelu, add.Tensor"
+    assert first[1:4] == (title, "miss", ("no entry for this graph",))
+    assert second[1:4] == (title, "miss", ("option.inplace_pass was True, is False",))
+    assert [(line.nearest, line.stored) for line in (first, second)] == [
+        ("", made.entry),
+        (made.entry, other.entry),
+    ]
+    phases = ["lowering", "passes", "guards and source facts", "packing", "binding", "publishing"]
+    for line in (first, second):
+        assert [name for name, _ in line.phases] == phases
+
+
+def test_equal_graphs_of_a_process_run_one_program_with_their_own_captures(folder):
+    made = [npugx_cache.cached_graph(traced(), [X, W]) for _ in range(3)]
+    assert len({graph.entry for graph in made}) == 1
+    assert len({graph._run for graph in made}) == 3
+    before = counters.info(0)
+    for graph in made:
+        assert torch.equal(graph(X, W), plain(X, W))
+    assert counted(before) == (0, 0, 0, 0)
