@@ -2,7 +2,7 @@
 
 `CONTRIBUTING.md` has a row for each room, which `test_mutants` compares with this list. There the
 row may name more tests: here are those that are quick, and tell of a fault by themselves. Where
-nearly all tests are thorough, these run too, as far as the time for one fault goes.
+nearly all tests are thorough, those run too that take seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Room(NamedTuple):
     sources: tuple[str, ...]
     """Folders and files of the package. A file belongs to the room with the longest name of it."""
     tests: tuple[str, ...]
-    """Folders and files of tests."""
-    thorough: bool = False
-    """Whether `thorough` tests run too; else they are left out."""
+    """Folders and files of tests; what is `thorough` in them is left out."""
+    thorough: tuple[str, ...] = ()
+    """Files of which the `thorough` tests run, too."""
 
 
-def _room(sources: str, *tests: str, thorough: bool = False) -> Room:
-    return Room(tuple(sources.split()), tests, thorough)
+def _room(sources: str, *tests: str, thorough: str = "") -> Room:
+    return Room(tuple(sources.split()), tests, tuple(thorough.split()))
 
 
 ROOMS = {
@@ -55,7 +55,12 @@ ROOMS = {
     "capture": _room("backend/capture", "tests/capture"),
     "inductor": _room("backend/inductor backend/engines/inductor", "tests/inductor"),
     "store": _room("store", "tests/store", "tests/faults"),
-    "pieces": _room("pieces", "tests/pieces", thorough=True),
+    "pieces": _room(
+        "pieces",
+        "tests/pieces",
+        thorough="tests/pieces/test_breaks.py tests/pieces/test_holding.py "
+        "tests/pieces/test_loaded.py",
+    ),
     "integrations": _room("integrations", "tests/pieces/test_engines.py"),
     "cli": _room("cli", "tests/cli"),
     "triage": _room("triage", "tests/triage", "tests/cli/test_triage.py"),

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.mutants.faults import Fault
+    from tests.mutants.rooms import Room
 
 _STARTUP = """import os
 
@@ -59,6 +60,8 @@ class Map(NamedTuple):
     """Of each test that passes."""
     lines: Mapping[str, Mapping[int, set[str]]]
     """Which tests, or files of tests, run a line of a file."""
+    marks: str
+    """Which of them run: pytest's `-m`."""
 
     def tests(self, fault: Fault) -> list[str]:
         """The tests of the lines of a fault: one of each function first, quick ones first."""
@@ -108,16 +111,15 @@ class Copy:
             for path in (self.tree / folder).rglob("*.py")
         )
 
-    def map_of(self, tests: Iterable[str], marks: str) -> Map:
-        """What these tests run; measured once for each folder or file of tests.
-
-        `marks` is pytest's `-m`.
-        """
+    def map_of(self, room: Room) -> Map:
+        """What the tests of a room run; measured once for each folder or file of tests."""
         seconds: dict[str, float] = {}
         lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for name in tests:
-            of_all = "" if marks else ", all"
-            known = self.state / "maps" / f"{name.replace('/', ' ')}{of_all}.json"
+        parts = [(name, "not thorough") for name in room.tests]
+        parts += [(name, "thorough") for name in room.thorough]
+        for name, marks in parts:
+            what = name if marks == "not thorough" else f"{name}, {marks}"
+            known = self.state / "maps" / f"{what.replace('/', ' ')}.json"
             if not known.exists():
                 known.parent.mkdir(exist_ok=True)
                 known.write_text(json.dumps(self._measure(name, marks)))
@@ -126,7 +128,7 @@ class Copy:
             for path, of_file in measured["lines"].items():
                 for line, names in of_file.items():
                     lines[path][int(line)].update(names)
-        return Map(seconds, lines)
+        return Map(seconds, lines, "" if room.thorough else "not thorough")
 
     def _measure(self, tests: str, marks: str) -> dict[str, Any]:
         data = self.state / "measuring"
