@@ -186,3 +186,8 @@ def test_functional_and_scattering_operators_of_an_npu_write_in_place(surroundin
             f"getitem_7 = {getitem}, 2) {{}}",
         ]
         assert seen[kind] == [1, expected]
+    count, calls = seen["alone"]
+    assert (count, [each.split(" = ")[1].split("(")[0] for each in calls]) == (
+        1,
+        [f"npu.{name}.default", "<built-in function getitem>"],
+    )
