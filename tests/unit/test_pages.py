@@ -26,7 +26,7 @@ from npugx_cache.entry.view.sections import ALL, OVERVIEW, SECTIONS
 
 PAGES = Path(__file__).with_name("pages")
 LAYERS = 4
-HELD = [f"{which}_{layer}" for layer in range(LAYERS) for which in ("up", "down")]
+HELD = [f"{which}_{layer}" for layer in range(LAYERS) for which in ("up", "down", "gate")]
 INPUTS = ("x", "n", "mask", *HELD, "self_head", "scale", "flag", "y")
 OPERATORS = (
     ("aten", "t", ""),
@@ -86,6 +86,7 @@ def program():
         down = write(f"t_down{serial}", "t", f"down_{layer}", **known, at=13)
         product = write(f"mm_down{serial}", "mm", active, down, **known, at=13)
         size = write(f"size{serial}", "mul", "n", 2, gives=f"int s{layer + 3}", at=14, module=of)
+        product = write(f"gated{serial}", "mul", product, f"gate_{layer}", **known, at=13)
         hidden = write(f"add{serial}", "add", hidden, product, **known | {"module": of}, at=15)
         write(f"view{serial}", "view", hidden, ["list", [["value", write.places[size]]]],
               gives="float32[2*s0]", at=16, module=of)  # fmt: skip
@@ -111,7 +112,7 @@ def program():
         Given("float32", "cpu", ("s0", 8), (8, 1)),
         Given("int", "", ("s0",), ()),
         Given("bool", "cpu", ("s0", "s0"), ("s0", 1)),
-        *square * 2 * LAYERS,
+        *square * 3 * LAYERS,
         Given("float16", "cuda:0", (8, "s1"), (1, 8)),
         Given("float", "", ("s1",), ()),
         Given("bool", "", (1,), ()),
@@ -155,6 +156,7 @@ GUARDS = [
     "x.size(0) == mask.size(1)",
     "text == 'a\nb'",
     "this is (no) Python",
+    "all_distinct(x, x.pair[0], x.pair[1])",
     "globals()['f'] is model.f (code 0123abcd)",
     "model.os is module os",
     "model.torch.float32 == torch float32",
@@ -179,6 +181,10 @@ PASSES += [f"pass_with_a_long_name_{number}: 1 rewrites, 0 nodes removed" for nu
 def described():
     where = {f"{which}_{layer}": f"{LAYER.format(layer)}._parameters['{which}']"
              for layer in range(LAYERS) for which in ("up", "down")}  # fmt: skip
+    # Siblings whose names have no numbers.
+    where |= {
+        f"gate_{n}": f"self._modules['gate_{c}']._parameters['w']" for n, c in enumerate("abcd")
+    }
     for name in INPUTS:
         if name in where:
             yield f"{name}: {where[name]}: {TENSOR}"
