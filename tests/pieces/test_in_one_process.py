@@ -12,9 +12,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import npugx_cache
 from npugx_cache import store
 from npugx_cache.config import load, state_folder
-from npugx_cache.errors import BackendUnavailable
+from npugx_cache.errors import BackendUnavailable, CorruptEntry
 from npugx_cache.pieces import dynamo
+from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.pieces.compiled import counters
+from npugx_cache.portable import NotPortable
 from npugx_cache.store.upkeep import flushing
 
 X, W, HELD = torch.randn(4, 8), torch.randn(8, 8), torch.full((8,), 0.5)
@@ -182,3 +184,21 @@ def test_equal_graphs_of_a_process_run_one_program_with_their_own_captures(folde
     for graph in made:
         assert torch.equal(graph(X, W), plain(X, W))
     assert counted(before) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_graph_in_a_file_of_torchs_runs_without_the_store(folder, capture):
+    made = npugx_cache.cached_graph(traced(), [X, W], capture=capture)
+    data = CachedGraph.serialize_compile_artifacts(made)
+    found = CachedGraph.deserialize_compile_artifacts(data)
+    assert torch.equal(found(X, W), plain(X, W))
+    assert (found.entry, found.explain()) == (None, ())
+    assert CachedGraph.serialize_compile_artifacts(found) == data
+    with pytest.raises(CorruptEntry, match="no saved graph of npugx_cache"):
+        CachedGraph.deserialize_compile_artifacts(data[:-1])
+
+
+def test_a_graph_that_holds_tensors_can_not_be_in_a_file(folder):
+    made = npugx_cache.cached_graph(holding(), [X])
+    with pytest.raises(NotPortable, match="it holds 1 tensors of its own"):
+        CachedGraph.serialize_compile_artifacts(made)

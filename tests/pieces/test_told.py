@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from npugx_cache import cache_compile
+from npugx_cache.config import load
+from npugx_cache.counters import PROCESS, Counters
+from npugx_cache.pieces.of_function import FunctionPieces
 
 
 def breaking(x):
@@ -145,3 +148,12 @@ def test_no_graph(tmp_path, caplog):
     head = "runs uncached, no part of it being a graph, because it can't be one graph: " + reason
     assert told(cached) == [("", head)]
     assert warnings(caplog) == [f"{__name__}.without_a_graph {head}"]
+
+
+def test_a_store_that_is_gone_keeps_nothing_from_being_told(tmp_path, caplog):
+    cached = in_pieces(breaking, tmp_path)
+    pieces = FunctionPieces(cached._recipe, load(cache_dir=tmp_path), Counters(PROCESS))
+    pieces.ended("because", "ab" * 32, None, str.upper)
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"{__name__}.breaking runs in pieces")
+    assert warning.endswith("because it can't be one graph: because")
