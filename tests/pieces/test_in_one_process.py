@@ -202,3 +202,19 @@ def test_a_graph_that_holds_tensors_can_not_be_in_a_file(folder):
     made = npugx_cache.cached_graph(holding(), [X])
     with pytest.raises(NotPortable, match="it holds 1 tensors of its own"):
         CachedGraph.serialize_compile_artifacts(made)
+
+
+def test_inputs_of_a_graph_that_is_not_cached_may_overlap(folder, monkeypatch):
+    def function(x, y):
+        a, b, total = x * 2, y * 3, y.sum()
+        x.copy_(a)
+        y.copy_(b)
+        return total
+
+    monkeypatch.setenv("NPUGX_CACHE", "off")
+    ones = [torch.ones(4), torch.ones(4)]
+    run = npugx_cache.cached_graph(make_fx(function)(*ones), ones)
+    mine, plain = torch.arange(6.0), torch.arange(6.0)
+    result, expected = run(mine[:4], mine[2:]), function(plain[:4], plain[2:])
+    assert torch.equal(result, expected)
+    assert torch.equal(mine, plain)
