@@ -218,3 +218,10 @@ def test_inputs_of_a_graph_that_is_not_cached_may_overlap(folder, monkeypatch):
     result, expected = run(mine[:4], mine[2:]), function(plain[:4], plain[2:])
     assert torch.equal(result, expected)
     assert torch.equal(mine, plain)
+
+
+def test_settings_of_dynamos_are_nothing_to_a_graph_that_is_loaded(folder):
+    entry = npugx_cache.cached_graph(traced(), [X, W]).entry
+    with torch._dynamo.config.patch(specialize_float=True):
+        loaded = npugx_cache.load_graph(entry)
+    assert not isinstance(loaded, store.Miss), loaded

@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-from npugx_cache import cache_compile
+from npugx_cache import CacheMiss, cache_compile
 from npugx_cache.config import load
 from npugx_cache.counters import PROCESS, Counters
 from npugx_cache.pieces.of_function import FunctionPieces
@@ -157,3 +157,11 @@ def test_a_store_that_is_gone_keeps_nothing_from_being_told(tmp_path, caplog):
     (warning,) = warnings(caplog)
     assert warning.startswith(f"{__name__}.breaking runs in pieces")
     assert warning.endswith("because it can't be one graph: because")
+
+
+def test_a_miss_that_is_forbidden_is_raised_from_a_piece(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPUGX_CACHE_ON_MISS", "raise")
+    torch.compiler.reset()
+    cached = in_pieces(breaking, tmp_path)
+    with pytest.raises(CacheMiss):
+        cached(torch.ones(2))
