@@ -42,7 +42,7 @@ def fuse_patterns(graph: fx.Graph) -> int:
     if not count:
         return 0
     for node in graph.nodes:
-        if node.op == "call_function" and "val" not in node.meta:
+        if "val" not in node.meta:
             lowering.trace_value(node)
     if _visible(graph) != visible:
         logger.warning("pattern fusion undone: results would alias differently than before")

@@ -16,7 +16,7 @@ from npugx_cache.private.runtime import operator_of
 from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class Kernels(NamedTuple):
@@ -29,6 +29,7 @@ class Kernels(NamedTuple):
 class _Known:
     version: object = None
     names: frozenset[str] = frozenset()
+    foreign: Sequence[tuple[str, str]] = ()
     kernels = Kernels()
 
 
@@ -43,19 +44,23 @@ def is_current() -> bool:
 def refresh() -> Kernels:
     """The kernels of this process, which are looked for only after a change."""
     version = dispatcher.version()
-    if _Known.version != version and dispatcher.has_changed(_Known.names):
-        names, rows = dispatcher.names(), list(_foreign())
+    # Where one went and another came, the names are the same: the kernels must be asked again.
+    changed = bool(_Known.foreign) or dispatcher.has_changed(_Known.names)
+    if _Known.version != version and changed:
+        names, foreign = dispatcher.names(), dispatcher.foreign_kernels()
+        rows = list(_described(foreign))
         reasons = [each for _, _, each in rows if each]
         text = "; ".join(text for _, text, _ in rows)
-        _Known.names, _Known.kernels = names, Kernels(text, reasons[0] if reasons else None)
+        _Known.names, _Known.foreign = names, foreign
+        _Known.kernels = Kernels(text, reasons[0] if reasons else None)
         texts[0] = text
     _Known.version = version
     return _Known.kernels
 
 
-def _foreign() -> Iterator[tuple[str, str, str]]:
+def _described(foreign: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
     """The name of the operator, what its kernel is, and why nothing can be cached with it."""
-    for name, key in dispatcher.foreign_kernels():
+    for name, key in foreign:
         place = None
         try:
             entry = dispatcher.entry_of(operator_of(name), key)

@@ -83,7 +83,7 @@ class FunctionPieces:
         `reason` and `note` are those of the refusal. `without_texts` removes texts of the call.
         """
         backend = self._backend
-        record, seen = self._records.get(note) or (_read(opened, note), (-1, -1))
+        record, seen = self._records.get(note) or (_read(opened, note), None)
         now = len(backend.made), len(backend.ends)
         if not backend.made:  # Dynamo gave up before any operation, as it does in generators
             self._caller.counters.add("bypasses")

@@ -49,12 +49,11 @@ class Locked:
 class NotLocked:
     """The lock is not held. The caller goes on without it, because a lock only saves work.
 
-    `appeared`: `done` returned True. `held`: another worker still held the lock at the end.
+    `held`: another worker still held the lock at the end.
     """
 
     reason: str
     waited: float = 0.0
-    appeared: bool = False
     held: bool = False
 
 
@@ -118,7 +117,7 @@ def _acquire(
             wait = _bound(_cost(lock.text())) if wait is None else wait
             longest = min(wait, allowed)
             if done is not None and done():
-                return None, NotLocked(reason="the result appeared", waited=waited, appeared=True)
+                return None, NotLocked(reason="the result appeared", waited=waited)
             if waited >= longest:
                 reason = f"still held by {_holder(lock.text())} after {waited:.1f} s"
                 if wait > 0:  # else nobody meant to wait, as for what is tidied up in passing

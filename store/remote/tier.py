@@ -185,7 +185,7 @@ class RemoteTier:
             lookup.left = BUDGET
             self._fetch(lookup.key, lookup.first, again=True)
             if done is not None and done():
-                return _not_locked(started, "the result appeared", appeared=True)
+                return _not_locked(started, "the result appeared")
             if _within(BUDGET, lease.take):
                 return None
 
@@ -288,8 +288,8 @@ def _entries_in(store: FolderStore, key: str) -> set[str]:
         syscalls.close(at)
 
 
-def _not_locked(started: float, reason: str, **how: bool) -> NotLocked:
-    return NotLocked(reason=reason, waited=time.monotonic() - started, **how)
+def _not_locked(started: float, reason: str, *, held: bool = False) -> NotLocked:
+    return NotLocked(reason=reason, waited=time.monotonic() - started, held=held)
 
 
 def _within(seconds: float, job: Callable[[], bool]) -> bool:

@@ -85,3 +85,23 @@ def npu_dynamic_quant(x, *, smooth_scales=None):
 @operator("npu_scatter_nd_update(Tensor input, Tensor indices, Tensor updates) -> Tensor", like(0))
 def npu_scatter_nd_update(x, indices, updates):
     return npu_scatter_nd_update_(x.clone(), indices, updates)
+
+
+def define_the_fused_one():
+    """The operator that does both; a torch_npu of before has none."""
+
+    def fake(x1, x2, gamma, **_):
+        values, scale = torch.empty_like(x1, dtype=torch.int8), x1.new_empty(x1.shape[:-1])
+        return values, torch.empty_like(values), x1 + x2, scale, torch.empty_like(scale)
+
+    @operator(
+        "npu_add_rms_norm_dynamic_quant(Tensor x1, Tensor x2, Tensor gamma, *,"
+        " Tensor? smooth_scale1=None, Tensor? smooth_scale2=None, Tensor? beta=None,"
+        " float epsilon=1e-6, bool[]? output_mask=None)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        fake,
+    )
+    def fused(x1, x2, gamma, *, smooth_scale1=None, epsilon=1e-6, output_mask=None, **_):
+        y, _, x = npu_add_rms_norm(x1, x2, gamma, epsilon)
+        values, scale = npu_dynamic_quant(y, smooth_scales=smooth_scale1)
+        return values, torch.empty_like(values), x, scale, torch.empty_like(scale)

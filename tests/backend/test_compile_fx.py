@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from npugx_cache.backend import compile_fx, dynamo_backend
+from npugx_cache.backend.compile import compile_graph
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 aten = torch.ops.aten
@@ -43,6 +44,28 @@ def test_the_graph_given_is_left_as_it_is():
     before = str(graph.graph)
     compile_fx(graph)
     assert str(graph.graph) == before
+
+
+@pytest.mark.parametrize("from_dynamo", [True, False])
+def test_only_aot_autograds_copies_at_the_end_say_that_inputs_are_distinct(from_dynamo):
+    """Dynamo's graph may have the same form, and its inputs may overlap."""
+
+    def function(x, y):
+        a, b, total = x * 2, y * 3, y.sum()
+        x.copy_(a)
+        y.copy_(b)
+        return total
+
+    run = compile_graph(
+        graph_of(function, torch.ones(4), torch.ones(4)),
+        [torch.ones(4), torch.ones(4)],
+        None,
+        from_dynamo=from_dynamo,
+    )
+    mine, plain = torch.arange(6.0), torch.arange(6.0)
+    result, expected = run(mine[:4], mine[2:]), function(plain[:4], plain[2:])
+    same = torch.equal(mine, plain) and torch.equal(result, expected)
+    assert same is from_dynamo  # AOTAutograd has another graph for inputs that overlap
 
 
 def test_random_numbers_still_run():

@@ -170,3 +170,24 @@ def test_functional_and_scattering_operators_of_an_npu_write_in_place(surroundin
     ]
     # There is no fused operator here.
     assert "npu.npu_dynamic_quant.default" in seen["quantised"]
+    count, calls = seen["no fused one"]
+    assert (count, len(calls)) == (0, 7)
+
+    name = "npu_add_rms_norm_dynamic_quant"
+    for kind, epsilon, views in (("fused", 1e-6, False), ("flat", 0.25, True)):
+        named = f"{{'smooth_scale1': None, 'epsilon': {epsilon}, 'output_mask': [True, False]}}"
+        getitem = f"<built-in function getitem>({name}_default"
+        expected = [
+            f"{name}_default = npu.{name}.default(arg0_1, arg1_1, arg2_1) {named}",
+            f"getitem_5 = {getitem}, 0) {{}}",
+            *(["view_default = aten.view.default(getitem_5, [4, 3]) {}"] if views else []),
+            f"getitem_6 = {getitem}, 3) {{}}",
+            *(["view_default_1 = aten.view.default(getitem_6, [4, 1]) {}"] if views else []),
+            f"getitem_7 = {getitem}, 2) {{}}",
+        ]
+        assert seen[kind] == [1, expected]
+    count, calls = seen["alone"]
+    assert (count, [each.split(" = ")[1].split("(")[0] for each in calls]) == (
+        1,
+        [f"npu.{name}.default", "<built-in function getitem>"],
+    )

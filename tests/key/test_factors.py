@@ -343,6 +343,18 @@ def test_differences_show_values_unless_both_are_digests(was, now, shown):
     assert [*differences([("option.x", was)], [("option.x", now)])] == [shown]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_backends_only_what_both_have_is_compared(turned):
+    rows = [("backend", "a"), ("dynamic", "None"), ("option.x", "1")]
+    others = [("backend", "b"), ("dynamic", "True")]
+    before, after = (others, rows) if turned else (rows, others)
+    changed = [line.split()[0] for line in differences(before, after)]
+    assert changed == ["backend", "dynamic"]
+    # The backend may be missing, as in what is compared of a graph that is loaded by its entry.
+    assert [*differences(rows[2:], [])] == ["option.x was 1, is not set"]
+    assert [*differences([], rows[2:])] == ["option.x was not set, is 1"]
+
+
 class Halved:
     """A function with state, and no `uuid()` that names the state."""
 
@@ -358,3 +370,10 @@ def test_a_decomposition_that_no_key_can_name_is_refused_at_decoration():
 def test_a_custom_pass_that_no_key_can_name_is_refused_at_decoration():
     with pytest.raises(OptionError, match=r"'post_grad_custom_pre_pass' can't be part of a key"):
         cache_compile(lambda x: x, options={"post_grad_custom_pre_pass": Halved()})
+
+
+@pytest.mark.parametrize("function", [torch.ops.aten.relu.default, torch.relu, torch.sigmoid])
+def test_an_operator_or_a_function_of_torchs_may_be_a_decomposition(function):
+    made = key(custom_decompositions={SILU: function})
+    assert made == key(custom_decompositions={SILU: function})
+    assert made.key != key(custom_decompositions={SILU: torch.tanh}).key

@@ -60,6 +60,21 @@ def test_a_number_in_a_list_that_is_compared_as_a_whole_is_shown():
     assert read_arguments({"sizes": [3]}, conditions(nodes, both)) == "sizes[0]: 3"
 
 
+@pytest.mark.parametrize(
+    ("value", "expected", "text"),
+    [
+        ("alice", {"length": 5}, "name: {'length': 5}"),  # a user's text is in no listing
+        ("alice", None, "name: str"),
+        ("alice", "a" * 99, f"name: '{'a' * 79}"),
+        (7, 7, "name: 7"),
+        (7, "seven", "name: 7"),
+    ],
+)
+def test_a_text_is_shown_as_it_is_compared(value, expected, text):
+    checks = {Kind.TYPE: ((0,), (0,)), Kind.EQUALS: ((0,), (expected,))}
+    assert read_arguments({"name": value}, conditions(local("name"), checks)) == text
+
+
 @pytest.mark.parametrize("value", [True, 2.5, None, torch.float16])
 def test_what_is_no_whole_number_is_never_a_star(value):
     tree = conditions(local("flag"), {Kind.TYPE: ((0,), (0,))})

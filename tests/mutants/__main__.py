@@ -66,7 +66,7 @@ def _try_room(
     if time.monotonic() > wanted.until:
         return []
     _say(f"{room}: which lines do {', '.join(ROOMS[room].tests)} run?")
-    tests = copy.map_of(ROOMS[room].tests)
+    tests = copy.map_of(ROOMS[room])
     sources = [path for path in copy.sources() if room_of(path) == room]
     faults = [
         fault for path in sources for fault in faults_of(path, (copy.tree / path).read_bytes())
@@ -86,7 +86,7 @@ def _try_room(
             continue  # no quick test runs the line
         one = known.get(fault.name())
         if one is None:
-            verdict = copy.judge(fault, chosen, sum(map(tests.cost, chosen)))
+            verdict = copy.judge(fault, chosen, tests.marks, sum(map(tests.cost, chosen)))
             one = _record(room, fault, verdict)
             with log.open("a") as file:
                 file.write(json.dumps(one) + "\n")

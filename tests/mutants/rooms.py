@@ -1,7 +1,8 @@
 """Which tests look at which part of the package.
 
 `CONTRIBUTING.md` has a row for each room, which `test_mutants` compares with this list. There the
-row may name more tests: here are those that are quick, and tell of a fault by themselves.
+row may name more tests: here are those that are quick, and tell of a fault by themselves. Where
+nearly all tests are thorough, those run too that take seconds.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ class Room(NamedTuple):
     """Folders and files of the package. A file belongs to the room with the longest name of it."""
     tests: tuple[str, ...]
     """Folders and files of tests; what is `thorough` in them is left out."""
+    thorough: tuple[str, ...] = ()
+    """Files of which the `thorough` tests run, too."""
 
 
-def _room(sources: str, *tests: str) -> Room:
-    return Room(tuple(sources.split()), tests)
+def _room(sources: str, *tests: str, thorough: str = "") -> Room:
+    return Room(tuple(sources.split()), tests, tuple(thorough.split()))
 
 
 ROOMS = {
@@ -52,7 +55,12 @@ ROOMS = {
     "capture": _room("backend/capture", "tests/capture"),
     "inductor": _room("backend/inductor backend/engines/inductor", "tests/inductor"),
     "store": _room("store", "tests/store", "tests/faults"),
-    "pieces": _room("pieces", "tests/pieces"),
+    "pieces": _room(
+        "pieces",
+        "tests/pieces",
+        thorough="tests/pieces/test_breaks.py tests/pieces/test_holding.py "
+        "tests/pieces/test_loaded.py",
+    ),
     "integrations": _room("integrations", "tests/pieces/test_engines.py"),
     "cli": _room("cli", "tests/cli"),
     "triage": _room("triage", "tests/triage", "tests/cli/test_triage.py"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.mutants.faults import KINDS, draw, faults_of
 from tests.mutants.rooms import ROOMS, room_of
+from tests.mutants.trial import Copy
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -86,6 +88,32 @@ def test_a_seed_draws_the_same_faults_and_the_kinds_in_turn():
     assert Counter(each.kind for each in drawn[: len(KINDS)]) == dict.fromkeys(KINDS, 1)
 
 
+def test_of_two_faults_of_one_size_each_runs_itself(tmp_path, monkeypatch):
+    """A test may start a process that writes bytecode, which a second tells from another."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    (tmp_path / "npugx_cache").mkdir()
+    file = tmp_path / "npugx_cache/m.py"
+    file.write_text("def f():\n    return 5 - 3\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    copy = Copy(tmp_path, tmp_path / "state")
+    five, three = (
+        next(each for each in faults_of("npugx_cache/m.py", file.read_bytes()) if each.before == n)
+        for n in "53"
+    )
+
+    def answer():
+        command = [sys.executable, "-c", "import m; print(m.f())"]
+        folder = copy.tree / "npugx_cache"
+        return int(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
+
+    answers = [answer()]
+    for fault in (five, three):
+        with copy._faulty(fault):
+            answers.append(answer())
+    assert answers == [2, 3, 1]
+    assert answer() == 2
+
+
 # --- every part of the package has a room
 
 
@@ -111,14 +139,14 @@ def table():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_room_has_a_row_in_contributing(room):
-    sources, tests = ROOMS[room]
+    sources, tests, thorough = ROOMS[room]
     names = {f"`{source}{end}`" for source in sources for end in ("", "/")}
     rows = [row for row in table() if any(name in row[0] for name in names)]
     assert rows, f"no row of CONTRIBUTING.md names {', '.join(sources)}"
     (row,) = rows
     assert all(f"`{name}`" in row[0] or f"`{name}/`" in row[0] for name in sources), row
     assert [name for name in tests if f"`{name}`" not in row[1]] == []
-    assert [name for name in tests if not (REPOSITORY / name).exists()] == []
+    assert [name for name in (*tests, *thorough) if not (REPOSITORY / name).exists()] == []
 
 
 def test_every_folder_of_tests_is_in_contributing():

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.mutants.faults import Fault
+    from tests.mutants.rooms import Room
 
 _STARTUP = """import os
 
@@ -41,7 +42,7 @@ disable_warnings = no-data-collected, module-not-measured
 """
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
-TESTS_AT_MOST = 60
+TESTS_AT_MOST = 300
 SECONDS_AT_MOST = 40
 """For one fault: more tests than these are not tried."""
 
@@ -59,6 +60,8 @@ class Map(NamedTuple):
     """Of each test that passes."""
     lines: Mapping[str, Mapping[int, set[str]]]
     """Which tests, or files of tests, run a line of a file."""
+    marks: str
+    """Which of them run: pytest's `-m`."""
 
     def tests(self, fault: Fault) -> list[str]:
         """The tests of the lines of a fault: one of each function first, quick ones first."""
@@ -108,30 +111,33 @@ class Copy:
             for path in (self.tree / folder).rglob("*.py")
         )
 
-    def map_of(self, tests: Iterable[str]) -> Map:
-        """What these tests run; measured once for each folder or file of tests."""
+    def map_of(self, room: Room) -> Map:
+        """What the tests of a room run; measured once for each folder or file of tests."""
         seconds: dict[str, float] = {}
         lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for name in tests:
-            known = self.state / "maps" / f"{name.replace('/', ' ')}.json"
+        parts = [(name, "not thorough") for name in room.tests]
+        parts += [(name, "thorough") for name in room.thorough]
+        for name, marks in parts:
+            what = name if marks == "not thorough" else f"{name}, {marks}"
+            known = self.state / "maps" / f"{what.replace('/', ' ')}.json"
             if not known.exists():
                 known.parent.mkdir(exist_ok=True)
-                known.write_text(json.dumps(self._measure(name)))
+                known.write_text(json.dumps(self._measure(name, marks)))
             measured = json.loads(known.read_text())
             seconds |= measured["seconds"]
             for path, of_file in measured["lines"].items():
                 for line, names in of_file.items():
                     lines[path][int(line)].update(names)
-        return Map(seconds, lines)
+        return Map(seconds, lines, "" if room.thorough else "not thorough")
 
-    def _measure(self, tests: str) -> dict[str, Any]:
+    def _measure(self, tests: str, marks: str) -> dict[str, Any]:
         data = self.state / "measuring"
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir()
         settings = data / "settings"
         settings.write_text(_SETTINGS.format(tree=self.tree, data=data))
         changes = {"COVERAGE_PROCESS_START": str(settings), "COVERAGE_TIMES": str(data / "times")}
-        self._run(["-p", "tests.mutants.contexts", tests], 3600, **changes)
+        self._run(["-m", marks, "-p", "tests.mutants.contexts", tests], 3600, **changes)
         lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for file in data.glob("measured*"):
             of_process = coverage.CoverageData(str(file))
@@ -148,12 +154,12 @@ class Copy:
         }
         return {"seconds": seconds, "lines": kept}
 
-    def judge(self, fault: Fault, tests: list[str], expected: float) -> Verdict:
+    def judge(self, fault: Fault, tests: list[str], marks: str, expected: float) -> Verdict:
         """Run tests with a fault in the tree, which is whole again afterwards."""
         begun = time.monotonic()
-        timeout = 300 + 20 * expected  # for a busy machine; few faults make a loop endless
+        timeout = 120 + 5 * expected  # for a busy machine; few faults make a loop endless
         with self._faulty(fault):
-            code, output = self._run(["-x", *tests], timeout)
+            code, output = self._run(["-x", "-m", marks, *tests], timeout)
         result = {0: "survived", 1: "killed", 2: "killed", None: "hung"}.get(code, "unclear")
         failed = _FAILED.search(output)
         by = failed[1] if failed and result == "killed" else ""
@@ -167,17 +173,17 @@ class Copy:
         source, times = file.read_bytes(), file.stat()
         try:
             file.write_bytes(fault.of(source))
-            # The bytecode that lies there is of another time, and a trial writes none.
-            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+            _forget_bytecode(file)
             yield
         finally:
             file.write_bytes(source)
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+            _forget_bytecode(file)
 
     def _passes_alone(self, test: str, timeout: float) -> bool:
         """Whether a test that failed passes without the fault: a few need those that ran before."""
         if test not in self._alone:
-            self._alone[test] = self._run([test], timeout)[0] == 0
+            self._alone[test] = self._run(["-m", "", test], timeout)[0] == 0
         return self._alone[test]
 
     def _run(self, arguments: list[str], timeout: float, **changes: str) -> tuple[int | None, str]:
@@ -212,6 +218,15 @@ class Copy:
             process.wait()
             shutil.rmtree(temporary, ignore_errors=True)
         return process.returncode, output
+
+
+def _forget_bytecode(source: Path) -> None:
+    """Remove what Python compiled of a file: only the size and the second tell which text it is of.
+
+    Tests that start processes of their own write bytecode there, also of a fault.
+    """
+    for path in source.parent.glob(f"__pycache__/{source.stem}.*.pyc"):
+        path.unlink()
 
 
 def _files(checkout: Path) -> list[str]:

@@ -126,6 +126,21 @@ def test_a_program_whose_sizes_are_not_checked_enough_runs_as_it_is(exported, ca
 
 
 @pytest.mark.filterwarnings(TREESPEC)
+def test_what_the_program_checks_of_its_sizes_may_be_relied_on(exported):
+    def asks(module, inputs, settings):
+        for node in module.graph.find_nodes(op="placeholder"):
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dim() == 2:
+                bool(value.shape[0] <= 100)
+
+    program = exported(dynamic=True)
+    options = {"post_grad_custom_pre_pass": asks}
+    with torch.no_grad():
+        run = cached_graph(program.module(), program.example_inputs, options=options)
+    assert run.entry is not None
+
+
+@pytest.mark.filterwarnings(TREESPEC)
 def test_examples_of_another_kind_are_not_compiled_for(exported, caplog):
     program = exported(dynamic=True)
     args, kwargs = copy.deepcopy(program.example_inputs)

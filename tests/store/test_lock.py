@@ -98,7 +98,7 @@ def test_a_waiter_stops_as_soon_as_the_result_has_appeared(store, python):
 
     with store.lock(NAME, wait=20, done=done) as answer:
         assert isinstance(answer, NotLocked)
-        assert answer.appeared
+        assert answer.reason == "the result appeared"
     assert len(asked) == 4
 
 

@@ -142,6 +142,18 @@ def test_blobs_stay_while_a_manifest_can_not_be_read(store, five):
     assert digest in files(store, "cas")
 
 
+def test_a_damaged_entry_goes_to_quarantine_so_that_the_next_time_its_blobs_go(store, five):
+    entry_path(store, five[0]).write_bytes(b"nonsense")
+    digest = five[0].blobs[0].sha256
+    age(store.root / "v1/cas" / digest[:2] / digest, 9999)
+    store.prune(PrunePolicy(max_size=1 << 30))
+    assert digest in files(store, "cas")
+    assert not entry_path(store, five[0]).exists()
+    assert any(name.startswith(five[0].entry) for name in files(store, "quarantine"))
+    store.prune(PrunePolicy(max_size=1 << 30))
+    assert digest not in files(store, "cas")
+
+
 def test_leftovers_are_swept_by_their_age(store, publish):
     publish(store)
     base = store.root / "v1"

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +156,45 @@ def test_find_takes_a_unique_prefix_and_names_the_candidates_of_an_ambiguous_one
     assert "4 or more" in store.find("ab").reason
     assert "not an entry id" in store.find("nothex").reason
     assert "no entry" in store.find("0" * 64).reason
+
+
+def test_find_takes_no_other_file_for_an_entry(store, publish):
+    entry = publish(store)
+    (store.root / "v1/ac/00" / entry.key / f"{entry.entry[:20]}.part").write_bytes(b"")
+    assert store.find(entry.entry[:12]) == entry
+
+
+def test_an_entry_that_took_long_is_synced_with_all_folders_that_are_new(
+    store, publish, monkeypatch
+):
+    synced = set()
+
+    def fsync(fd):
+        synced.add(str(Path(f"/proc/self/fd/{fd}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    quick = publish(store, 1)
+    assert synced == set()
+    slow = publish(store, 0xAA << 248, cost_seconds=9.0)
+    v1 = store.root / "v1"
+    blobs = {v1 / "cas" / ref.sha256[:2] for ref in slow.blobs}
+    blobs -= {v1 / "cas" / ref.sha256[:2] for ref in quick.blobs}
+    folders = {v1 / "ac", v1 / "ac/aa", v1 / "ac/aa" / slow.key, v1 / "cas", *blobs}
+    assert {str(path) for path in folders} <= synced
+
+
+def test_an_error_of_the_tidying_up_does_not_hide_why_nothing_was_stored(store, draft, monkeypatch):
+    def fail(number):
+        def failing(*args, **kwargs):
+            raise OSError(number, os.strerror(number))
+
+        return failing
+
+    monkeypatch.setattr(os, "write", fail(errno.EFBIG))
+    monkeypatch.setattr(os, "unlink", fail(errno.EACCES))
+    answer = store.publish(draft(2))
+    assert isinstance(answer, NotStored)
+    assert "EFBIG" in answer.reason
 
 
 def test_find_names_the_entries_of_an_ambiguous_prefix(store, publish):

@@ -17,6 +17,7 @@ from npugx_cache.config import Settings
 from npugx_cache.store import NotStored, PrunePolicy, Published, Store, open_store
 from npugx_cache.store.content import verified
 from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.tree import Tree
 from npugx_cache.store.tools import bundle
 from npugx_cache.store.tools.audit import verify
 
@@ -323,3 +324,15 @@ def test_nothing_is_made_where_the_process_stands(filled, tmp_path, monkeypatch,
     for work in WORK.values():
         work(opened(filled), draft, packed)
     assert snapshot(here) == before
+
+
+def test_a_descriptor_that_somebody_closed_and_opened_anew_is_not_ours_to_close(tmp_path):
+    tree = Tree(str(tmp_path), "private")
+    tree.open()
+    fd = tree.held().fd
+    other = os.open(__file__, os.O_RDONLY)
+    os.dup2(other, fd)
+    del tree
+    gc.collect()
+    os.close(fd)
+    os.close(other)

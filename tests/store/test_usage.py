@@ -195,6 +195,14 @@ def test_a_database_that_is_a_link_is_not_written(hits, state_home, tmp_path, li
     assert "is not a file of its own" in caplog.text
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing owners needs root")
+def test_a_database_of_another_user_is_not_used(hits, state_home, caplog):
+    assert hits(1) == 1
+    os.chown(database(state_home), NOBODY, NOBODY)
+    assert hits(1) == 0
+    assert "others can write" in caplog.text
+
+
 def test_a_state_folder_that_everybody_can_write_is_not_used(hits, state_home, caplog):
     assert hits(1) == 1
     database(state_home).parent.chmod(0o777)

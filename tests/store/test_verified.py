@@ -186,3 +186,14 @@ def test_what_is_remembered_is_bounded(store, publish, settled, monkeypatch):
         store.read(manifest, ["program", "text"])
     assert len(store._verified._keys) <= 3
     assert len(store._verified._blobs) <= 4
+
+
+def test_a_refusal_is_told_again_in_the_same_words(store, publish, open_at, settled):
+    manifest = publish(store)
+    path = store.root / "v1/ac/00" / manifest.key / manifest.entry
+    path.write_bytes(b"nonsense")
+    a_tick(store.root)
+    reader = open_at(mode="readonly")  # which can't move the file to quarantine
+    first, again = (reader.candidates(manifest.key).refused for _ in range(2))
+    assert first == again
+    assert manifest.entry in first[0].reason

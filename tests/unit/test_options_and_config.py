@@ -33,6 +33,12 @@ def f(x):
         ({"use_graph_pool": (0, 0)}, "a pool handle: two ints of which exactly one is 0"),
         ({"use_graph_pool": (3, 4)}, "a pool handle: two ints of which exactly one is 0"),
         ({"use_graph_pool": (False, 1)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": [0, 5]}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (5,)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (0, 5, 5)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (0, -5)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": (0, 5.0)}, "a pool handle: two ints of which exactly one is 0"),
+        ({"use_graph_pool": 5}, "a pool handle: two ints of which exactly one is 0"),
         ({"capture_error_mode": "none"}, "'global', 'thread_local', 'relaxed' and None"),
         ({"data_dump_stage": 1}, "valid values are 'original', 'optimized'"),
         ({"data_dump_dir": "/no/such/folder"}, "expected the path of an existing folder"),
@@ -50,6 +56,11 @@ def test_a_bad_option_is_refused_by_name_with_its_range(given_options, said):
     assert isinstance(caught.value, ValueError)
     with pytest.raises(OptionError):
         cache_compile(f, options=given_options)
+
+
+@pytest.mark.parametrize("pool", [(0, 1), (1, 0), (0, 5)])
+def test_a_pool_handle_is_taken(pool):
+    assert options.parse({"use_graph_pool": pool}).use_graph_pool == pool
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,26 @@ def test_bad_notes_are_left_out(name):
     assert Program.from_plain(changed(BAD_NOTES[name])) == replace(PROGRAM, notes=None)
 
 
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("place", range(3))
+def test_a_call_takes_no_result_of_its_own_and_none_of_a_later_call(place, later):
+    first = len(PROGRAM.inputs) + len(PROGRAM.constants)
+    args = [*PROGRAM.calls[place].args]
+    args[0] = ["value", first + place + later]
+    calls = [*PROGRAM.calls]
+    calls[place] = calls[place]._replace(args=args)
+    PROGRAM.validate()
+    with pytest.raises(CorruptEntry):
+        replace(PROGRAM, calls=tuple(calls)).validate()
+
+
+def test_a_program_returns_nothing_that_no_call_gives():
+    last = len(PROGRAM.inputs) + len(PROGRAM.constants) + len(PROGRAM.calls)
+    replace(PROGRAM, outputs=["value", last - 1]).validate()
+    with pytest.raises(CorruptEntry):
+        replace(PROGRAM, outputs=["value", last]).validate()
+
+
 BAD_TEXT = {
     "a keyword that is code": lambda d: d["calls"][0].__setitem__(3, [["a=1, b", 1]]),
     "an unknown kind of argument": lambda d: d["calls"][0].__setitem__(2, [["exec", "x"]]),

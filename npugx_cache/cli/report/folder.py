@@ -57,7 +57,7 @@ def replacing(folder: Path) -> Iterator[Path]:
         new.mkdir()
         yield new
         marker = {"what": "a report of npugx-cache", "files": sorted(_files(new))}
-        (new / MARKER).write_text(json.dumps(marker, indent=1), encoding="utf-8")
+        (new / MARKER).write_text(json.dumps(marker), encoding="utf-8")
         check_replaceable(folder)
         if folder.exists():
             folder.rename(old)
