@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import json
 import logging
 import os
+import re
 import sys
 import types
+import unittest
 from pathlib import Path
 
 import pytest
@@ -40,8 +43,13 @@ class Rounded(World):
     def reach(self, path, value):
         if type(value) is float:
             self.lines.append(f"{path}: float {value:.3g}")
-        elif len(self.lines) < MAX_LINES:
+        elif len(self.lines) < MAX_LINES and not _is_of_the_harness(value):
             super().reach(path, value)
+
+    def _attributes(self, path, space):
+        if path.endswith("the target"):
+            space = {name: value for name, value in space.items() if name != "forward"}
+        super()._attributes(path, space)
 
     def _tensor(self, path, value):
         plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
@@ -53,13 +61,37 @@ class Rounded(World):
         self._say(path, value, text)
 
 
-def described(value):
+def _is_of_the_harness(value):
+    """True of what differs by itself: the test, a counter of compiles, what is run in our place."""
+    kind = type(value)
+    return (
+        isinstance(value, unittest.TestCase)
+        or kind.__module__.startswith(("torch._dynamo", "torch.testing", "unittest", "pytest"))
+        or (kind is types.FunctionType and getattr(value, "__wrapped__", None) is not None)
+        or (kind is functools.partial and value.func is compiled)
+    )
+
+
+def described(*reached):
+    """Each object that can be reached from these pairs of a path and a value, one in a line."""
     world = Rounded(types.ModuleType("nowhere"))
     try:
-        world.reach("", value)
+        for path, value in reached:
+            world.reach(path, value)
     except Exception as error:
-        return [f"can't be described: {type(error).__name__}"]
+        world.lines.append(f"can't be described: {type(error).__name__}")
     return world.lines
+
+
+def _globals_of(target):
+    """The values that a function may write: its globals, other than modules, classes, functions."""
+    function = inspect.unwrap(target.__func__ if isinstance(target, types.MethodType) else target)
+    if not isinstance(function, types.FunctionType):
+        return
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if not isinstance(value, (types.ModuleType, types.FunctionType, type)):
+            yield f"global {name}", value
 
 
 class Record:
@@ -79,7 +111,8 @@ class Record:
             counts = {name: count + info[name] for name, count in counts.items()}
             reasons += [text for refusal in each.explain() for text in refusal.reasons]
         faults = [text for text in self.log if "a fault of the cache" in text]
-        return {**counts, "reasons": reasons[:5], "faults": faults, "calls": self.calls}
+        shown = {"reasons": reasons[:5], "warnings": [text[:1500] for text in self.log[:20]]}
+        return {**counts, **shown, "faults": faults, "calls": self.calls}
 
 
 _running = Record()
@@ -90,8 +123,8 @@ class Logged(logging.Handler):
         _running.log.append(record.getMessage())
 
 
-def watched(call, name):
-    """The call, noted in the record of the test: its result or error, and its arguments after."""
+def watched(call, target, name):
+    """The call, noted in the record of the test: its result or error, and what it left behind."""
 
     def run(*args, **kwargs):
         calls = _running.calls
@@ -104,11 +137,18 @@ def watched(call, name):
                 result = call(*args, **kwargs)
         except BaseException as error:
             note["raised"] = type(error).__name__
+            note["text"] = re.sub(r"0x[0-9a-f]+", "0x", str(error))[:300]
+            note["lines"] = described(("args", args), ("kwargs", kwargs), *_left_by(target))
             raise
-        note["lines"] = described([result, args, kwargs])
+        reached = ("result", result), ("args", args), ("kwargs", kwargs)
+        note["lines"] = described(*reached, *_left_by(target))
         return result
 
     return run
+
+
+def _left_by(target):
+    return ("the target", target), *_globals_of(target)
 
 
 def _folder():
@@ -128,13 +168,13 @@ def rerouted(target, dynamic=None):
     """What `torch.compile(target)` shall be."""
     if isinstance(target, torch.nn.Module):
         made = _cached(target, dynamic) if MODE == "cached" else target
-        made.forward = watched(made.forward, type(target).__name__)
+        made.forward = watched(made.forward, target, type(target).__name__)
         return made
     call = target
     if MODE == "cached":
         with contextlib.suppress(TypeError, ValueError):  # what no function is stays itself
             call = _cached(target, dynamic)
-    run = watched(call, getattr(target, "__qualname__", type(target).__name__))
+    run = watched(call, target, getattr(target, "__qualname__", type(target).__name__))
     return functools.wraps(target, updated=())(run)
 
 
@@ -214,14 +254,25 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
-    items[:] = [item for item in items if not any(part in item.name.lower() for part in SKIPPED)]
+    lines = OUT.read_text().splitlines() if OUT.exists() else []
+    ran = {json.loads(line)["id"] for line in lines}  # by a process that a test killed
+    items[:] = [
+        item
+        for item in items
+        if item.nodeid not in ran and not any(part in item.name.lower() for part in SKIPPED)
+    ]
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
     _running.begin()
-    item.outcome = "none"
+    item.outcome = "begun"
+    _write(item)
     yield
+    _write(item)
+
+
+def _write(item):
     line = {"id": item.nodeid, "outcome": item.outcome, **_running.as_data()}
     with OUT.open("a") as out:
         out.write(json.dumps(line) + "\n")

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -80,18 +81,36 @@ def run(file: str, phase: str, tests: Path, folder: Path, seconds: int) -> dict[
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "rerouting", "-p", "no:cacheprovider"]
     command += [f"--rootdir={tests}", "--timeout=90", f"dynamo/{file}.py"]
+    ends = time.monotonic() + seconds
     with (folder / f"{file}.{phase}.log").open("w") as log:
-        subprocess.run(
-            command,
-            cwd=tests,
-            env=environment,
-            stdout=log,
-            stderr=log,
-            timeout=seconds,
-            check=False,
-        )
+        while True:
+            left = max(1.0, ends - time.monotonic())
+            process = subprocess.Popen(command, cwd=tests, env=environment, stdout=log, stderr=log)
+            try:
+                process.wait(timeout=left)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                break
+            if not _goes_on_after_death(out, process.returncode):
+                break
+    return _records(out)
+
+
+def _records(out: Path) -> dict[str, dict]:
+    """The last record of each test; of a test that began and did not end, what it began with."""
     lines = out.read_text().splitlines() if out.exists() else []
     return {record["id"]: record for record in map(json.loads, lines)}
+
+
+def _goes_on_after_death(out: Path, status: int) -> bool:
+    """True if a test killed its process; the next process goes on with the test after that."""
+    lost = [record for record in _records(out).values() if record["outcome"] == "begun"]
+    for record in lost:
+        with out.open("a") as file:
+            died = {"outcome": "died", "faults": [f"the process died: {status}"]}
+            file.write(json.dumps(record | died) + "\n")
+    return bool(lost)
 
 
 def difference(eager: dict, cached: dict) -> str | None:
