@@ -69,9 +69,9 @@ def run(file: str, phase: str, tests: Path, folder: Path, seconds: int) -> dict[
     before = filter(None, [os.environ.get("PYTHONPATH")])
     environment = {
         **os.environ,
-        "NPUGX_SUITE_MODE": mode,
-        "NPUGX_SUITE_OUT": str(out),
-        "NPUGX_SUITE_CACHE": str(folder / file),
+        "TORCH_SUITE_MODE": mode,
+        "TORCH_SUITE_OUT": str(out),
+        "TORCH_SUITE_CACHE": str(folder / file),
         "PYTHONHASHSEED": seed,
         "PYTHONPATH": os.pathsep.join(
             [*map(str, (HERE, HERE.parents[1], tests, tests.parent)), *before]
@@ -128,6 +128,8 @@ def difference(eager: dict, cached: dict) -> str | None:
                 return f"{where}: eager {line[:120]!r}, here {here[:120]!r}"
         if len(one.get("lines", ())) != len(other.get("lines", ())):
             return f"{where}: eager left another number of objects"
+    if failed := sorted({*cached["failed"]} - {*eager["failed"]}):
+        return f"{failed[0]} fails, though each value is eager's"
     if (eager["outcome"], cached["outcome"]) == ("passed", "failed"):
         return "it fails, though each value is eager's"
     return None
