@@ -11,12 +11,14 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import logging
 import os
 import random
 import re
 import sys
+import threading
 import types
 import unittest
 from pathlib import Path
@@ -86,7 +88,14 @@ def _is_of_the_harness(value):
     )
 
 
-_OF_THE_HARNESS = ("torch._dynamo", "torch.fx", "torch.testing", "unittest", "pytest")
+_OF_THE_HARNESS = (
+    "torch._dynamo",
+    "torch._library",
+    "torch.fx",
+    "torch.testing",
+    "unittest",
+    "pytest",
+)
 
 
 def described(*reached):
@@ -122,16 +131,16 @@ class Record:
         self.begin()
 
     def begin(self):
-        self.calls, self.cached, self.log, self.failed = [], [], [], []
-        self.is_inside = False
+        self.calls, self.log, self.failed = [], [], []
+        self.infos = {}
+        self.thread = threading.local()
 
     def as_data(self):
         counts = dict.fromkeys(("hits", "misses", "bypasses", "stored"), 0)
         reasons = []
-        for each in self.cached:
-            info = each.cache_info()._asdict()
-            counts = {name: count + info[name] for name, count in counts.items()}
-            reasons += [text for refusal in each.explain() for text in refusal.reasons]
+        for info, refusals in self.infos.values():
+            counts = {name: count + getattr(info, name) for name, count in counts.items()}
+            reasons += [text for refusal in refusals for text in refusal.reasons]
         faults = [text for text in self.log if "a fault of the cache" in text]
         shown = {"reasons": reasons[:5], "warnings": [text[:1500] for text in self.log[:20]]}
         noted = {"calls": self.calls, "failed": self.failed}
@@ -146,17 +155,22 @@ class Logged(logging.Handler):
         _running.log.append(record.getMessage())
 
 
-def watched(call, target, name):
+_NUMBERS = itertools.count()
+
+
+def watched(call, target, name, cached=None):
     """The call, noted in the record of the test: its result or error, and what it left behind."""
 
+    number = next(_NUMBERS)
+
     def run(*args, **kwargs):
-        if torch.compiler.is_compiling() or _running.is_inside:
+        if torch.compiler.is_compiling() or vars(_running.thread):
             return call(*args, **kwargs)
         calls = _running.calls
         note = {"function": name}
         if len(calls) < MAX_CALLS:
             calls.append(note)
-        _running.is_inside = True  # of calls in a call, a cached one sees none
+        _running.thread.is_inside = True  # of calls in a call, a cached one sees none
         try:
             with torch.no_grad():
                 result = call(*args, **kwargs)
@@ -166,8 +180,10 @@ def watched(call, target, name):
             note["lines"] = described(("args", args), ("kwargs", kwargs), *_left_by(target))
             raise
         finally:
-            _running.is_inside = False
+            vars(_running.thread).clear()
             note["drawn"] = _drawn()
+            if cached is not None:  # which is not kept, or a test may find that its model is
+                _running.infos[number] = cached.cache_info(), cached.explain()
         reached = ("result", result), ("args", args), ("kwargs", kwargs)
         note["lines"] = described(*reached, *_left_by(target))
         return result
@@ -193,22 +209,21 @@ def _folder():
 def _cached(target, dynamic):
     from npugx_cache import cache_compile
 
-    made = cache_compile(target, backend="aot_eager", dynamic=dynamic, cache_dir=_folder())
-    _running.cached.append(made.forward if isinstance(made, torch.nn.Module) else made)
-    return made
+    return cache_compile(target, backend="aot_eager", dynamic=dynamic, cache_dir=_folder())
 
 
 def rerouted(target, dynamic=None):
     """What `torch.compile(target)` shall be."""
     if isinstance(target, torch.nn.Module):
         made = _cached(target, dynamic) if MODE == "cached" else target
-        made.forward = watched(made.forward, target, type(target).__name__)
+        cached = made.forward if MODE == "cached" else None
+        made.forward = watched(made.forward, target, type(target).__name__, cached)
         return made
-    call = target
+    call, cached = target, None
     if MODE == "cached":
         with contextlib.suppress(TypeError, ValueError):  # what no function is stays itself
-            call = _cached(target, dynamic)
-    run = watched(call, target, getattr(target, "__qualname__", type(target).__name__))
+            call = cached = _cached(target, dynamic)
+    run = watched(call, target, getattr(target, "__qualname__", type(target).__name__), cached)
     return functools.wraps(target, updated=())(run)
 
 
