@@ -92,6 +92,8 @@ _OF_THE_HARNESS = (
     "torch._dynamo",
     "torch._library",
     "torch.fx",
+    "torch._ops",
+    "torch._higher_order_ops",
     "torch.testing",
     "unittest",
     "pytest",
