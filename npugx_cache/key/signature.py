@@ -15,6 +15,7 @@ import torch
 
 from npugx_cache.conditions import Kind, Step
 from npugx_cache.portable import describe, digest
+from npugx_cache.private.runtime import without_torch_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -180,13 +181,15 @@ def _children(value: object) -> list[tuple[str, Any]] | None:
 
 def _exact(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return _sized(value, value.shape)
+        with without_torch_function():
+            return _sized(value, value.shape)
     return type(value).__qualname__ if isinstance(value, str) else _kind(value)
 
 
 def _kind(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{_dtype(value)} of {value.dim()} dimensions"
+        with without_torch_function():
+            return f"{_dtype(value)} of {value.dim()} dimensions"
     if isinstance(value, torch.nn.Module):
         first = _first_parameter(value)
         weights = f", {_dtype(first)}" if first is not None else ""
@@ -217,19 +220,27 @@ def _shown(value: object, expected: Any) -> str:
 
 
 def _dtype(value: torch.Tensor) -> str:
-    device = "" if value.device.type == "cpu" else f" {value.device.type}"
-    return f"{str(value.dtype).removeprefix('torch.')}{device}"
+    kind = _device_type(value)
+    device = "" if kind == "cpu" else f" {kind}"
+    with without_torch_function():
+        return f"{str(value.dtype).removeprefix('torch.')}{device}"
+
+
+def _device_type(value: torch.Tensor) -> str:
+    """The kind of device of a tensor, without code of the user's that may ask it otherwise."""
+    with without_torch_function():
+        return value.device.type
 
 
 def _device_types(frame_locals: Mapping[str, Any], leaves: list[tuple[str, Any]]) -> Iterator[str]:
     for _, value in leaves:
         if isinstance(value, torch.Tensor):
-            yield value.device.type
+            yield _device_type(value)
     for value in frame_locals.values():
         if isinstance(value, torch.nn.Module):
             first = _first_parameter(value)
             if first is not None:
-                yield first.device.type
+                yield _device_type(first)
 
 
 def _first_parameter(module: torch.nn.Module) -> torch.Tensor | None:

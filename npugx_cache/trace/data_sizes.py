@@ -42,6 +42,7 @@ def write_assumptions(graph_module: fx.GraphModule, shape_env: Any) -> None:
     can check, and where eager may return a view of memory that the graph copies.
     """
     graph = graph_module.graph
+    _refuse_numbers_taken_for_others(graph, shape_env)
     if not any(runtime.depends_on_data(node.meta.get("val")) for node in graph.nodes):
         return
     _refuse_copies_that_are_seen(graph_module)
@@ -66,6 +67,27 @@ def write_assumptions(graph_module: fx.GraphModule, shape_env: Any) -> None:
     if checked:
         graph_module.meta[CHECKS_SIZES] = checked[0].stack_trace or ""
     graph_module.recompile()
+
+
+def _refuse_numbers_taken_for_others(graph: fx.Graph, shape_env: Any) -> None:
+    """Raise `NotKept` if the trace put a size in the place of a number that `.item()` gives.
+
+    `torch._check(number == x.size(0))` makes both one for torch, so that the call in the graph
+    which should compare the two compares the number with itself. A size of a tensor that the graph
+    makes is compared by `_Writer.expect_sizes`.
+    """
+    measured = {
+        shape_env.unbacked_renamings.get(symbol, symbol)
+        for node in graph.nodes
+        if isinstance(node.meta.get("val"), torch.Tensor)
+        for symbol in node.meta.get("unbacked_bindings") or ()
+    }
+    for symbol in shape_env.deferred_runtime_asserts:
+        other = shape_env.replacements.get(symbol)
+        if other is not None and other.free_symbols and symbol not in measured:
+            what = f"a number that only data tell is checked to be {other}, and taken for that"
+            stack = next((n.stack_trace for n in graph.nodes if n.stack_trace), None)
+            raise NotKept(what, stack, "compare the number outside of the cached function")
 
 
 def _drop_checks(graph: fx.Graph, shape_env: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from npugx_cache import location
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
-from npugx_cache.trace.observe import observation, pure_calls
+from npugx_cache.trace.observe import observation, pure_calls, unkept_calls
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
 from npugx_cache.trace.rules import (
@@ -192,6 +192,9 @@ def _look_at_call(
     answer: Callable[[], Any],
 ) -> Any:
     function, started = callee.value, recorder.state(Seen).started
+    if (reason := calls.refusal_before(function)) is not None:
+        recorder.refuse(reason)
+        raise unkept_calls.NotKept(reason)
     if (asked := pure_calls.answer(recorder, tx, function, args, kwargs)) is not None:
         return asked
     mark = len(started)

@@ -7,7 +7,7 @@ import torch
 
 from npugx_cache.conditions import Conditions, Kind, Step
 from npugx_cache.conditions.data import CALL, TensorFact
-from npugx_cache.key.signature import kinds_of_arguments, read_arguments, without_texts
+from npugx_cache.key.signature import Signature, kinds_of_arguments, read_arguments, without_texts
 
 
 def conditions(nodes, checks, *sizes):
@@ -93,3 +93,16 @@ def test_a_reason_shows_no_rest_of_a_text_that_has_another_in_it():
         "no rule for <a text of 11 characters> at <a text of 5 characters>, "
         "<a text of 15 characters>"
     )
+
+
+def test_a_signature_runs_no_code_of_a_tensor_class():
+    class Asked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            raise AssertionError(function)
+
+    made = Signature({"x": torch.ones(2, 3).as_subclass(Asked)})
+
+    assert made.device_types == {"cpu"}
+    assert made.leaves == (("x", "float32[2, 3]"),)
+    assert made.exact != made.kind

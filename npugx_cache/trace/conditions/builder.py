@@ -299,7 +299,10 @@ def _step_of(source: Any) -> tuple[Step, Plain]:
         return step, getattr(source, field) if field else None
     if kind.__name__ == "NamedTupleFieldsSource":
         return Step.ATTR, "_fields"
-    raise OnlyHere(f"a guard on a {kind.__name__}")
+    missing = f"a guard on a {kind.__name__}"
+    if kind is S.NumpyTensorSource:  # torch computes otherwise than NumPy, also in this process
+        raise NotPortable(missing)
+    raise OnlyHere(missing)
 
 
 def _walked_at(mapping: Any, index: int) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.variables.base import NO_SUCH_SUBOBJ, AttributeMutationNew, ValueMutationNew
+from torch._dynamo.variables.lazy import LazyVariableTracker
 
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
@@ -111,10 +112,8 @@ def note_key(recorder: Recorder, tracker: Any, variable: Any) -> None:
     source = variable.source
     if not source:
         return
-    if hasattr(variable, "original_value") and not variable.is_realized():
-        value = variable.original_value()
-    else:
-        value = variable.realize().get_real_python_backed_value()
+    LazyVariableTracker.realize_all(variable)  # Dynamo takes the hash of some without a guard
+    value = variable.realize().get_real_python_backed_value()
     kind = type(value)
     if value is NO_SUCH_SUBOBJ or isinstance(value, _FIXED_BY_VALUE):
         return

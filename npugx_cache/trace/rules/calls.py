@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._library.fake_class_registry import FakeScriptObject
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
@@ -55,6 +56,17 @@ class Call(NamedTuple):
     def is_of_library(self) -> bool:
         """Whether Python's own code calls, or torch's."""
         return isinstance(self.module, str) and is_covered_module(self.module)
+
+
+def refusal_before(callee: object) -> str | None:
+    """Why a trace must not come to this call, which Dynamo would run for real; or None.
+
+    A lazy module draws its weights in its first call. Dynamo lets it do so during the trace, and
+    sets the generators of random numbers back afterwards, so that the next draw is the same again.
+    """
+    if not isinstance(callee, LazyModuleMixin) or not hasattr(callee, "_initialize_hook"):
+        return None
+    return f"{type(callee).__name__} makes its weights in its first call, not in a graph"
 
 
 def obstacle(call: Call) -> str | None:
