@@ -6,6 +6,7 @@ python rules_off.py FOLDER: each case runs in a forked child with a cache of its
 from __future__ import annotations
 
 import abc
+import datetime as dt
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ import torch._dynamo.convert_frame
 
 from npugx_cache import cache_compile
 from npugx_cache.trace import dynamo  # noqa: F401 - loaded once, before the children
-from npugx_cache.trace.rules import containers, kinds, names
+from npugx_cache.trace.rules import by_value, containers, kinds, names, sets
 
 X = torch.tensor([-1.0, 2.0])
 
@@ -44,7 +45,8 @@ def scaled(x):
     return x * 2
 
 
-CHILD, TABLE, SCALING = Child(), {"a": 2.0}, Scaling()
+CHILD, TABLE, SCALING, NUMBERS = Child(), {"a": 2.0}, Scaling(), {8, 0}
+DAYS = {"first": dt.date(2001, 1, 1), "second": dt.date(2001, 1, 1)}
 
 
 def absent_key(x):
@@ -59,6 +61,13 @@ def absent_name(x):
         return x * scaled.factor
     except AttributeError:
         return x * 7
+
+
+def in_another_order():
+    """Two numbers that collide are walked in the order in which they were added."""
+    NUMBERS.clear()
+    NUMBERS.add(0)
+    NUMBERS.add(8)
 
 
 def extended(x):
@@ -113,6 +122,16 @@ RULES = {
         lambda x: x * len([*TABLE]),
         lambda: TABLE.setdefault("b", 3.0),
     ),
+    "the order of a set that a function walks": (
+        (sets, "_walks"),
+        lambda x: x * next(iter(tuple(NUMBERS))),
+        in_another_order,
+    ),
+    "the value of an object that C code looks into": (
+        (by_value, "obstacle"),
+        lambda x: x * (2 if DAYS["first"] == DAYS["second"] else 3),
+        lambda: DAYS.update(second=dt.date(2002, 1, 1)),
+    ),
 }
 """A rule, a function that the rule is about, and a change that must be noticed."""
 
@@ -124,7 +143,7 @@ def is_noticed(rule, is_on, folder):
     cached = cache_compile(function, cache_dir=folder)
     with torch.no_grad():
         cached(X)
-        assert cached.cache_info().stored == 1, cached.explain()
+        assert is_on or cached.cache_info().stored == 1, cached.explain()
         change()
         return torch.equal(cached(X), function(X))
 
