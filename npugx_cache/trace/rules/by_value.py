@@ -158,6 +158,8 @@ def _reason(variable: Any, names: tuple[str, ...]) -> str | None:
     if kind in _KNOWN or issubclass(kind, enum.Enum) or numpy_numbers.is_constant(value):
         return None
     for name in names:
+        if name == "__class_getitem__":  # Python asks that of a class alone
+            continue
         holder = next((each for each in kind.__mro__ if name in vars(each)), object)
         method = None if holder in _KNOWN else vars(holder)[name]
         if method is not None and not codes_of(method):
