@@ -84,7 +84,8 @@ def _refuse_numbers_taken_for_others(graph: fx.Graph, shape_env: Any) -> None:
     }
     for symbol in shape_env.deferred_runtime_asserts:
         other = shape_env.replacements.get(symbol)
-        if other is not None and other.free_symbols and symbol not in measured:
+        symbols = other.free_symbols if other is not None else set()
+        if symbols and not symbols <= measured and symbol not in measured:
             what = f"a number that only data tell is checked to be {other}, and taken for that"
             stack = next((n.stack_trace for n in graph.nodes if n.stack_trace), None)
             raise NotKept(what, stack, "compare the number outside of the cached function")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import ConstDictKeySource
 from torch._dynamo.variables.base import NO_SUCH_SUBOBJ, AttributeMutationNew, ValueMutationNew
 from torch._dynamo.variables.lazy import LazyVariableTracker
 
@@ -112,8 +113,15 @@ def note_key(recorder: Recorder, tracker: Any, variable: Any) -> None:
     source = variable.source
     if not source:
         return
-    LazyVariableTracker.realize_all(variable)  # Dynamo takes the hash of some without a guard
-    value = variable.realize().get_real_python_backed_value()
+    if isinstance(source, ConstDictKeySource):  # the keys of a dict have guards of their own
+        is_waiting = hasattr(variable, "original_value") and not variable.is_realized()
+    else:
+        LazyVariableTracker.realize_all(variable)  # Dynamo takes the hash of some without a guard
+        is_waiting = False
+    if is_waiting:
+        value = variable.original_value()
+    else:
+        value = variable.realize().get_real_python_backed_value()
     kind = type(value)
     if value is NO_SUCH_SUBOBJ or isinstance(value, _FIXED_BY_VALUE):
         return
