@@ -6,7 +6,9 @@ kernel with empty arguments, and stop the call at its first frame, before the fr
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import re
 import sys
 import weakref
@@ -19,7 +21,7 @@ from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _impls: set[str] = vars(torch.library)["_impls"]
 
@@ -97,16 +99,29 @@ def entry_of(operator: Any, key: str) -> Entry | None:
     try:
         args, kwargs = _arguments(operator)
         before: Any = sys.getprofile()
-        sys.setprofile(stop)
-        try:
-            operator._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
-        finally:
-            sys.setprofile(before)
+        with _without_collection():
+            sys.setprofile(stop)
+            try:
+                operator._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+            finally:
+                sys.setprofile(before)
     except _Stopped:
         return found[0]
     except Exception as error:  # noqa: BLE001 - a kernel may refuse arguments in any way
         raise LookupError(str(error).partition("\n")[0]) from None
     raise LookupError("it is no function of Python")
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Let no garbage be collected: a finalizer or a callback would be taken for the kernel."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Stopped(BaseException):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import pytest
 import torch
 
 from npugx_cache.key import kernels
+from npugx_cache.private import dispatcher
 
 pytestmark = pytest.mark.filterwarnings("ignore:Warning only once for all operators")
 
@@ -94,6 +96,27 @@ def test_another_kernel_in_the_place_of_one_is_told_of():
     with registered("sinh", edited, "CPU"):  # nobody has asked in between
         assert not kernels.is_current()
         assert f"{__name__}.edited" in kernels.refresh().text != before
+
+
+def test_what_the_collection_of_garbage_runs_is_not_taken_for_a_kernel():
+    ran = []
+
+    def callback(phase, info):
+        ran.append(phase)
+
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    library.impl("relu", lambda x: x.clone())
+    before = gc.get_threshold()
+    gc.callbacks.append(callback)
+    gc.set_threshold(1)
+    try:
+        entries = [dispatcher.entry_of(torch.ops.aten.relu.default, "Meta") for _ in range(20)]
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(callback)
+        library._destroy()
+    assert ran
+    assert {each.code.co_name for each in entries} == {"<lambda>"}
 
 
 def test_a_kernel_that_falls_through_runs_nothing():
