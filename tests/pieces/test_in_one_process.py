@@ -11,12 +11,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import npugx_cache
 from npugx_cache import store
+from npugx_cache.backend.options import SPECS, Options
 from npugx_cache.config import load, state_folder
 from npugx_cache.errors import BackendUnavailable, CorruptEntry
 from npugx_cache.pieces import dynamo
 from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.pieces.compiled import counters
-from npugx_cache.portable import NotPortable
+from npugx_cache.pieces.saved import Saved
+from npugx_cache.portable import NotPortable, decode
+from npugx_cache.store.format.plain import unpack
 from npugx_cache.store.upkeep import flushing
 
 X, W, HELD = torch.randn(4, 8), torch.randn(8, 8), torch.full((8,), 0.5)
@@ -202,6 +205,15 @@ def test_a_graph_that_holds_tensors_can_not_be_in_a_file(folder):
     made = npugx_cache.cached_graph(holding(), [X])
     with pytest.raises(NotPortable, match="it holds 1 tensors of its own"):
         CachedGraph.serialize_compile_artifacts(made)
+
+
+def test_options_are_in_a_file_but_for_those_that_are_functions():
+    options = Options(capture_limit=7, post_grad_custom_pre_pass=lambda graph: None)
+    data = Saved("a graph", "npugraph_ex", options, (), {}).to_bytes(None)
+    kept = unpack(data, max_bytes=1 << 20, max_items=1 << 10)[2]
+    assert decode(kept["capture_limit"]) == 7
+    assert options.post_grad_custom_pre_pass is not None
+    assert kept.keys() == SPECS.keys() - {"post_grad_custom_pre_pass"}
 
 
 def test_inputs_of_a_graph_that_is_not_cached_may_overlap(folder, monkeypatch):

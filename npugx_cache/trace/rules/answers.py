@@ -54,7 +54,9 @@ def call(
     if function is str and args:
         builtin_answers.note_text(recorder, args[0])
     elif function is range:
+        answer = run()  # since torch 2.14 Dynamo raises here, as Python does
         builtin_answers.refuse_range(recorder, args)
+        return answer
     elif id(function) in _IS and len(args) == 2:
         identity.note_is(recorder, *args)
     elif name == "subclasses" and len(operands) == 1:
