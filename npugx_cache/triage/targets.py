@@ -84,7 +84,8 @@ def value(text: str) -> Any:
         try:
             return torch.load(text, weights_only=True)
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise WrongTarget(f"{text}: {str(error).partition(chr(10))[0]}") from error
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+            raise WrongTarget(f"{text}: {reason}") from error
     found = named(text)
     return found() if callable(found) else copy.deepcopy(found)
 

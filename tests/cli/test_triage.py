@@ -29,7 +29,7 @@ def test_wrong_arguments_are_named(run, tmp_path, args, said):
         (["json:nothing"], "json:nothing"),
         (["json:JSONDecoder"], "is no function and no module that is made"),
         (["json:dumps", "--inputs", "json:nothing"], "json:nothing"),
-        (["json:dumps", "--inputs", "nothing.pt"], "does not start: FileNotFoundError"),
+        (["json:dumps", "--inputs", "nothing.pt"], "nothing.pt: No such file or directory"),
     ],
 )
 def test_what_is_not_there_is_named(run, tmp_path, args, said):
