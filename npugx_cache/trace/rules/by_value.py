@@ -72,6 +72,9 @@ def obstacle(variable: Any, names: tuple[str, ...]) -> str | None:
     """
     if not names:
         return None
+    found = look_behind(variable)
+    if type(found.value) in CONSTANTS or found.is_of_graph:
+        return None
     depth = _MAX_DEPTH if not COMPARED.isdisjoint(names) else 0
     reasons = (_reason(part, names) for part in _parts(variable, depth))
     return next((each for each in reasons if each is not None), None)

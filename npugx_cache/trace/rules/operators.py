@@ -9,7 +9,13 @@ import torch
 
 from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.rules import by_value, pure
-from npugx_cache.trace.stack_value import classes_of, codes_of, look_behind, type_of
+from npugx_cache.trace.stack_value import (
+    CONSTANTS,
+    classes_of,
+    codes_of,
+    look_behind,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -43,6 +49,8 @@ def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[t
     if not names:
         return
     found = look_behind(operand)
+    if type(found.value) in CONSTANTS:
+        return
     kind = type_of(found)
     asked = [(kind, name) for name in names if name != "__class_getitem__"]
     if isinstance(found.value, type) and "__class_getitem__" in names:
