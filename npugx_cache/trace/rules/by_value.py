@@ -82,8 +82,8 @@ def obstacle(variable: Any, names: tuple[str, ...]) -> str | None:
 
 def obstacle_of_search(searched: Any, container: Any) -> str | None:
     """The same for `searched in container`, which compares with each element."""
-    is_keyed = isinstance(vars(look_behind(container).variable).get("items"), dict)
-    asked = (searched,) if is_keyed else (searched, container)
+    items = vars(look_behind(container).variable).get("items")
+    asked = (searched, *(items if isinstance(items, (list, tuple)) else ()))
     return next(filter(None, (obstacle(each, ("__eq__",)) for each in asked)), None)
 
 
@@ -173,5 +173,9 @@ def _reason(variable: Any, names: tuple[str, ...]) -> str | None:
 def _kind(variable: Any) -> type | None:
     """The type of a value; also of a partial, for which `look_behind` gives the function."""
     made = getattr(vars(variable).get("_cache"), "vt", variable) or variable
-    is_partial = {"func", "keywords"} <= vars(made).keys()
-    return functools.partial if is_partial else type_of(look_behind(made))
+    fields = vars(made).keys()
+    if {"func", "keywords"} <= fields:
+        return functools.partial
+    kind = type_of(look_behind(made))
+    # Dynamo says the same of the `__dict__` of an object, which is a dict.
+    return dict if kind is types.MappingProxyType and "dv_dict" not in fields else kind
