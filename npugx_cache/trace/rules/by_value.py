@@ -91,13 +91,15 @@ def obstacle_of_call(function: Any, args: Iterable[Any]) -> str | None:
     """The same for a call of a function of Python's own, which may ask its arguments anything."""
     if id(function) in _OF_KINDS:
         return None
-    names = WALK if id(function) in _KEEPING else ANYTHING
-    return next(filter(None, (obstacle(each, names) for each in args)), None)
+    asked: list[tuple[str, ...]] = [WALK if id(function) in _KEEPING else ANYTHING]
+    if getattr(function, "__module__", None) == "_operator":
+        asked.append((f"__{function.__name__.strip('_')}__",))
+    return next(filter(None, (obstacle(each, names) for each in args for names in asked)), None)
 
 
-def obstacle_of_method(name: str, args: Iterable[Any]) -> str | None:
-    """The same for a method of a container of Python's own."""
-    if name in _STORING:
+def obstacle_of_method(holder: type, name: str, args: Iterable[Any]) -> str | None:
+    """The same for a method of a class of Python's own; one of `object` looks into no argument."""
+    if name in _STORING or holder in (object, type):
         return None
     return next(filter(None, (obstacle(each, ANYTHING) for each in args)), None)
 
@@ -154,7 +156,8 @@ def _reason(variable: Any, names: tuple[str, ...]) -> str | None:
     value, kind = found.value, _kind(variable)
     if kind is None or kind in CONSTANTS or issubclass(kind, NAMED) or found.is_of_graph:
         return None
-    if not _UNKNOWN.get(kind, frozenset()).isdisjoint(names):
+    # A function that may ask anything is given a partial to call, as `sorted(key=...)` is.
+    if names is not ANYTHING and not _UNKNOWN.get(kind, frozenset()).isdisjoint(names):
         return f"torch does not compare a {kind.__qualname__} as Python does"
     if value is NONE or found.source is None:
         return None  # the trace has made it, and knows of what

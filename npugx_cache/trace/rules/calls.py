@@ -192,7 +192,7 @@ def _is_method_known(
     if _is_interpreted(held, started):
         return True
     if pure.is_pure(held) or holder in pure.PLAIN_TYPES:
-        return by_value.obstacle_of_method(name, [callee.owner, *args]) is None
+        return by_value.obstacle_of_method(holder, name, [callee.owner, *args]) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
 
 
