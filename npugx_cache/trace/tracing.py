@@ -11,6 +11,7 @@ import contextlib
 import functools
 import random
 import re
+import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,6 @@ from npugx_cache.private.runtime import operator_name
 from npugx_cache.trace.data_sizes import write_assumptions
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Iterator, Mapping
 
     from npugx_cache.backend.lowering import Told
@@ -344,6 +344,13 @@ def is_list_of_inner(source: Source) -> bool:
 def is_in_table(value: Any) -> bool:
     """Whether Dynamo takes a callable for one that it knows, without a look into its code."""
     return trace_rules.lookup_callable(value) is not None
+
+
+def is_skipped(value: object) -> bool:
+    """Whether Dynamo looks into no code of a function: of one in C, or one that it skips."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return True
+    return isinstance(value, types.FunctionType) and bool(trace_rules.check(value))
 
 
 def unskipped(first: Source, second: Source) -> bool:

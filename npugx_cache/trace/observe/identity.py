@@ -19,11 +19,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import ConstDictKeySource
 from torch._dynamo.variables.base import NO_SUCH_SUBOBJ, AttributeMutationNew, ValueMutationNew
 from torch._dynamo.variables.lazy import LazyVariableTracker
 
+from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
 
@@ -113,8 +114,12 @@ def note_key(recorder: Recorder, tracker: Any, variable: Any) -> None:
     source = variable.source
     if not source:
         return
-    if isinstance(source, ConstDictKeySource):  # the keys of a dict have guards of their own
-        is_waiting = hasattr(variable, "original_value") and not variable.is_realized()
+    is_waiting = hasattr(variable, "original_value") and not variable.is_realized()
+    if isinstance(source, ConstDictKeySource):
+        pass  # the keys of a dict have guards of their own
+    elif is_waiting and tracing.is_skipped(variable.original_value()):
+        # Once Dynamo has looked at such a function, the function has no hash.
+        install_guard(source.make_guard(GuardBuilder.ID_MATCH))
     else:
         LazyVariableTracker.realize_all(variable)  # Dynamo takes the hash of some without a guard
         is_waiting = False
