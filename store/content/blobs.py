@@ -120,7 +120,7 @@ def stored(
     return found.data
 
 
-def opened(folder: Folder, ref: BlobRef) -> IO[bytes] | Miss:
+def open_blob(folder: Folder, ref: BlobRef) -> IO[bytes] | Miss:
     """Open the stored bytes of a blob that were found to be right, to read them once more."""
     fault = stored(folder, ref, parts=hashlib.sha256())
     if isinstance(fault, Miss):

@@ -63,7 +63,7 @@ def pack(folder: Folder, places: Iterable[tuple[str, str]], out: IO[bytes]) -> B
         _add(tar, "CACHEDIR.TAG", io.BytesIO(layout.CACHEDIR_TAG), len(layout.CACHEDIR_TAG))
         for digest, ref in sorted(refs.items()):
             # Read twice, and never held in memory: what is wrong must not get into the bundle.
-            opened = blobs.opened(folder, ref)
+            opened = blobs.open_blob(folder, ref)
             if isinstance(opened, Miss):
                 missing[digest] = opened.reason
                 continue

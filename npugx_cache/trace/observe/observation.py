@@ -151,13 +151,13 @@ def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def note_first(*args: Any, **kwargs: Any) -> Any:
             recorder = _current.get()
             if recorder is not None:
                 note(recorder, *args, **kwargs)
             return original(*args, **kwargs)
 
-        return noted
+        return note_first
 
     return make
 
