@@ -106,13 +106,16 @@ def test_what_the_collection_of_garbage_runs_is_not_taken_for_a_kernel():
 
     library = torch.library.Library("aten", "IMPL", "Meta")
     library.impl("relu", lambda x: x.clone())
-    before = gc.get_threshold()
+    was_on, before = gc.isenabled(), gc.get_threshold()
     gc.callbacks.append(callback)
     gc.set_threshold(1)
+    gc.enable()  # a test of the command line leaves it off
     try:
         entries = [dispatcher.entry_of(torch.ops.aten.relu.default, "Meta") for _ in range(20)]
     finally:
         gc.set_threshold(*before)
+        if not was_on:
+            gc.disable()
         gc.callbacks.remove(callback)
         library._destroy()
     assert ran
