@@ -176,8 +176,9 @@ class CachedFunction(Generic[P, R]):
         return cached
 
     def warm(self, *args: Any, **kwargs: Any) -> Warmed:
-        """Restore or compile what a call with these arguments needs, without running it.
+        """Restore or compile what a call with these arguments needs, without making the call.
 
+        A new graph and the function run to be compared, if nothing is seen of that but results.
         What the call does once to a model before (`conditions.set_up`) is done.
 
         Without arguments: restore the entries for which earlier processes have captured device

@@ -213,8 +213,8 @@ def warm(lookup: Lookup, bound: tuple[Specialisation, ...]) -> tuple[list[Specia
 def _unfit(lookup: Lookup) -> str:
     if lookup.recipe.guards != "full":
         return f"guards={lookup.recipe.guards!r} binds an entry to the first call that it accepts"
-    if lookup.settings.verify:
-        return "NPUGX_CACHE_VERIFY compiles every entry again, at its first call"
+    if lookup.settings.verify == "recompile":
+        return "NPUGX_CACHE_VERIFY=recompile compiles every entry again, at its first call"
     return environment.unsupported(untested_torch=lookup.settings.untested_torch) or ""
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from npugx_cache import location
 from npugx_cache.backend import engines, subgraphs
+from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import COLLECTIVES, HIGHER_ORDER, STREAMS
 from npugx_cache.conditions.source_facts import group_fact, operator_fact
 from npugx_cache.entry import frame
 from npugx_cache.entry.artifact import Artifact, Bindings
 from npugx_cache.entry.failed_run import lasting_effect
+from npugx_cache.entry.first_result import Rounding
 from npugx_cache.entry.readable import Readable, render
 from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable, devices
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npugx_cache.backend.inductor.library import Library
+    from npugx_cache.backend.options import Options
     from npugx_cache.backend.program import Program
     from npugx_cache.conditions import Check
     from npugx_cache.conditions.evaluate import Scope
@@ -43,9 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compiled call. `seconds` is the `WorkTime` of trace, passes and packing: a hit saves it."""
+    """A compiled call. `seconds` is the `WorkTime` of trace, passes and packing: a hit saves it.
+
+    `unrepeatable` says why the call may not be made once more, or is None. `rounding` says how far
+    the results of the graph may be from those of the function.
+    """
 
     artifact: Artifact
+    unrepeatable: str | None
+    rounding: Rounding
     seconds: float
     local_only: Callable[[Exception], LocalOnly | Untraceable]
     """What to do with the same call if its artifact turns out not to bind, for that reason."""
@@ -118,7 +127,27 @@ def _compiled(
     except NotPortable as error:
         return _said(traced.local_only(error), scope)
     seconds = worked.seconds()
-    return Compiled(artifact=artifact, seconds=seconds, local_only=traced.local_only)
+    rounding = Rounding.of(traced.graph)
+    if any(recipe.options.functions()):
+        rounding = rounding._replace(doubt="a pass of the user's may change numbers on purpose")
+    return Compiled(
+        artifact=artifact,
+        unrepeatable=_effect_of(artifact, recipe.options) or traced.unrepeatable,
+        rounding=rounding,
+        seconds=seconds,
+        local_only=traced.local_only,
+    )
+
+
+def _effect_of(artifact: Artifact, options: Options) -> str | None:
+    """What a run of the program may do besides giving its results, or None."""
+    if options.dump_tensor_data:
+        return "it writes its tensors to files"
+    layout = artifact.bindings.layout
+    if layout is not None and {*layout.roles} == {Role.UNUSED}:
+        return "it is not known what its program writes to"
+    program = artifact.program
+    return lasting_effect(program.operators if program is not None else (), layout)
 
 
 def _said(outcome: _Outcome, scope: Scope) -> _Outcome:

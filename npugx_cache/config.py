@@ -24,6 +24,7 @@ CacheMode = Literal["on", "readonly", "off"]
 EvictionPolicy = Literal["lru", "cost"]
 OnMiss = Literal["compile", "eager", "raise"]
 TrustMode = Literal["private", "group", "signed"]
+Verify = Literal["off", "first", "recompile"]
 
 VARIABLES = (
     "NPUGX_CACHE_DIR",
@@ -78,7 +79,9 @@ class Settings:
     With 0, calls only restore stored graphs, and only `.warm()` compiles. A call beyond the limit
     that no entry accepts is not looked up again in the process.
 
-    `verify`: compile again at every hit, and compare (`entry/recheck.py`).
+    `verify`: with `first`, the first result of a new graph is compared with the function's own
+    (`entry/first_result.py`); with `recompile`, each hit is compiled again as well, and compared
+    (`entry/recheck.py`).
 
     `untested_torch`: try the cache on a torch that it was not tested on (`key/environment.py`).
     """
@@ -97,7 +100,7 @@ class Settings:
     policy: EvictionPolicy = "lru"
     lock_wait: float | None = None
     recompile_limit: int = _RECOMPILES
-    verify: bool = False
+    verify: Verify = "first"
     untested_torch: bool = False
     strict: bool = False
 
@@ -139,7 +142,7 @@ def load(
         ),
         lock_wait=_parsed(env, "NPUGX_CACHE_LOCK_WAIT", _seconds),
         recompile_limit=_recompile_limit(env),
-        verify=_choice(env, "NPUGX_CACHE_VERIFY", "off", ("off", "recompile")) == "recompile",
+        verify=cast("Verify", _choice(env, "NPUGX_CACHE_VERIFY", "first", get_args(Verify))),
         untested_torch=_flag(env, "NPUGX_CACHE_UNTESTED_TORCH"),
         strict=strict or _flag(env, "NPUGX_CACHE_STRICT"),
     )

@@ -32,6 +32,7 @@ MISS_REASONS = {
 
 BYPASS_REASONS = {
     "refused": "the function can't be traced and stored as one graph",
+    "differs": "a new graph gives another result than the function itself",
     "failed_run": "a graph failed, or does not fit, where the function itself can run",
     "recompile_limit": "calls have caused as many compiles as they may",
     "on_miss": "NPUGX_CACHE_ON_MISS=eager forbids the compile",

@@ -50,7 +50,7 @@ from npugx_cache.key.signature import (
 )
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, digest
-from npugx_cache.private import compile_lock
+from npugx_cache.private import compile_lock, eager_run
 from npugx_cache.records import dataclass, field
 from npugx_cache.store_client import USUAL, StoreClient
 
@@ -80,6 +80,11 @@ _MAX_SET_UPS = 64
 _IN_PIECES = "pieces"  # the outcome of a lookup whose call runs in pieces
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
+_DIFFERS = (
+    "the first result of its compiled graph is not the function's own (`npugx-cache triage` finds "
+    "the part at fault, NPUGX_CACHE_VERIFY=off compares nothing); what differs: "
+)
+_OF_GRAPHS = _OF_RUN, _OF_RESULT = "failed_run", "differs"  # kinds of bypasses about one graph
 _NO_GRAD = (
     "called with grad on and with a model in training mode, but results of cached calls carry no "
     "grad; call .eval() for inference, or the function itself for training"
@@ -98,18 +103,18 @@ Answers = dict[str, Checker | events.Refusal]
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """The call runs eagerly, or in pieces where `in_pieces` is given.
+    """The call runs eagerly, or `instead` runs it: its pieces, or what has run already.
 
     `ended`, if it is given, must be called when the function has run, with what it raised or None.
     """
 
     reason: str
     ended: Callable[[Exception | None], None] | None = None
-    in_pieces: Callable[..., Any] | None = None
+    instead: Callable[..., Any] | None = None
 
     def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What runs the call in the place of a graph."""
-        ended, runs = self.ended, self.in_pieces or function
+        ended, runs = self.ended, self.instead or function
         if ended is None:
             return runs
 
@@ -167,6 +172,8 @@ class Lookup(StoreClient):
         Raises only under `strict`, and errors that the user caused. `warming`: `.warm()` asks ahead
         of a call, so a compile is no sign that something keeps changing and is not counted.
         """
+        if eager_run.is_wanted_here():
+            return Bypass("the function that calls this one runs by itself, for a comparison")
         started = time.perf_counter()
         for _ in range(_MAX_SET_UPS):
             answer = self._caught(args, kwargs, scope, started, warming=warming)
@@ -258,14 +265,14 @@ class Lookup(StoreClient):
         """
         if failure.by_data:
             text = without_texts(_OTHER_SIZES + failure.text, call.scope.frame_locals)
-            self._bypass(text, "failed_run")
+            self._bypass(text, _OF_RUN)
             return
         graph = failure.graph
         reason = f"its compiled graph failed where the function itself does not: {failure.text}"
         reason = without_texts(reason, call.scope.frame_locals)
         self.bound.remove(graph)
         self._failed[call.signature.exact] = reason
-        self._bypass(reason, "failed_run")
+        self._bypass(reason, _OF_RUN)
         opened = self.opened()
         if opened is None or graph.entry is None:
             return
@@ -273,7 +280,7 @@ class Lookup(StoreClient):
             if manifest.entry == graph.entry:
                 conditions = opened.read(manifest, [CONDITIONS])
                 if isinstance(conditions, dict):
-                    draft = bypass_draft(self.recipe, call, reason, conditions, failed_run=True)
+                    draft = bypass_draft(self.recipe, call, reason, conditions, of_graph=_OF_RUN)
                     opened.publish(draft)
                 opened.quarantine(manifest, reason)
 
@@ -300,7 +307,7 @@ class Lookup(StoreClient):
                     return due
                 first = _LOOKED not in call.tried
                 found = self._restored(opened, candidates, call, answers, first=first)
-            if found is not None and not self.settings.verify:
+            if found is not None and self.settings.verify != "recompile":
                 self.bound.add([found])
         if found is None:
             refused = self._refused(opened, candidates, call, started)
@@ -313,7 +320,7 @@ class Lookup(StoreClient):
                 self.refusals = tuple(siblings)
             return refused
         self._tell_of_hit(outcome, found.entry or "", started)
-        if self.settings.verify:
+        if self.settings.verify == "recompile":
             from npugx_cache import garbage
 
             with garbage.freed():
@@ -438,14 +445,14 @@ class Lookup(StoreClient):
                 continue
             reason = str(manifest.about.get("reason"))
             self._log("refused", started, f"entry {manifest.entry[:12]}")
-            if manifest.about.get("failed_run"):
+            if kind := next((each for each in _OF_GRAPHS if manifest.about.get(each)), ""):
                 self._failed[call.signature.exact] = reason
-                return self._bypass(reason, "failed_run")
+                return self._bypass(reason, kind)
             breaks = manifest.about.get("breaks") is True
             failed = Failed(reason, breaks, manifest.entry)
             self._untraced.remember(call.signature.kind, failed, call.scope.frame_locals)
             runs = self._broken(failed, call.scope.frame_locals)
-            if runs.in_pieces is not None:
+            if runs.instead is not None:
                 opened.record_hit(manifest)  # the note saves a trace, so it is not evicted first
             return runs
         return None
@@ -639,6 +646,11 @@ class Lookup(StoreClient):
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(error), call, warming=warming)
+        if self.settings.verify != "off":
+            progress.begin("comparing the first result")
+            different = self._difference(outcome, blobs, call)
+            if different is not None:
+                return different
         self._count("misses", self._kind_of_miss(), outcome.seconds)
         progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)
@@ -660,7 +672,7 @@ class Lookup(StoreClient):
         self._recompiles = other._counted()
 
     def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
-        """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
+        """Compile a hit again and compare: `verify="recompile"`. Raises `VerificationError`."""
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import recheck, size_history
         from npugx_cache.progress import Progress
@@ -677,7 +689,10 @@ class Lookup(StoreClient):
                 text = stored[READABLE].decode()
                 recheck.compare_artifacts(title, text, outcome.artifact.readable)
         fresh = self._bound(outcome.artifact.to_blobs(), call)
-        return recheck.comparing_results(title, found, fresh.run, outcome.artifact)
+        if outcome.unrepeatable:
+            events.logger.warning("%s: results not compared: %s", title, outcome.unrepeatable)
+            return found
+        return recheck.comparing_results(title, found, fresh.run)
 
     def _compile(
         self, call: Call, known: Known, progress: Progress
@@ -707,6 +722,8 @@ class Lookup(StoreClient):
         blobs: Mapping[str, bytes],
         call: Call,
         entry: str | None,
+        *,
+        captured: bool = True,
     ) -> Specialisation:
         return restore.bind(
             blobs,
@@ -714,9 +731,37 @@ class Lookup(StoreClient):
             entry=entry,
             conditions=restore.repeated(candidate, call.scope, self.recipe.guards),
             switches=call.scope.switches,
-            captures=self.captures,
+            captures=self.captures if captured else None,
             device=candidate.conditions.device,
         )
+
+    def _difference(self, outcome: Compiled, blobs: dict[str, bytes], call: Call) -> Bypass | None:
+        """A bypass, if a new graph gives another result than the function itself."""
+        from npugx_cache.entry import first_result
+
+        answer: first_result.Difference | first_result.Uncompared | None
+        if outcome.unrepeatable:
+            answer = first_result.Uncompared(outcome.unrepeatable)
+        else:
+            # Of a captured graph, memory would stay behind.
+            trial = self._bind(restore.candidate(blobs), blobs, call, None, captured=False)
+            held, function = len(blobs.get(CONSTANTS, b"")), self.recipe.function
+            answer = first_result.compare(
+                function, trial.run, outcome.rounding, call.args, call.kwargs, held
+            )
+        if isinstance(answer, first_result.Uncompared):
+            events.logger.debug("%s: first result not compared: %s", self.title, answer.reason)
+            return None
+        if answer is None:
+            return None
+        reason = without_texts(_DIFFERS + answer.text, call.scope.frame_locals)
+        self._failed[call.signature.exact] = reason
+        conditions = {CONDITIONS: blobs[CONDITIONS]}
+        draft = bypass_draft(self.recipe, call, reason, conditions, of_graph=_OF_RESULT)
+        with self.faults_logged():  # the function has run, and must not run again
+            self._note_bypass(draft)
+        self._bypass(reason, _OF_RESULT)
+        return Bypass(reason, instead=lambda *_, **__: answer.expected)
 
     def _uncacheable(
         self, outcome: LocalOnly | Untraceable, call: Call, *, warming: bool
@@ -920,14 +965,14 @@ def bypass_draft(
     reason: str,
     conditions: dict[str, bytes],
     *,
-    failed_run: bool = False,
+    of_graph: str = "",
     breaks: bool = False,
 ) -> store.Draft:
     """A note that such calls can't be cached, so that other processes don't compile in vain.
 
-    `conditions` is the blob CONDITIONS, or empty if the refusal depends on nothing. `failed_run`:
-    the graph for these arguments raised, which says nothing about other sizes. `breaks`: as in
-    `Untraceable`.
+    `conditions` is the blob CONDITIONS, or empty if the refusal depends on nothing. `of_graph`:
+    one of _OF_GRAPHS, for a graph that is at fault for these arguments, which says nothing about
+    other sizes. `breaks`: as in `Untraceable`.
     """
     arguments = kinds_of_arguments(call.scope.frame_locals)
     return store.Draft(
@@ -940,7 +985,7 @@ def bypass_draft(
             **_about(recipe, call, arguments),
             "reason": reason,
             "calls": call.signature.types,
-            **({"failed_run": True} if failed_run else {}),
+            **({of_graph: True} if of_graph else {}),
             **({"breaks": True} if breaks else {}),
         },
         blobs=conditions,

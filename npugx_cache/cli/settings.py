@@ -36,7 +36,7 @@ _FIELDS = {
     "NPUGX_CACHE_POLICY": ("policy", ""),
     "NPUGX_CACHE_LOCK_WAIT": ("lock_wait", _LOCK_WAIT),
     "NPUGX_CACHE_RECOMPILE_LIMIT": ("recompile_limit", ""),
-    "NPUGX_CACHE_VERIFY": ("verify", "off"),
+    "NPUGX_CACHE_VERIFY": ("verify", ""),
     "NPUGX_CACHE_UNTESTED_TORCH": ("untested_torch", "0"),
     "NPUGX_CACHE_STRICT": ("strict", "0"),
 }

@@ -131,7 +131,7 @@ class PieceLookup(StoreClient):
                 opened.record_hit(manifest)
                 self._count("hits", seconds=manifest.cost_seconds)
                 self._tell_of_hit(outcome, manifest.entry, started)
-                if self.settings.verify:
+                if self.settings.verify == "recompile":
                     self._recheck(opened, manifest)
                 read = partial(_parts, opened, manifest)
                 return self._ready(program, manifest.entry, read)
@@ -303,7 +303,7 @@ class PieceLookup(StoreClient):
         )
 
     def _recheck(self, opened: store.Store, manifest: store.Manifest) -> None:
-        """Compile a hit again and compare: `NPUGX_CACHE_VERIFY`. Raises `VerificationError`."""
+        """Compile a hit again and compare: `verify="recompile"`. Raises `VerificationError`."""
         from npugx_cache.entry import recheck
         from npugx_cache.progress import Progress
 

@@ -22,7 +22,7 @@ from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
 from npugx_cache.conditions.kinds import sealed
 from npugx_cache.portable import NotPortable, texts_in
-from npugx_cache.trace import compare, dynamo, lowered, refuse, torch_logs, tracing
+from npugx_cache.trace import compare, dynamo, lowered, refuse, repetition, torch_logs, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
 from npugx_cache.trace.conditions import operators, wrapper_subclasses
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 class Traced(PortableGraph):
     """One call as aten operators, with everything that makes it valid elsewhere."""
 
+    unrepeatable: str | None
+    """Why neither the function nor its caller frame may run once more (`repetition`)."""
     local_only: Callable[[Exception], LocalOnly | Untraceable]
     """Makes the form of this call that only this process may run, if it can't be stored."""
 
@@ -232,6 +234,7 @@ def _portable(
         frame=frame,
         parts=parts if any(parts) else (),
         sizes=trace.sizes,
+        unrepeatable=repetition.obstacle(trace, (*called.codes, *ran.codes), owners),
         local_only=local,
     )
 

@@ -20,6 +20,7 @@ from npugx_cache.trace import observer, refuse, tensor_patches, torch_logs, trac
 from npugx_cache.trace.observe import (
     device_values,
     hook_table,
+    identity,
     observation,
     opaque,
     size_memory,
@@ -73,7 +74,8 @@ class DynamoTrace:
     `static` are the positions of those that are parameters, or that Dynamo takes not to move.
     `methods` are the names of the tensor methods that the graph calls.
     `observed` is what the hooks saw Dynamo read without a guard, and `sizes` what Dynamo knew of
-    sizes before and after (`observe.size_memory`).
+    sizes before and after (`observe.size_memory`). `writes`: the caller frame writes to what was
+    there before the call.
     """
 
     function: types.FunctionType
@@ -87,6 +89,7 @@ class DynamoTrace:
     methods: set[str]
     observed: tuple[Observation, ...]
     sizes: tuple[list[Any], list[Any]]
+    writes: bool
     output: tracing.CaptureOutput
     """What Dynamo returned. Only the functions of `tracing` look into it, for what can be asked
     only later, when the graph has been lowered."""
@@ -180,6 +183,7 @@ def _run(
         methods={str(n.target) for n in subgraphs.nodes_of(graph) if n.op == "call_method"},
         observed=observed,
         sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
+        writes=recorder.state(identity.Writes).any,
         output=output,
     )
 

@@ -89,7 +89,8 @@ class Cached:
             recipe = replace(recipe, backend="aot_eager", options=options.parse(None, "aot_eager"))
         elif self._way == "passes":
             recipe = replace(recipe, options=replace(recipe.options, force_eager=True))
-        usual = Settings(cache_dir=self._store)
+        # A stage shows what a graph gives, also where a worker would refuse the graph.
+        usual = Settings(cache_dir=self._store, verify="off")
         limit = max(settings.recompile_limit, usual.recompile_limit)
         # A stage compiles, also where workers must not (NPUGX_CACHE_ON_MISS).
         return recipe, replace(usual, recompile_limit=limit, untested_torch=settings.untested_torch)

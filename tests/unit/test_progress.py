@@ -21,6 +21,7 @@ PHASES = [
     "guards and source facts",
     "packing",
     "binding",
+    "comparing the first result",
     "publishing",
 ]
 PATIENCE = 60  # seconds after which a thread that should have answered is taken for hanging

@@ -23,6 +23,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import ConstDictKeySource
 from torch._dynamo.variables.base import NO_SUCH_SUBOBJ, AttributeMutationNew, ValueMutationNew
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation
@@ -138,14 +139,29 @@ def note_key(recorder: Recorder, tracker: Any, variable: Any) -> None:
         known[source] = None
 
 
+class Writes:
+    """Whether a caller frame changes what was there before the call: `Recorder.state`.
+
+    Dynamo writes none of it in a frame without side effects (`SideEffects.is_empty`), and then does
+    not come by here.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+
+
 def note_written(recorder: Recorder, effects: Any, *_: Any) -> None:
     """Tell objects that the code writes to from the others of their class that the code met."""
     met: dict[type, list[Any]] = {}
     written: dict[type, None] = {}
+    writes = recorder.state(Writes)
+    writes.any |= bool(effects.tensor_hooks or effects.save_for_backward)
     for variable in effects.id_to_variable.values():
-        if not variable.source or isinstance(
-            variable.mutation_type, (AttributeMutationNew, ValueMutationNew)
-        ):
+        if isinstance(variable.mutation_type, (AttributeMutationNew, ValueMutationNew)):
+            writes.any |= hasattr(_class_of(variable), "__del__")
+            continue
+        writes.any |= bool(variable.mutation_type) and _changes(effects, variable)
+        if not variable.source:
             continue
         kind = _class_of(variable)
         if kind is None or kind is types.CellType:
@@ -156,6 +172,19 @@ def note_written(recorder: Recorder, effects: Any, *_: Any) -> None:
     for kind in written:
         if len(met[kind]) > 1:
             recorder.note(Question.APART, tuple(met[kind]))
+
+
+def _changes(effects: Any, variable: Any) -> bool:
+    """Whether the caller frame changes an object. It may write what stands there already."""
+    plain = type(variable) is UserDefinedObjectVariable and hasattr(variable.value, "__dict__")
+    if not plain or variable._base_vt is not None:
+        return bool(effects.is_modified(variable))
+    held = vars(variable.value)
+    return any(
+        not new.is_python_constant()
+        or held.get(name, NO_SUCH_SUBOBJ) is not new.as_python_constant()
+        for name, new in effects.store_attr_mutations.get(variable, {}).items()
+    )
 
 
 def _class_of(variable: Any) -> type | None:
