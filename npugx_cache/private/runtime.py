@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
-"""The minor versions of torch that the cache works with; on others nothing is cached.
-
-For each there is a table of the functions of Dynamo that were checked for it, such as
-`trace/observe/hooks_2_15.txt`.
-"""
+"""The minor versions of torch that the cache works with; on others nothing is cached."""
 
 TESTED_PYTHON = ((3, 11), (3, 12), (3, 13), (3, 14))
 """The minor versions of CPython that the cache works with; on others nothing is cached."""

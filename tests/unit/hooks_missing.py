@@ -1,4 +1,4 @@
-"""What is cached with a Dynamo in which something that a hook stands for is missing or changed.
+"""What is cached with a Dynamo in which something that a hook stands for is missing.
 
 python hooks_missing.py FOLDER HOW ...: HOW is a key of `CHANGES`, or "nothing". Prints JSON. Each
 is a child of its own, forked when Dynamo is loaded, with a cache of its own in FOLDER.
@@ -79,12 +79,6 @@ CHANGES = {
     ),
     "a method is renamed": lambda: renamed(dicts.ConstDictVariable, "as_python_constant"),
     "a method is inherited now": lambda: delattr(ctx_manager.AutocastModeVariable, "exit"),
-    "a method is changed": lambda: changed(ctx_manager.AutocastModeVariable, "enter"),
-    "a derived class overrides a method": lambda: setattr(
-        dicts.DunderDictVariable,
-        "as_python_constant",
-        dicts.ConstDictVariable.as_python_constant,
-    ),
     "a function is renamed": lambda: renamed(exc, "raise_observed_exception"),
     "a method of sets is renamed": lambda: renamed(sets.SetVariable, "as_python_constant"),
     "a hook that only allows more is missing": lambda: changed(

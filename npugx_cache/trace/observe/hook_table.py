@@ -2,11 +2,11 @@
 
 Whoever raises `runtime.TESTED_TORCH` starts here, with that torch installed:
 
-    python -m npugx_cache.trace.observe.hook_table             what changed since the newest table
-    python -m npugx_cache.trace.observe.hook_table --write     writes the table for this torch
+    python -m npugx_cache.trace.observe.hook_table
 
-The first prints one line per target: same, changed, new or gone. Each changed one must be read in
-torch's source, and its wrapper here brought up to date; then the table is written and checked in.
+It prints one line for each target: there, gone, inherited, or other than what somebody has read. A
+hook with `bodies` must be read again in torch's source where the target is another one, and its
+wrapper be brought up to date; then the hash of the new body goes into its row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache.private import runtime
 from npugx_cache.trace.observe import (
     attribute_writes,
     autocast_objects,
@@ -25,7 +24,6 @@ from npugx_cache.trace.observe import (
     classes,
     device_values,
     enumerations,
-    hook_hashes,
     identity,
     numpy_numbers,
     objects,
@@ -38,21 +36,11 @@ from npugx_cache.trace.observe import (
     unkept_calls,
     written_back,
 )
-from npugx_cache.trace.observe.hooks import (
-    Found,
-    Hook,
-    Hooks,
-    Needed,
-    compared,
-    is_there,
-    overriding,
-    value_of,
-)
+from npugx_cache.trace.observe.body_hash import body_hash
+from npugx_cache.trace.observe.hooks import EVERY_TRACE, Hook, Hooks, find, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from npugx_cache.trace.observe.hook_hashes import Checked
 
 _PROTOCOLS = (2, 13)
 """Before it Dynamo had no module that plays CPython's `object.c`, and nothing to watch there."""
@@ -72,8 +60,10 @@ def _either(owner: str, *names: str) -> str:
     return " | ".join(f"{owner}.{name}" for name in names)
 
 
-def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
-    return [Hook(target, make, watches) for target in targets]
+def _each(
+    targets: Iterable[str], make: Callable[[Any], Any], watches: str, *, inherits: bool = False
+) -> list[Hook]:
+    return [Hook(target, make, watches, inherits=inherits) for target in targets]
 
 
 _DICTS = [
@@ -86,6 +76,7 @@ _DICTS = [
         "variables.dicts:OrderedDictVariable.call_method",
         observation.before(objects.keep_moves),
         "the order that move_to_end gives to an OrderedDict",
+        inherits=True,
         since=_SLOTS,
     ),
     Hook(
@@ -120,7 +111,7 @@ _KINDS_AND_EQUALITY = [
         "variables.builtin:BuiltinVariable.call_function_handler_cache",
         objects.empty,
         "calls of builtins that Dynamo has seen in a trace without these hooks",
-        needed=Needed.EVERY_TRACE,
+        needed=EVERY_TRACE,
     ),
     Hook(
         "variables.user_defined:UserDefinedObjectVariable.is_python_equal"
@@ -153,7 +144,7 @@ _SIZES = [
         "variables.builder:_automatic_dynamic",
         sharded_sizes.fixing,
         "sizes of sharded tensors that differ from those of an earlier trace",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("06e11b2ba84aa480", "3e81ba1e615eb6c5", "27a44ba6a86d891c"),
     ),
 ]
 
@@ -193,19 +184,19 @@ _GRAPHS = [
         "symbolic_convert:InliningInstructionTranslator.get_globals_source_and_value",
         callables.reaching_globals,
         "the globals of generated code",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("129d610ca20c9836", "12b449520c15044a"),
     ),
     Hook(
         "trace_rules:is_callable_allowed",
         opaque.looking_into,
         "functions and classes marked allow_in_graph",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("e9fbbd04059bfe72", "7392a81286e70524"),
     ),
     Hook(
         "variables.torch:TorchInGraphFunctionVariable._call_nonstrict_traceable_function",
         opaque.looking_into_nonstrict,
         "functions marked nonstrict_trace",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("247493fa1ebc7fd1", "93e51e5e98825902"),
     ),
     Hook(
         "output_graph:SubgraphTracer.create_node",
@@ -273,12 +264,14 @@ _BUILTINS = [
         f" | {_EXCEPTION}.lookup_tp_getset_member",
         observation.noting(builtin_answers.note_arguments),
         "what an exception of a builtin says",
+        inherits=True,
     ),
     *(
         Hook(
             target,
             observation.noting(builtin_answers.note_own_text),
             "the text of an exception",
+            inherits=True,
             since=_SLOTS,
         )
         for target in (
@@ -308,13 +301,13 @@ _BUILTINS = [
         "variables.constant:ConstantVariable.is_base_literal",
         numpy_numbers.taken_for_a_literal,
         "numbers of NumPy's that are constants",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("69d6f9ba71918f7f",),
     ),
     Hook(
         "variables.constant:ConstantVariable.__init__",
         numpy_numbers.kept,
         "the type of a number of NumPy's that is a constant",
-        needed=Needed.EVERY_TRACE,
+        needed=EVERY_TRACE,
     ),
 ]
 
@@ -370,11 +363,13 @@ _REVERSED = [
         ),
         reversed_walks.remembering,
         "lists and dicts that are walked backwards",
+        inherits=True,
     ),
     Hook(
         "variables.lists:ListIteratorVariable.tp_iternext_impl",
         reversed_walks.comparing,
         "lists and dicts that change while they are walked backwards",
+        inherits=True,
         since=_PROTOCOLS,
     ),
     Hook(
@@ -390,6 +385,7 @@ _REVERSED = [
         ),
         reversed_walks.comparing,
         "lists and dicts that change while they are walked backwards",
+        inherits=True,
     ),
     *(
         Hook(
@@ -424,7 +420,7 @@ _SETS = [
         " | variables.sets:SetVariable.is_python_constant",
         set_walks.noting(set_walks.pausing),
         "a question that walks a set in no order that matters",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("225f9163baeeab26", "d5d7545a458929ec"),
     ),
     Hook(
         "variables.misc:StringFormatVariable.reconstruct",
@@ -442,28 +438,27 @@ DEVICE_ROWS = (
         "variables.constant:ConstantVariable.value",
         device_values.noting_value,
         "devices among the constants of a trace",
-        needed=Needed.ONLY_ALLOWS,
         adds=True,
     ),
     Hook(
         "variables.tensor:TensorVariable.method_get_device",
         device_values.noting_index,
         "get_device()",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("e55fd1d815d79c20",),
         before=_SLOTS,
     ),
     Hook(
         "variables.tensor:TensorVariable.call_method",
         device_values.noting_index_by_name,
         "get_device()",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("65c297caff11d1b5",),
         since=_SLOTS,
     ),
     Hook(
         "source:CurrentStreamSource.reconstruct",
         device_values.of_any_device,
         "the device of the current stream",
-        needed=Needed.ONLY_ALLOWS,
+        bodies=("80c61e7e3d465abf",),
     ),
 )
 
@@ -476,30 +471,14 @@ Where one is missing nothing is refused: every trace with a device then means it
 """
 
 
-def main(arguments: list[str]) -> int:
-    tables = hook_hashes.tables()
-    version = runtime.torch_version()
-    path = tables.get(version) or tables[max(tables)]
-    if arguments == ["--write"]:
-        there = [found.target for found in _all_targets(None) if is_there(value_of(found.target))]
-        values = {target: (value_of(target), overriding(target)) for target in there}
-        path = path.with_name("hooks_{}_{}.txt".format(*version))
-        head = f"# What hooks stand for in torch {torch.__version__}: see hook_table.py\n"
-        path.write_text(head + hook_hashes.table_text(values), encoding="utf-8")
-        return 0
-    rows = _all_targets(hook_hashes.read(path))
-    lines = {f"{row.state.value:10}{row.target}  ({row.hook.watches})" for row in rows}
-    counts = [row.state.value for row in {row.target: row for row in rows}.values()]
-    total = ", ".join(f"{counts.count(each)} {each}" for each in sorted(set(counts)))
-    here_now = f"torch {torch.__version__} beside {path.name}"
-    sys.stdout.write("\n".join([here_now, *sorted(lines), total, ""]))
-    return 0
-
-
-def _all_targets(checked: Checked | None) -> list[Found]:
-    found = (compared(row, checked) for row in (*ROWS, *DEVICE_ROWS))
-    return [each for each in found if each is not None]
+def main() -> None:
+    rows = {found.target: found for found in map(find, (*ROWS, *DEVICE_ROWS)) if found}
+    lines = [f"torch {torch.__version__}"]
+    for target, found in sorted(rows.items()):
+        body = f"{body_hash(value_of(target))}  " if found.hook.bodies else ""
+        lines.append(f"{found.state.value:10}{target}  {body}({found.hook.watches})")
+    sys.stdout.write("\n".join([*lines, ""]))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -3,8 +3,9 @@
 What Dynamo reads without a guard is seen by such functions; `hook_table` lists them, and
 `replacements` says how they are put in place.
 
-A hook whose target is missing, or is not the code that was checked for this torch, watches nothing.
-So it is not put in place, and the traces in which it would have been needed are refused.
+A hook whose target is missing watches nothing. So it is not put in place, and the traces in which
+it would have been needed are refused. A hook with which less is refused is put in place only where
+its target does what somebody has read that it does (`Hook.bodies`).
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime
-from npugx_cache.trace.observe import hook_hashes
-from npugx_cache.trace.observe.replacements import ABSENT, DYNAMO, Replacements, dynamo_modules
+from npugx_cache.trace.observe.body_hash import body_hash
+from npugx_cache.trace.observe.replacements import (
+    ABSENT,
+    DYNAMO,
+    Replacements,
+    dynamo_modules,
+    own_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from npugx_cache.trace.observe.hook_hashes import Checked
-
 _BASE = "variables.base"
 
 
-class Needed(enum.Enum):
-    """What to refuse where a hook can't be put in place, if its target does not say that."""
-
-    EVERY_TRACE = "refuse every trace"
-    ONLY_ALLOWS = "refuse nothing: with the hook less is refused, or guarded, than without it"
+EVERY_TRACE = "every trace"
+"""In `Hook.needed`: nothing can be traced without the hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +48,37 @@ class Hook:
     `torch._dynamo`. `make` gives what stands for the original.
     `watches` says in words what Dynamo reads there, for the reason of a refusal.
 
-    `needed`: what to refuse where the hook is missing. By default every trace that makes an object
-    of the target's class, in whatever module of Dynamo's it is now; every trace at all if there is
-    no such class. `adds`: the target need not have the name. `everywhere`: other modules of
-    Dynamo's took the function by name. `since`: in which torch the target came to be; `before`: in
-    which torch it is not needed any more.
+    `needed`: what to refuse where the hook is missing: the traces that make an object of a class of
+    Dynamo's, in whatever module it is now, or `EVERY_TRACE`. By default the class is the target's
+    own; every trace at all is refused if there is no such class.
+
+    `bodies`: the hashes (`body_hash`) of what the target may be. With such a hook less is refused,
+    or guarded, than without it, so it is not put in place at any other body, and never needed.
+
+    `adds`: the target need not have the name. `inherits`: its class may inherit it. `everywhere`:
+    other modules of Dynamo's took the function by name. `since`: in which torch the target came to
+    be; `before`: in which torch it is not needed any more.
     """
 
     target: str
     make: Callable[[Any], Any]
     watches: str
-    needed: Needed | str = ""
+    needed: str = ""
+    bodies: tuple[str, ...] = ()
     adds: bool = False
+    inherits: bool = False
     everywhere: bool = False
     since: tuple[int, int] = (0, 0)
     before: tuple[int, int] = (99, 0)
 
 
 class State(enum.Enum):
-    """What a target is, beside what was checked for this torch."""
+    """What a target is in the torch that is installed."""
 
-    SAME = "same"
-    UNCHECKED = "unchecked"
-    CHANGED = "changed"
-    NEW = "new"
+    THERE = "there"
     GONE = "gone"
+    INHERITED = "inherited"
+    OTHER = "other"
 
 
 class Found(NamedTuple):
@@ -83,19 +90,13 @@ class Found(NamedTuple):
 
     @property
     def is_used(self) -> bool:
-        """A hook that only allows more is used where its target is known to be what it was."""
-        if self.hook.needed is Needed.ONLY_ALLOWS:
-            return self.state is State.SAME
-        return self.state in (State.SAME, State.UNCHECKED)
+        return self.state is State.THERE
 
     @property
     def reason(self) -> str:
-        has = _HAS.get(self.state, "has another")
+        has = "has no" if self.state is State.GONE else "has another"
         what = f"torch {torch.__version__} {has} {self.target}"
         return f"{what}, which npugx_cache watches for {self.hook.watches}"
-
-
-_HAS = {State.GONE: "has no", State.NEW: "has an unchecked"}
 
 
 class Hooks(Replacements):
@@ -111,13 +112,13 @@ class Hooks(Replacements):
         self._found: tuple[Found, ...] | None = None
 
     def found(self) -> tuple[Found, ...]:
-        """The targets of this torch, compared once with what was checked."""
+        """The targets of this torch, looked for once."""
         with self._lock:
             return self._resolved()
 
     def obstacle(self) -> str | None:
         """Why no trace at all can be watched with this torch, or None."""
-        return next((f.reason for f in self.found() if _refuses(f) is Needed.EVERY_TRACE), None)
+        return next((f.reason for f in self.found() if _refuses(f) == EVERY_TRACE), None)
 
     def missing(self) -> str | None:
         """The first hook that is missing, whatever it is needed for, as a reason; or None."""
@@ -125,11 +126,7 @@ class Hooks(Replacements):
 
     def _resolved(self) -> tuple[Found, ...]:
         if self._found is None:
-            version = runtime.torch_version()
-            checked = hook_hashes.checked_for(version)
-            if checked is None and version in runtime.TESTED_TORCH:
-                raise RuntimeError(f"npugx_cache was installed without its table for {version}")
-            self._found = tuple(f for row in self._rows if (f := compared(row, checked)))
+            self._found = tuple(f for row in self._rows if (f := find(row)))
         return self._found
 
     def _put_all(self) -> None:
@@ -138,7 +135,7 @@ class Hooks(Replacements):
             if found.is_used:
                 for owner, name in _places(found.hook, found.target):
                     self._put(owner, name, found.hook.make, adds=found.hook.adds)
-            elif isinstance(kind := _refuses(found), str):
+            elif kind := _refuses(found):
                 refused.setdefault(kind, found.reason)
         if refused:
             meta = _all_kinds()[1]
@@ -150,48 +147,23 @@ class Hooks(Replacements):
 _TARGET = re.compile(r"([\w.]+):(?:(\w+)\.)?(\w+)(?:\[(\w+)\])?")
 
 
-def compared(hook: Hook, checked: Checked | None) -> Found | None:
-    """The target of a row here, beside what it was when it was checked.
-
-    None for a row that is about other versions of torch.
-    """
+def find(hook: Hook) -> Found | None:
+    """What a row is about in this torch; None for a row that is about other versions of torch."""
     if not hook.since <= runtime.torch_version() < hook.before:
         return None
-    target = _one_of(hook.target.split(" | "), checked)
-    return Found(hook, target, _state(hook, target, checked))
+    names = hook.target.split(" | ")
+    target = next((name for name in names if value_of(name) is not ABSENT), names[-1])
+    return Found(hook, target, _state(hook, target))
 
 
-def _one_of(names: list[str], checked: Checked | None) -> str:
-    """The name that this torch has, or else had when it was checked."""
-    there = (name for name in names if is_there(value_of(name)))
-    known = (name for name in names if checked and name in checked.targets)
-    return [*there, *known, names[-1]][0]
-
-
-def _state(hook: Hook, target: str, checked: Checked | None) -> State:
+def _state(hook: Hook, target: str) -> State:
     value = value_of(target)
     if value is ABSENT:
-        return State.SAME if hook.adds and _places(hook, target) else State.GONE
-    if checked is None:
-        return State.UNCHECKED
-    if target not in checked.targets:
-        return State.NEW
-    try:
-        is_same = hook_hashes.is_same(value, overriding(target), checked.targets[target], checked)
-    except (OSError, SyntaxError, TypeError, ValueError) as error:
-        if is_passing(error):
-            raise
-        is_same = False  # its source can't be found or read
-    return State.SAME if is_same else State.CHANGED
-
-
-def overriding(target: str) -> list[str]:
-    """Dynamo's classes that have a method of their own where the target's class has its: unseen."""
-    for owner, name in _places_of(target):
-        if isinstance(owner, type):
-            kinds = (k for k in _all_kinds()[0] if owner in k.__mro__[1:] and name in vars(k))
-            return sorted(k.__name__ for k in kinds if k.__module__.startswith(DYNAMO))
-    return []
+        return State.THERE if hook.adds and _places(hook, target) else State.GONE
+    if hook.bodies:
+        return State.THERE if body_hash(value) in hook.bodies else State.OTHER
+    owned = hook.inherits or any(name in own_names(owner) for owner, name in _places_of(target))
+    return State.THERE if owned else State.INHERITED
 
 
 def value_of(target: str) -> Any:
@@ -201,10 +173,6 @@ def value_of(target: str) -> Any:
             return owner.get(name, ABSENT)
         return getattr(owner, name, ABSENT)
     return ABSENT
-
-
-def is_there(value: object) -> bool:
-    return value is not ABSENT
 
 
 def _places(hook: Hook, target: str) -> list[tuple[Any, Any]]:
@@ -241,17 +209,17 @@ def _parts(target: str) -> tuple[str, str, str, str]:
 # --- what is refused where a hook is missing
 
 
-def _refuses(found: Found) -> Needed | str | None:
+def _refuses(found: Found) -> str | None:
     """Every trace, those that make an object of a class, or nothing."""
-    if found.is_used or found.hook.needed is Needed.ONLY_ALLOWS:
+    if found.is_used or found.hook.bodies or found.hook.adds:
         return None
-    if isinstance(found.hook.needed, Needed):
-        return found.hook.needed
+    if found.hook.needed == EVERY_TRACE:
+        return EVERY_TRACE
     kind = found.hook.needed or _parts(found.target)[1]
     # Objects of these were made before a trace, when Dynamo was loaded.
     made_before = kind in ("BuiltinVariable", "ConstantVariable")
     is_a_kind = any(each.__name__ == kind for each in _all_kinds()[0])
-    return kind if is_a_kind and not made_before else Needed.EVERY_TRACE
+    return kind if is_a_kind and not made_before else EVERY_TRACE
 
 
 def _all_kinds() -> tuple[list[type], Any]:
