@@ -37,18 +37,21 @@ class StackValue(NamedTuple):
     @property
     def is_of_graph(self) -> bool:
         """Whether it is computed when the graph runs, or is a container of only such values."""
-        fields = vars(self.variable)
-        if fields.get("proxy") is not None or "sym_num" in fields:
+        fields = self.variable.__dict__
+        if ("proxy" in fields and fields["proxy"] is not None) or "sym_num" in fields:
             return True
-        items = fields.get("items")
-        return isinstance(items, (list, tuple)) and bool(items) and all(map(is_of_graph, items))
+        if "items" not in fields or not isinstance(items := fields["items"], (list, tuple)):
+            return False
+        return bool(items) and all(map(is_of_graph, items))
 
 
 def look_behind(variable: Any) -> StackValue:
-    """The value behind a variable; a variable that Dynamo has not looked at stays so."""
-    fields = vars(variable)
-    waiting = fields.get("_cache")
-    if waiting is not None:
+    """The value behind a variable; a variable that Dynamo has not looked at stays so.
+
+    A trace comes by here more often than anywhere else of ours, so no function is called in vain.
+    """
+    fields = variable.__dict__
+    if "_cache" in fields and (waiting := fields["_cache"]) is not None:
         made = getattr(waiting, "vt", None)
         if made is not None and made is not variable:
             return look_behind(made)
@@ -61,13 +64,20 @@ def look_behind(variable: Any) -> StackValue:
         if each in fields:
             value = fields[each]
             break
-    else:  # `_fn`: some builtins have classes of their own
-        value = vars(type(variable)).get("_fn", NONE)
-        if value is NONE and "func" in fields:  # a partial that the traced code makes
+    else:
+        if "_fn" in (own := type(variable).__dict__):  # some builtins have classes of their own
+            value = own["_fn"]
+        elif "func" in fields:  # a partial that the traced code makes
             return look_behind(fields["func"])
+        else:
+            value = NONE
+    source = fields.get("source")
     if "obj" in fields or "ctx" in fields or type(value) is types.FunctionType:
-        return StackValue(variable, value, fields.get("source"), *_owner_of(fields, value))
-    return StackValue(variable, value, fields.get("source"))
+        return StackValue(variable, value, source, *_owner_of(fields, value))
+    return _new(StackValue, (variable, value, source, None, None, False))
+
+
+_new = tuple.__new__
 
 
 def _owner_of(fields: dict[str, Any], value: object) -> tuple[Any, str | None]:

@@ -43,14 +43,15 @@ def owners_of(codes: Iterable[types.CodeType]) -> Owners:
     """
     wanted = {id(code): code for code in codes}
     owners: dict[int, list[types.FunctionType]] = {each: [] for each in wanted}
-    is_few = len(wanted) <= _FEW
+    is_few = len(wanted) <= FEW
     for found in gc.get_referrers(*wanted.values()) if is_few else gc.get_objects():
         if type(found) is types.FunctionType and id(found.__code__) in owners:
             owners[id(found.__code__)].append(found)
     return owners
 
 
-_FEW = 8
+FEW = 8
+"""For how many objects it is faster to ask Python for what refers to them."""
 
 
 def facts_of(
@@ -215,14 +216,19 @@ def _classes_with(function: types.FunctionType) -> Iterator[type]:
 
 
 def _module_of_file(filename: str) -> str | None:
-    return _modules_by_file(tuple(sys.modules)).get(filename)
+    name = _modules_by_file(len(sys.modules)).get(filename)
+    if name is not None and getattr(sys.modules.get(name), "__file__", None) != filename:
+        _modules_by_file.cache_clear()  # another module has come in its place
+        name = _modules_by_file(len(sys.modules)).get(filename)
+    return name
 
 
 @functools.lru_cache(maxsize=1)
-def _modules_by_file(names: tuple[str, ...]) -> dict[str, str]:
+def _modules_by_file(count: int) -> dict[str, str]:
     """The first module of each file. A trace asks for many files, with thousands of modules."""
+    del count  # while it is the same, nothing was imported
     found: dict[str, str] = {}
-    for name in names:
+    for name in tuple(sys.modules):
         file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str):
             found.setdefault(file, name)

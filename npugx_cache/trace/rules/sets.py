@@ -314,9 +314,11 @@ def _walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
             return False
         return _takes_all(name, args) and _is_in_c(vars(holder)[name])
     if isinstance(function, type):
+        if issubclass(function, _WITHOUT_WALKS):
+            return False
         makers = (getattr(function, name) for name in ("__new__", "__init__"))
         own = [each for each in makers if each not in (object.__new__, object.__init__)]
-        return not issubclass(function, _WITHOUT_WALKS) and any(map(_is_in_c, own))
+        return any(map(_is_in_c, own))
     if isinstance(function, types.FunctionType):  # Dynamo answers these, and interprets the others
         return pure.is_pure(function) or pure.is_pure_of_constants(function)
     if function is NONE or isinstance(function, (torch.nn.Module, functools.partial)):
