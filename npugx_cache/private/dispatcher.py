@@ -99,7 +99,8 @@ def entry_of(operator: Any, key: str) -> Entry | None:
     try:
         args, kwargs = _arguments(operator)
         before: Any = sys.getprofile()
-        with _without_collection():
+        # A mode of the user's would be asked before the kernel, and be taken for the kernel.
+        with torch._C.DisableTorchFunction(), _without_collection():
             sys.setprofile(stop)
             try:
                 operator._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)

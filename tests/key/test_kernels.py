@@ -7,6 +7,7 @@ import gc
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from npugx_cache.key import kernels
 from npugx_cache.private import dispatcher
@@ -120,6 +121,20 @@ def test_what_the_collection_of_garbage_runs_is_not_taken_for_a_kernel():
         library._destroy()
     assert ran
     assert {each.code.co_name for each in entries} == {"<lambda>"}
+
+
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_users_is_not_taken_for_a_kernel():
+    with registered("sinh", ours, "CPU"):
+        with Doubling():
+            entry = dispatcher.entry_of(torch.ops.aten.sinh.default, "CPU")
+            text = kernels.refresh().text
+        assert entry.code is ours.__code__
+        assert text == kernels.refresh().text
 
 
 def test_a_kernel_that_falls_through_runs_nothing():
