@@ -265,6 +265,7 @@ def test_a_class_that_gets_another_forward_at_every_call(tmp_path, monkeypatch):
     assert len(list((tmp_path / "v1").rglob("*.manifest"))) <= 3
 
 
+@pytest.mark.thorough
 def test_an_edit_of_one_class_of_many_with_one_body(tmp_path):
     """More than are remembered: torch.fx makes a class for each module."""
     boxes, x = [build() for _ in range(140)], torch.ones(3)

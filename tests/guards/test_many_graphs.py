@@ -85,6 +85,7 @@ def candidates(monkeypatch):
     return seen
 
 
+@pytest.mark.thorough
 def test_restores_and_calls_in_turn_check_few_graphs_in_full(tmp_path, full_checks, looked_at):
     calls = [
         (torch.ones(size, dtype=dtype), flag, "more")

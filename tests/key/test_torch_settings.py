@@ -38,6 +38,7 @@ print(json.dumps([row for row in rows if row[0].partition(".")[0] in ("dynamo", 
 """
 
 
+@pytest.mark.thorough
 def test_the_text_of_a_setting_does_not_depend_on_the_order_of_sets_in_it(surroundings):
     found = [surroundings.run("-c", SETTINGS, PYTHONHASHSEED=seed) for seed in ("1", "2", "3")]
     names = {name for name, _ in found[0]}

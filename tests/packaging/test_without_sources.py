@@ -60,6 +60,7 @@ def run(shipped, surroundings, tmp_path):
     return running
 
 
+@pytest.mark.thorough
 def test_a_graph_is_stored_and_is_a_hit_at_the_second_start(run):
     right, counts, *_ = run()
     assert (right, counts) == (True, [0, 1, 0, 1])
@@ -67,6 +68,7 @@ def test_a_graph_is_stored_and_is_a_hit_at_the_second_start(run):
     assert (right, counts) == (True, [1, 0, 0, 0])
 
 
+@pytest.mark.thorough
 def test_a_part_that_is_missing_costs_the_cache_three_traces_and_no_call(run, shipped):
     (shipped / "backend/engines/npugraph_ex.pyc").unlink()
     right, counts, (told,), traces = run()

@@ -8,7 +8,7 @@ process.
 from __future__ import annotations
 
 import pytest
-from matrix import CHOSEN, COUNTS, LONG
+from matrix import CHOSEN, COUNTS, QUICK
 from processes import SECONDS
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)  # the first test of all runs the matrix
@@ -36,7 +36,7 @@ CATEGORIES = {
 def rows(*, hit=None):
     """The names of the rows that must hit or must not, or of all."""
     return [
-        pytest.param(name, marks=[pytest.mark.thorough] if row.category in LONG else [])
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.thorough])
         for name, row in CHOSEN.items()
         if hit in (None, row.hit)
     ]
