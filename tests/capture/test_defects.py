@@ -59,6 +59,7 @@ def test_r4_a_smaller_input_is_not_broadcast_into_a_buffer(device):
     assert torch.equal(run(x), x + 1)
 
 
+@pytest.mark.thorough
 def test_r5_programs_do_not_mix_when_objects_take_one_anothers_place(compiled, device):
     for n in range(8):
         run = compiled(lambda x, n=n: x * n, randn(device, 5))

@@ -104,6 +104,7 @@ def test_doctor_knows_the_version_of_torch_without_importing_it(filled, run):
     assert versions["torch"] == torch.__version__
 
 
+@pytest.mark.thorough
 def test_doctor_tries_the_remote_tier(filled, run, tmp_path):
     key = tmp_path / "key"
     assert run("key", "new", key).returncode == 0
@@ -117,6 +118,7 @@ def test_doctor_tries_the_remote_tier(filled, run, tmp_path):
     assert "workers go on without the tier" in shown
 
 
+@pytest.mark.thorough
 def test_doctor_gives_a_silent_remote_tier_up_soon(filled, run, tmp_path):
     key = tmp_path / "key"
     assert run("key", "new", key).returncode == 0

@@ -42,7 +42,10 @@ def test_a_tier_that_is_used_is_named_without_a_remark(run, tmp_path):
     ],
 )
 @pytest.mark.parametrize("form", [(), ("--format", "json")])
-@pytest.mark.parametrize("command", ["config", "doctor", "ls", "stats", "prune"])
+@pytest.mark.parametrize(
+    "command",
+    ["config", "ls", "stats", "prune", pytest.param("doctor", marks=pytest.mark.thorough)],
+)
 def test_no_command_shows_more_of_an_address_than_place_and_folder(
     filled, run, tmp_path, command, form, address
 ):

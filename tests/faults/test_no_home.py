@@ -11,6 +11,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("no_home.py")
 
 
+@pytest.mark.thorough
 def test_the_functions_run_and_one_warning_names_the_variable(surroundings):
     row = surroundings.run(SCRIPT, NPUGX_CACHE_DIR=None)
     assert all(row["right"])

@@ -48,6 +48,7 @@ def cold_and_restarted(surroundings, *names):
     return cold
 
 
+@pytest.mark.thorough
 def test_a_print_in_the_middle(surroundings):
     cold = cold_and_restarted(surroundings, "prints")["prints"]
     assert cold["info"] == [0, 4, 0, 4, 4]

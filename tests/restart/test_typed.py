@@ -50,7 +50,8 @@ def in_cells(surroundings):
     return [sys.executable, str(program), json.dumps(CELLS), str(number)], ""
 
 
-@pytest.mark.parametrize("way", [in_cells, pytest.param(at_the_prompt, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", [in_cells, at_the_prompt])
 def test_each_definition_is_right_and_a_hit_after_a_restart(surroundings, way):
     def run():
         command, typed = way(surroundings)
