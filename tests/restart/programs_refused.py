@@ -50,6 +50,19 @@ def an_operator_whose_python_body_is_inlined(cached):
     return twice(cached(calls_a_composite_operator), tensor(4))
 
 
+NUMBERS = map(abs, [1, -2])
+
+
+def takes_an_iterator_of_the_module(x):
+    return x * sum(list(NUMBERS))
+
+
+@refused("map")  # which Dynamo guards by its length before, and an iterator has none
+def an_iterator_of_the_module_is_walked(cached):
+    globals()["NUMBERS"] = map(abs, [1, -2])
+    return twice(cached(takes_an_iterator_of_the_module), tensor(4))
+
+
 def drops(x):
     return functional.dropout(x, 0.5, training=True) * 2
 

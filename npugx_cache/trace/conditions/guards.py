@@ -303,6 +303,8 @@ def _length(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
         if value.maxlen is not None:  # Dynamo forgets it, and lets the deque grow
             raise refuse.NotEager("a deque with a maxlen is traced as one without")
         builder.check(builder.step(node, Step.ATTR, "maxlen"), Kind.EQUALS, None)
+    if not isinstance(value, collections.abc.Sized):  # Dynamo took the items of an iterator first
+        raise NotPortable(f"a {type(value).__qualname__} has no length that can be compared")
     builder.check(node, Kind.LENGTH, len(value))
 
 
