@@ -19,7 +19,8 @@ SENTENCE = "compiled for inference, without a backward graph"
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("NPUGX_CACHE_DIR", str(tmp_path))  # not the user's own
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield
