@@ -30,7 +30,13 @@ from npugx_cache import location
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
-from npugx_cache.trace.observe import observation, pure_calls, unkept_calls
+from npugx_cache.trace.observe import (
+    enumerations,
+    observation,
+    pure_calls,
+    torch_guards,
+    unkept_calls,
+)
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
 from npugx_cache.trace.rules import (
@@ -71,12 +77,16 @@ class Seen:
     `entries` are the values that came in, by their source. `started` is the code that Dynamo began
     to interpret, in order: a part of the list tells what ran during one instruction or call.
 
+    `unread` are the values that an instruction or `getattr` read and that Dynamo has not looked at
+    since, by their source, with the place in the user's code.
+
     Some functions of Dynamo's answer by another one that is a place as well. `call` and `reading`
     are what Dynamo answers now, so that one question passes once.
     """
 
     def __init__(self) -> None:
         self.entries: dict[Any, Entry] = {}
+        self.unread: dict[Any, tuple[Any, Any]] = {}
         self.started: list[types.CodeType] = []
         self.call: tuple[Any, ...] = ()
         self.reading: tuple[Any, ...] = ()
@@ -87,6 +97,11 @@ class Seen:
         if source not in self.entries:
             stack = TracingContext.extract_stack()
             self.entries[source] = Entry(value, variable, stack, owner)
+
+    def read(self, found: StackValue) -> None:
+        """Note a value that is read: that it is there may be all that the code depends on."""
+        if found.is_waiting and found.source is not None and found.source not in self.unread:
+            self.unread[found.source] = found.variable, TracingContext.extract_stack()
 
     def know(self, variable: Any) -> StackValue:
         """The value behind a variable; also where the variable has not kept what it was made of."""
@@ -191,7 +206,8 @@ def _look_at_call(
     kwargs: dict[str, Any],
     answer: Callable[[], Any],
 ) -> Any:
-    function, started = callee.value, recorder.state(Seen).started
+    seen = recorder.state(Seen)
+    function, started = callee.value, seen.started
     if (reason := calls.refusal_before(function)) is not None:
         recorder.refuse(reason)
         raise unkept_calls.NotKept(reason)
@@ -210,6 +226,7 @@ def _look_at_call(
         return None
     found = look_behind(result)
     if function is getattr and name is not None and not found.is_of_graph:
+        seen.read(found)
         owner = look_behind(args[0])
         if len(args) == 2 or has_attribute(owner, name):
             _look_at_attribute(recorder, tx, owner, name, found)
@@ -321,11 +338,16 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     if not tx.stack:
         return result
     top = tx.stack[-1 - _is_null_pushed(instruction)]
+    found = look_behind(top)
     if operation in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
-    elif owner is not None and not (found := look_behind(top)).is_of_graph:
+    elif owner is not None and not found.is_of_graph:
         is_interpreted = len(seen.started) > mark
         _look_at_attribute(recorder, tx, look_behind(owner), name, found, is_interpreted)
+    elif operation == "IMPORT_NAME":
+        for each in names.modules_imported(tx, found, name):
+            seen.enter(each.source, each.value, each.variable)
+    seen.read(found)
     return result
 
 
@@ -362,7 +384,7 @@ def _look_at_attribute(
     names.note_class(recorder, found)
     _show(seen, found, owner)
     if not is_interpreted:
-        _read_attribute(seen, tx, owner, name, found)
+        _read_attribute(recorder, tx, owner, name, found)
 
 
 def _is_of_library(tx: Any) -> bool:
@@ -409,14 +431,21 @@ def _compare_with_tensor(
         recorder.refuse(f"{place}.{name} is traced as {value!r}, and is {there!r}")
 
 
-def _read_attribute(seen: Seen, tx: Any, owner: StackValue, name: str, found: StackValue) -> None:
-    """What Dynamo answers itself for an attribute of a value that has a place."""
-    if owner.source is None or found.source is not None or found.owner is not None:
+def _read_attribute(
+    recorder: Recorder, tx: Any, owner: StackValue, name: str, found: StackValue
+) -> None:
+    """What Dynamo answers itself for an attribute of a value."""
+    if found.source is not None or found.owner is not None:
+        return
+    if owner.source is None:
+        # A member that `Mode(1)` or `Mode["A"]` gives has no place.
+        if isinstance(owner.value, enum.Enum) and not enumerations.is_held(owner.value, name):
+            recorder.refuse(f"the attribute {name} of {owner.value!s} is read without a guard")
         return
     if tx.output.side_effects.has_pending_mutation_of_attr(owner.variable, name):
         return
     source = tracing.inner(owner.source, name)
-    seen.enter(source, constant_of(found), found.variable, owner)
+    recorder.state(Seen).enter(source, constant_of(found), found.variable, owner)
 
 
 def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
@@ -557,6 +586,12 @@ def close(recorder: Recorder, graph: Any) -> None:
             place = location.of_frames(entry.stack)
             recorder.refuse(f"{name} is read without a guard", where=place)
             continue
-        guard = source.make_guard(kind)
-        guard.user_stack = entry.stack
-        graph.guards.add(guard, collect_debug_stack=False)
+        _add(graph, source.make_guard(kind), entry.stack)
+    for source, (variable, stack) in seen.unread.items():
+        if look_behind(variable).is_waiting:
+            _add(graph, torch_guards.existence(source), stack)
+
+
+def _add(graph: Any, guard: Any, stack: Any) -> None:
+    guard.user_stack = stack
+    graph.guards.add(guard, collect_debug_stack=False)

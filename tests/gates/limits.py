@@ -100,8 +100,9 @@ LIMITS = [
     Limit(
         "calls of a second call, fixed",
         lambda c: c.fixed("second calls"),
-        7_335,  # 7,322: source facts once more, also of what a call of a module looks up, what
-        # watches them, managers, and that nothing was edited while these were built
+        7_385,  # 7,369: source facts once more, also of what a call of a module looks up, what
+        # watches them, managers, and that nothing was edited while these were built; each module
+        # that the code names is there
         "the second call after a restart, which builds the check of all later ones",
     ),
     Limit(

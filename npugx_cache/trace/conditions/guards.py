@@ -223,7 +223,9 @@ def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     step = builder.nodes[node].step
     if step == Step.MODULE:
-        return  # sys.modules[name] is that module by the way it is reached
+        # sys.modules[name] is that module by the way it is reached. None there forbids the import.
+        builder.check(node, Kind.NOT_NONE, None)
+        return
     if type(value) in autocast_objects.KNOWN:
         builder.check_type(node)
         for name in autocast_objects.FIELDS:

@@ -43,6 +43,18 @@ def note_call(recorder: Recorder, cls: type, args: list[Any]) -> None:
         recorder.refuse(f"what the _missing_ of {cls.__qualname__} reads has no guard")
 
 
+def is_held(member: enum.Enum, name: str) -> bool:
+    """Whether a condition holds what an attribute of a member gives: its value, or a method."""
+    if name in _TOLD_BY_MEMBERS or name in ("name", "value"):
+        return True
+    if name in vars(member):
+        return False
+    holder = next((each for each in type(member).__mro__ if name in vars(each)), None)
+    if holder is None or is_covered_class(holder):
+        return True
+    return hasattr(type(vars(holder)[name]), "__get__")
+
+
 def refuse_as_number(recorder: Recorder, variable: Any) -> None:
     """Of a member that goes into the graph."""
     if isinstance(variable.value, enum.Enum) and isinstance(variable.value, int):

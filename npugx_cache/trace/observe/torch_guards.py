@@ -94,13 +94,19 @@ def lead_to_module(recorder: Recorder, variable: Any, tx: Any, name: str) -> Non
 
 def guard_hasattr(variable: Any, tx: Any, name: str) -> None:
     del tx
-    if not variable.source:
-        return
+    if variable.source:
+        install_guard(_having(variable.source, name))
+
+
+def _having(source: Any, name: str) -> Any:
     if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
-        kind = functools.partial(GuardBuilder.HASATTR, attr=name)
-        install_guard(variable.source.make_guard(kind))
-    else:
-        install_guard(AttrSource(variable.source, name).make_guard(GuardBuilder.HASATTR))
+        return source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name))
+    return AttrSource(source, name).make_guard(GuardBuilder.HASATTR)
+
+
+def existence(source: Any) -> Any:
+    """A guard that something is at a place, whatever it is: each object has a class."""
+    return _having(source, "__class__")
 
 
 def guard_answer(recorder: Recorder, found: StackValue, tx: Any, name: str) -> None:

@@ -89,7 +89,7 @@ def obstacle_of_search(searched: Any, container: Any) -> str | None:
 
 def obstacle_of_call(function: Any, args: Iterable[Any]) -> str | None:
     """The same for a call of a function of Python's own, which may ask its arguments anything."""
-    if id(function) in _OF_KINDS:
+    if asks_kinds(function):
         return None
     asked: list[tuple[str, ...]] = [WALK if id(function) in _KEEPING else ANYTHING]
     if getattr(function, "__module__", None) == "_operator":
@@ -97,11 +97,47 @@ def obstacle_of_call(function: Any, args: Iterable[Any]) -> str | None:
     return next(filter(None, (obstacle(each, names) for each in args for names in asked)), None)
 
 
+def asks_kinds(function: Any) -> bool:
+    """Whether a function asks for no more than the class or an attribute, or keeps its argument."""
+    return id(function) in _OF_KINDS
+
+
+def asked_by(function: Any) -> tuple[str, ...]:
+    """The special methods that a function of Python's own may ask of its arguments.
+
+    Those for texts and hashes have rules of their own.
+    """
+    if getattr(function, "__module__", None) == "_operator":
+        name = function.__name__.strip("_")
+        names = f"__{name}__", f"__r{name}__", f"__{_REFLECTED.get(name, name)}__"
+        if names[0] in ANYTHING and name != "length_hint":
+            return names
+    return WALK if id(function) in _KEEPING else BY_CALLS
+
+
+_REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
+_WITH_RULES = frozenset({"__str__", "__repr__", "__format__", "__hash__", "__contains__"})
+BY_CALLS = tuple(name for name in ANYTHING if name not in _WITH_RULES)
+
+
 def obstacle_of_method(holder: type, name: str, args: Iterable[Any]) -> str | None:
     """The same for a method of a class of Python's own; one of `object` looks into no argument."""
-    if name in _STORING or holder in (object, type):
+    if keeps(holder, name):
         return None
     return next(filter(None, (obstacle(each, ANYTHING) for each in args)), None)
+
+
+def keeps(holder: type, name: str) -> bool:
+    """Whether a method of Python's own looks into no argument."""
+    return name in _STORING or holder in (object, type)
+
+
+def parts(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, and what the lists, tuples, sets and dicts of the trace among them hold."""
+    for each in values:
+        yield from _parts(each, _MAX_DEPTH)
 
 
 _OF_KINDS = frozenset(
@@ -115,7 +151,7 @@ _OF_KINDS = frozenset(
         ),
     )
 )
-"""Functions that ask for the class or an attribute of an argument, or keep the argument."""
+"""The functions of `asks_kinds`."""
 
 _KEEPING = frozenset(
     map(

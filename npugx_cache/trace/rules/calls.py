@@ -15,7 +15,7 @@ from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import meshes, process_groups
-from npugx_cache.trace.rules import by_value, pure, texts
+from npugx_cache.trace.rules import by_value, operators, pure, texts
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
     NONE,
@@ -108,7 +108,7 @@ def _is_function_answered(call: Call, value: Any) -> bool:
     if _is_interpreted(value, call.started):
         return True
     if pure.is_pure(value):
-        return by_value.obstacle_of_call(value, call.args) is None
+        return by_value.obstacle_of_call(value, call.args) is None and _asks_no_user(call, value)
     if pure.is_pure_of_constants(value) and all(map(_is_plain, call.args)):
         return True
     if isinstance(value, type):
@@ -122,6 +122,17 @@ def _is_function_answered(call: Call, value: Any) -> bool:
         return True  # such as a context, which Dynamo enters and leaves in the graph
     runs = inspect.getattr_static(type(value), "__call__", None)
     return _is_interpreted(runs, call.started)
+
+
+def _asks_no_user(call: Call, function: Any) -> bool:
+    """Whether a function of Python's own asks no user code that Dynamo did not interpret.
+
+    `math.sqrt(thing)` asks `thing.__float__`, and Dynamo may call the function for real.
+    """
+    if by_value.asks_kinds(function):
+        return True
+    names = by_value.asked_by(function)
+    return operators.obstacle_of_parts(call.args, names, call.started) is None
 
 
 def _is_method_answered(call: Call) -> bool:
@@ -192,7 +203,11 @@ def _is_method_known(
     if _is_interpreted(held, started):
         return True
     if pure.is_pure(held) or holder in pure.PLAIN_TYPES:
-        return by_value.obstacle_of_method(holder, name, [callee.owner, *args]) is None
+        asked = [callee.owner, *args]
+        if by_value.obstacle_of_method(holder, name, asked) is not None:
+            return False
+        is_kept = by_value.keeps(holder, name)
+        return is_kept or operators.obstacle_of_parts(args, by_value.BY_CALLS, started) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
 
 

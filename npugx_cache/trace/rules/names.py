@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from npugx_cache.trace.observe import callables, classes, torch_guards
 from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, is_tensor, look_behind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from npugx_cache.trace.observe.observation import Recorder
 
 ASKING = (getattr, hasattr, setattr, delattr)
@@ -100,6 +103,18 @@ def note_answer(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
     found = look_behind(variable)
     if found.source is not None and found.value is not NONE:
         torch_guards.guard_answer(recorder, found, tx, name)
+
+
+def modules_imported(tx: Any, found: StackValue, name: str) -> Iterator[StackValue]:
+    """The modules that an import has found, each with a source of its own.
+
+    `import package.module` gives the package, and raises where there is no such module.
+    """
+    yield found
+    if isinstance(found.value, types.ModuleType) and found.value.__name__ != name:
+        module = sys.modules.get(name)
+        if module is not None and name.startswith(f"{found.value.__name__}."):
+            yield found._replace(value=module, source=tx.import_source(name))
 
 
 def note_class(recorder: Recorder, found: StackValue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from npugx_cache.trace.stack_value import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 
 def obstacle(
@@ -39,6 +40,31 @@ def obstacle(
             return reason
     pairs = zip(operands, asked, strict=True)
     methods = [method for operand, names in pairs for method in _methods(operand, names)]
+    if any("__contains__" in names for names in asked):
+        methods += _methods_of_members(operands, ("__eq__",))
+    return _not_interpreted(methods, started)
+
+
+def obstacle_of_parts(
+    values: Iterable[Any], names: tuple[str, ...], started: Collection[types.CodeType]
+) -> str | None:
+    """The same for code that is not written in Python, which may ask the values and their parts."""
+    methods = [each for part in by_value.parts(values) for each in _methods(part, names)]
+    return _not_interpreted(methods, started)
+
+
+def _methods_of_members(
+    operands: Iterable[Any], names: tuple[str, ...]
+) -> Iterator[tuple[str, list[types.CodeType]]]:
+    """The methods of members of enumerations, which Dynamo takes for constants and compares so."""
+    for each in by_value.parts(operands):
+        if isinstance(look_behind(each).value, enum.Enum):
+            yield from _methods(each, names)
+
+
+def _not_interpreted(
+    methods: list[tuple[str, list[types.CodeType]]], started: Collection[types.CodeType]
+) -> str | None:
     if methods and not any(code in started for _, codes in methods for code in codes):
         return f"npugx_cache has no rule for {methods[0][0]}, which torch does not look into"
     return None
