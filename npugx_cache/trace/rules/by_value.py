@@ -102,17 +102,19 @@ def asks_kinds(function: Any) -> bool:
     return id(function) in _OF_KINDS
 
 
-def asked_by(function: Any) -> tuple[str, ...]:
-    """The special methods that a function of Python's own may ask of its arguments.
+def asked_by(function: Any, args: Iterable[Any]) -> tuple[tuple[str, ...], Iterator[Any]]:
+    """The special methods that a function of Python's own may ask, and the values it may ask.
 
-    Those for texts and hashes have rules of their own.
+    Methods for texts and hashes have rules of their own.
     """
     if getattr(function, "__module__", None) == "_operator":
         name = function.__name__.strip("_")
         names = f"__{name}__", f"__r{name}__", f"__{_REFLECTED.get(name, name)}__"
         if names[0] in ANYTHING and name != "length_hint":
-            return names
-    return WALK if id(function) in _KEEPING else BY_CALLS
+            return names, parts(args)
+    if id(function) in _KEEPING:  # nothing is asked of the items
+        return WALK, iter(args)
+    return BY_CALLS, parts(args)
 
 
 _REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}

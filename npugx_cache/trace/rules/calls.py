@@ -131,8 +131,8 @@ def _asks_no_user(call: Call, function: Any) -> bool:
     """
     if by_value.asks_kinds(function):
         return True
-    names = by_value.asked_by(function)
-    return operators.obstacle_of_parts(call.args, names, call.started) is None
+    names, values = by_value.asked_by(function, call.args)
+    return operators.obstacle_of_values(values, names, call.started) is None
 
 
 def _is_method_answered(call: Call) -> bool:
@@ -206,8 +206,10 @@ def _is_method_known(
         asked = [callee.owner, *args]
         if by_value.obstacle_of_method(holder, name, asked) is not None:
             return False
-        is_kept = by_value.keeps(holder, name)
-        return is_kept or operators.obstacle_of_parts(args, by_value.BY_CALLS, started) is None
+        if by_value.keeps(holder, name):
+            return True
+        parts = by_value.parts(args)
+        return operators.obstacle_of_values(parts, by_value.BY_CALLS, started) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
 
 

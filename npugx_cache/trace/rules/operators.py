@@ -40,26 +40,24 @@ def obstacle(
             return reason
     pairs = zip(operands, asked, strict=True)
     methods = [method for operand, names in pairs for method in _methods(operand, names)]
+    if reason := _not_interpreted(methods, started):
+        return reason
     if any("__contains__" in names for names in asked):
-        methods += _methods_of_members(operands, ("__eq__",))
-    return _not_interpreted(methods, started)
+        return obstacle_of_values(by_value.parts(operands), ("__eq__",), started)
+    return None
 
 
-def obstacle_of_parts(
+def obstacle_of_values(
     values: Iterable[Any], names: tuple[str, ...], started: Collection[types.CodeType]
 ) -> str | None:
-    """The same for code that is not written in Python, which may ask the values and their parts."""
-    methods = [each for part in by_value.parts(values) for each in _methods(part, names)]
+    """The same for code that is not written in Python, which may ask each value for any name.
+
+    Dynamo takes members of enumerations and classes for constants, and runs such code for real.
+    Other objects it does not give to the code.
+    """
+    constants = (each for each in values if isinstance(look_behind(each).value, (enum.Enum, type)))
+    methods = [method for each in constants for method in _methods(each, names)]
     return _not_interpreted(methods, started)
-
-
-def _methods_of_members(
-    operands: Iterable[Any], names: tuple[str, ...]
-) -> Iterator[tuple[str, list[types.CodeType]]]:
-    """The methods of members of enumerations, which Dynamo takes for constants and compares so."""
-    for each in by_value.parts(operands):
-        if isinstance(look_behind(each).value, enum.Enum):
-            yield from _methods(each, names)
 
 
 def _not_interpreted(
