@@ -36,6 +36,5 @@ def test_the_hook_brings_modules_and_data(hook):
     }
     assert "npugx_cache.backend.engines.npugraph_ex" in modules
     assert modules <= {*brought["hiddenimports"]}
-    data = {path.name for path in PACKAGE.glob("trace/observe/hooks_*.txt")}
-    assert data
-    assert data <= {Path(path).name for path, _ in brought["datas"]}
+    # The package's other files are none, but its metadata says which version it is.
+    assert any("npugx_cache" in str(path) for path, _ in brought["datas"])
