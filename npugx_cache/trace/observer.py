@@ -241,6 +241,8 @@ def _look_at_call(
         )
         if (reason := calls.obstacle(call)) is not None:
             recorder.refuse(reason)
+        if (question := calls.question_of(function)) is not None:
+            recorder.note(Question.ANSWER, question)
     names.note_class(recorder, found)
     return result
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 
 import pytest
 import torch
@@ -27,6 +28,13 @@ def draws(x):
 
 def asks_for_a_variable(x):
     return x * (2 if os.environ.get("NPUGX_TEST_OF_THIS") else 3) * sum(NAMELESS.values())
+
+
+LIMIT = sys.getrecursionlimit
+
+
+def asks_by_another_name(x):
+    return x * LIMIT() * sum(NAMELESS.values())
 
 
 def asks_for_a_builtin(x):
@@ -52,6 +60,17 @@ def test_where_nothing_but_a_portable_form_is_missing_it_runs_compiled(tmp_path)
 @pytest.mark.parametrize("function", [draws, asks_for_a_variable])
 def test_for_any_other_reason_or_question_it_runs_eagerly(tmp_path, function):
     assert called(cache_compile(function, cache_dir=tmp_path), function) == 3
+
+
+def test_a_question_about_the_process_is_known_by_any_name(tmp_path):
+    cached = cache_compile(asks_by_another_name, cache_dir=tmp_path)
+    called(cached, asks_by_another_name, times=1)
+    before = LIMIT()
+    sys.setrecursionlimit(before + 100)
+    try:
+        called(cached, asks_by_another_name, times=1)
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_a_global_may_hide_a_builtin(tmp_path, monkeypatch):

@@ -115,13 +115,19 @@ def _is_function_answered(call: Call, value: Any) -> bool:
         return _is_made(value, call.result)
     if isinstance(value, torch.nn.Module) and call.started:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
-    is_library = _is_of_torch(value) or getattr(value, "__module__", None) == "sys"
-    if is_library and getattr(value, "__name__", None) in ANSWERS:
-        return True  # a condition asks again
+    if question_of(value) is not None:
+        return True  # the observer notes the question, and a condition asks again
     if _is_of_torch(value) and _is_no_constant(call.result):
         return True  # such as a context, which Dynamo enters and leaves in the graph
     runs = inspect.getattr_static(type(value), "__call__", None)
     return _is_interpreted(runs, call.started)
+
+
+def question_of(function: Any) -> str | None:
+    """The question about the process that a function answers, by whatever name it is called."""
+    name = getattr(function, "__name__", None)
+    is_library = _is_of_torch(function) or getattr(function, "__module__", None) == "sys"
+    return name if is_library and isinstance(name, str) and name in ANSWERS else None
 
 
 def _asks_no_user(call: Call, function: Any) -> bool:
