@@ -177,7 +177,7 @@ def note_written(recorder: Recorder, effects: Any, *_: Any) -> None:
 def _changes(effects: Any, variable: Any) -> bool:
     """Whether the caller frame changes an object. It may write what stands there already."""
     plain = type(variable) is UserDefinedObjectVariable and hasattr(variable.value, "__dict__")
-    if not plain or variable._base_vt is not None:
+    if not plain or vars(variable).get("_base_vt") is not None:  # until torch 2.14
         return bool(effects.is_modified(variable))
     held = vars(variable.value)
     return any(
