@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import abc
 import datetime as dt
+import enum
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -16,8 +18,11 @@ import torch
 import torch._dynamo.convert_frame
 
 from npugx_cache import cache_compile
-from npugx_cache.trace import dynamo  # noqa: F401 - loaded once, before the children
-from npugx_cache.trace.rules import by_value, containers, kinds, names, sets
+from npugx_cache.trace import (
+    dynamo,  # noqa: F401 - loaded once, before the children
+    observer,
+)
+from npugx_cache.trace.rules import by_value, containers, kinds, names, operators, sets
 
 X = torch.tensor([-1.0, 2.0])
 
@@ -41,8 +46,20 @@ class Scaling(torch.nn.Module):
         self.register_buffer("factor", torch.full((2,), 2.0))
 
 
+class Mode(enum.Enum):
+    """A member is a number that somebody may change."""
+
+    FAST = 4.0
+
+    def __float__(self):
+        return TABLE["a"]
+
+
 def scaled(x):
     return x * 2
+
+
+scaled.flag = True
 
 
 CHILD, TABLE, SCALING, NUMBERS = Child(), {"a": 2.0}, Scaling(), {8, 0}
@@ -61,6 +78,14 @@ def absent_name(x):
         return x * scaled.factor
     except AttributeError:
         return x * 7
+
+
+def unread_name(x):
+    try:
+        scaled.flag  # noqa: B018 - whether it is there is all that is asked
+    except AttributeError:
+        return x * 7
+    return x * 2
 
 
 def in_another_order():
@@ -101,6 +126,16 @@ RULES = {
         (names, "note_answer"),
         lambda x: x * SCALING.factor,
         lambda: vars(SCALING).update(factor=torch.full((2,), 3.0)),
+    ),
+    "a name that is read and not looked at": (
+        (observer.Seen, "read"),
+        unread_name,
+        lambda: delattr(scaled, "flag"),
+    ),
+    "a special method that a function of Python's own asks": (
+        (operators, "obstacle_of_values"),
+        lambda x: x * math.sqrt(Mode.FAST),
+        lambda: TABLE.update(a=9.0),
     ),
     "a class that is registered with another": (
         (kinds, "note_call"),

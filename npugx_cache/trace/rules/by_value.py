@@ -118,10 +118,11 @@ def asked_by(function: Any, args: Iterable[Any]) -> tuple[tuple[str, ...], Itera
 
 
 _REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-
+"""The comparison that Python asks of the other operand."""
 
 _WITH_RULES = frozenset({"__str__", "__repr__", "__format__", "__hash__", "__contains__"})
 BY_CALLS = tuple(name for name in ANYTHING if name not in _WITH_RULES)
+"""The special methods by which code that is called may look into an argument."""
 
 
 def obstacle_of_method(holder: type, name: str, args: Iterable[Any]) -> str | None:
