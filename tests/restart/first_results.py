@@ -270,15 +270,15 @@ def no_kernel(x):
 
 
 @torch.compile
-def compiled(x):
+def double(x):
     return x * 2
 
 
 def compiles(x):
-    return compiled(x) + 1
+    return double(x) + 1
 
 
-def shown(value: Any) -> str:
+def text_of(value: Any) -> str:
     return f"{type(value).__name__} {vars(value)}" if isinstance(value, Holder) else repr(value)
 
 
@@ -289,7 +289,7 @@ def row(function: Any, *given: Any, calls: int = 2, **options: Any) -> dict[str,
     got: list[Any] = []
     for _ in range(calls):
         try:
-            got.append(shown(cached(*given)))
+            got.append(text_of(cached(*given)))
         except Uncacheable as error:
             got.append(f"Uncacheable: {error.reason}")
     info = cached.cache_info()
