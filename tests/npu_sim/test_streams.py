@@ -26,11 +26,17 @@ WAITING = ("waiting_of_the_host", "waiting_for_the_device")
 COPIES = ("copy", "_foreach_copy", "_copy_from", "clone")
 
 
+def passed_on(verify="off"):
+    """The environment of a run. What is compared with its function at the first call issues more
+    than the function does."""
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {**kept, "NPUGX_CACHE_VERIFY": verify}
+
+
 def cold_and_restarted(once, way):
     def make(surroundings):
-        kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         command = "-W", "ignore", SCRIPT, way
-        return [surroundings.start(*command, **kept).result() for _ in range(2)]
+        return [surroundings.start(*command, **passed_on()).result() for _ in range(2)]
 
     return once(f"streams_{way}", make)
 
@@ -65,6 +71,19 @@ def test_everything_is_issued_to_the_stream_and_in_the_order_of_eager(runs, name
         assert (row["misses"], row["bypasses"]) == (1, 0)
     else:
         assert (row["hits"], row["misses"], row["bypasses"]) == (1, 0, 0)
+
+
+def test_a_new_graph_is_compared_with_its_function_on_the_device(surroundings):
+    names = ("limited_cores", "deterministic_parts")
+    command = "-W", "ignore", SCRIPT, "EAGER", *names
+    rows = surroundings.start(*command, **passed_on("first")).result()["rows"]
+    for row in rows.values():
+        assert (row["equal"], row["misses"], row["bypasses"]) == (True, 1, 0)
+        first, *later = row["issued"]
+        order, by_stream = kernels(row["eager"][0])
+        # The graph, the function, and the graph as the call itself.
+        assert kernels(first) == (order * 3, [each * 3 for each in by_stream])
+        assert later == row["eager"][1:]
 
 
 def test_the_programs_do_issue_to_several_streams(runs):
@@ -284,8 +303,8 @@ SCOPES = "scopes_of_the_vendors", "scopes_of_the_vendors_on_streams"
 
 def test_the_vendors_scopes_do_the_same_beside_its_compiler(surroundings):
     def run(way, *names):
-        kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        return surroundings.start("-W", "ignore", SCRIPT, way, *names, **kept).result()["rows"]
+        command = "-W", "ignore", SCRIPT, way, *names
+        return surroundings.start(*command, **passed_on()).result()["rows"]
 
     cold, restarted = run("BESIDE", *SCOPES), run("CAPTURED", *SCOPES)
     for rows in (cold, restarted):

@@ -11,6 +11,8 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import functools
+import os
+import pathlib
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -95,11 +97,13 @@ _READS_EQUALITY = frozenset(
         "python_type",
         "vt_identity_compare",
         "__repr__",
-        "_of_device",
     }
 )
-"""Functions that compare devices or ask for their type: the answer is the same whatever index the
-current device has."""
+"""Functions of Dynamo that compare devices or ask for their type: the answer is the same whatever
+index the current device has."""
+
+_OBSERVER = f"{pathlib.Path(__file__).parents[1]}{os.sep}"
+"""Where the observer's own functions are: what the observer reads, the traced code does not see."""
 
 
 def _callers() -> Iterator[types.FrameType]:
@@ -129,7 +133,8 @@ def _reads_harmlessly(frames: list[types.FrameType], *, as_proxy: bool) -> bool:
     code = frames[0].f_code
     # This one writes the device into the caller frame.
     written = name == "__call__" and code.co_filename == _CODEGEN
-    return written or name in _READS_EQUALITY or _makes_device(frames[0])
+    observed = code.co_filename.startswith(_OBSERVER)
+    return written or observed or name in _READS_EQUALITY or _makes_device(frames[0])
 
 
 _CODEGEN = vars(codegen.PyCodegen)["__init__"].__code__.co_filename
