@@ -51,8 +51,9 @@ def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Lay
         return Layout(device="", roles=roles, refusal=f"its input {unknown[0]} has no traced value")
     lengths = lengths_of(graph)
     devices = sorted(set(_devices(graph_module, lengths)))
-    written = _inputs_of(graph, _writes)
-    placed = _inputs_of(graph, _looks_at_place)
+    memory = _Memory(graph)
+    written = memory.inputs_of(memory.written)
+    placed = memory.inputs_of(_looks_at_place)
     values = [node.meta["val"] for node in inputs]
     return Layout(
         device=devices[0] if len(devices) == 1 else "",
@@ -61,7 +62,7 @@ def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Lay
             for i, node in enumerate(inputs)
         ),
         shaped=tuple(i for i, value in enumerate(values) if _is_shaped(value)),
-        refusal=_refusal(graph_module, devices),
+        refusal=_refusal(graph, memory, devices),
     )
 
 
@@ -184,26 +185,42 @@ def _takes(user: fx.Node, node: fx.Node, found: set[fx.Node]) -> bool:
 # --- which inputs a call works on, directly or through views
 
 
-def _inputs_of(graph: fx.Graph, reached: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
-    """The inputs and constants that may share memory with the nodes that `reached` selects.
+class _Memory:
+    """What each node of a graph does to memory, and the inputs and constants that it works on.
 
-    `reached` gives some of the arguments of a call. A pass must assume that inputs overlap one
-    another; here we assume that they don't, because `capture.keys` checks at each call whether
-    they do.
+    A pass must assume that inputs overlap one another; here we assume that they don't, because
+    `capture.keys` checks at each call whether they do.
     """
-    roots: dict[fx.Node, frozenset[fx.Node]] = {}
-    by_storage: defaultdict[int, set[fx.Node]] = defaultdict(set)
-    found: set[fx.Node] = set()
-    for node in graph.nodes:
-        own = {node} if _may_be_memory(node) else set()
-        storages = lowering.storages(node.meta.get("val"))
-        shared = (by_storage[storage] for storage in storages)
-        aliased = (roots[other] for other in effects.of(node).aliased)
-        roots[node] = frozenset(own).union(*shared, *aliased)
-        for storage in storages:
-            by_storage[storage] |= roots[node]
-        found.update(*(roots[other] for other in reached(node)))
-    return found
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._effects: dict[fx.Node, effects.Effects] = {}
+        self._roots: dict[fx.Node, frozenset[fx.Node]] = {}
+        by_storage: defaultdict[int, frozenset[fx.Node]] = defaultdict(frozenset)
+        for node in graph.nodes:
+            done = self._effects[node] = effects.of(node)
+            own = {node} if _may_be_memory(node) else set()
+            storages = lowering.storages(node.meta.get("val"))
+            shared = (by_storage[storage] for storage in storages)
+            aliased = (self._roots[other] for other in done.aliased)
+            roots = self._roots[node] = frozenset(own).union(*shared, *aliased)
+            for storage in storages:
+                by_storage[storage] |= roots
+
+    def inputs_of(self, chosen: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+        """The inputs and constants that may share memory with arguments that `chosen` gives."""
+        return {
+            root for node in self._roots for other in chosen(node) for root in self._roots[other]
+        }
+
+    def written(self, node: fx.Node) -> Iterable[fx.Node]:
+        return self._effects[node].written
+
+    def reshaped(self, node: fx.Node) -> Iterable[fx.Node]:
+        tags = getattr(node.target, "tags", ())
+        return self.written(node) if torch.Tag.inplace_view in tags else ()
+
+    def is_unknown(self, node: fx.Node) -> bool:
+        return self._effects[node].unknown
 
 
 def _may_be_memory(node: fx.Node) -> bool:
@@ -211,14 +228,6 @@ def _may_be_memory(node: fx.Node) -> bool:
     value = node.meta.get("val")
     is_number = isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat))
     return node.op in ("placeholder", "get_attr") and not is_number
-
-
-def _writes(node: fx.Node) -> Iterable[fx.Node]:
-    return effects.of(node).written
-
-
-def _reshapes(node: fx.Node) -> Iterable[fx.Node]:
-    return _writes(node) if torch.Tag.inplace_view in getattr(node.target, "tags", ()) else ()
 
 
 def _marks_stream(node: fx.Node) -> Iterable[fx.Node]:
@@ -255,18 +264,17 @@ def _reads_data(node: fx.Node) -> bool:
     return from_tensors and not any(each.holds_tensors for each in schema.returns)
 
 
-def _refusal(graph_module: fx.GraphModule, devices: list[str]) -> str:
-    graph = graph_module.graph
+def _refusal(graph: fx.Graph, memory: _Memory, devices: list[str]) -> str:
     if len(devices) > 1:
         return f"it works on more than one device: {', '.join(devices)}"
     for node in graph.nodes:
-        if reason := _reason(node):
+        if reason := _reason(node, memory):
             return reason
-    if reshaped := _inputs_of(graph, _reshapes):
+    if reshaped := memory.inputs_of(memory.reshaped):
         return f"it changes the sizes of {min(n.name for n in reshaped)} in place"
-    if freed := _inputs_of(graph, _marks_stream):
+    if freed := memory.inputs_of(_marks_stream):
         return f"it calls record_stream on {min(n.name for n in freed)}, which it does not own"
-    if constants := {n.name for n in _inputs_of(graph, _writes) if n.op == "get_attr"}:
+    if constants := {n.name for n in memory.inputs_of(memory.written) if n.op == "get_attr"}:
         return f"it writes to {min(constants)}, a constant of the graph"
     return ""
 
@@ -279,7 +287,7 @@ def _data_reason(node: fx.Node) -> str:
     return ""
 
 
-def _reason(node: fx.Node) -> str:
+def _reason(node: fx.Node, memory: _Memory) -> str:
     value: Any = node.meta.get("val")
     if node.op == "placeholder" and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
@@ -297,6 +305,7 @@ def _reason(node: fx.Node) -> str:
         return f"{node.target} chooses at each call which graph to run"
     if reason := _data_reason(node):
         return reason
-    if node.op in ("call_function", "call_method", "call_module") and effects.of(node).unknown:
+    is_call = node.op in ("call_function", "call_method", "call_module")
+    if is_call and memory.is_unknown(node):
         return f"it calls {node.target}, whose effects are unknown"
     return ""

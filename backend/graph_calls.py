@@ -172,11 +172,6 @@ def first_refused(graph_module: fx.GraphModule) -> tuple[fx.Node, str] | None:
     return None
 
 
-def is_followed(target: Any) -> bool:
-    """Whether the target sets a mode that the lowering follows."""
-    return _is_any(target, _FOLLOWED)
-
-
 SET_GRAD_MODE: Callable[[bool], None] = _C._set_grad_enabled
 
 
@@ -250,14 +245,14 @@ def last_that_sets_a_mode(graph: fx.Graph) -> fx.Node | None:
 
 
 def _may_stand(target: Any) -> bool:
-    if isinstance(target, _OPERATORS) or _is_any(target, _LISTED):
+    if isinstance(target, _OPERATORS) or _in(target, _overridable()) or _is_any(target, _LISTED):
         return True
     name, module = getattr(target, "__name__", ""), _module(target)
     if any(getattr(place, name, None) is target for place in _GENERATED):
         return True
     if module in _COMPUTING or module.startswith(_DYNAMOS) or _in(target, _BUILTINS):
         return True
-    if _in(target, _overridable()) or streams.is_known(target) or vendor_scopes.is_marker(target):
+    if streams.is_known(target) or vendor_scopes.is_marker(target):
         return True
     # Functions that users let Dynamo record as one call are refused by `opaque`, with a better
     # reason.

@@ -18,7 +18,7 @@ from torch import _prims_common, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, is_fake
-from torch.fx import operator_schemas
+from torch.fx import _lazy_graph_module, operator_schemas
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, rebind_unbacked
 from torch.fx.node import map_aggregate, map_arg
@@ -82,6 +82,8 @@ def lower(
                 streams.current_kept(),
                 determinism.kept(),
                 _told(ran) if ran is not None and is_told else contextlib.nullcontext(),
+                # Nobody runs the graph as it is now, so torch need not write code for it.
+                _lazy_graph_module._use_lazy_graph_module(True),
             ):
                 lowered = make_fx(
                     _flat(_with_inner(steps.run if steps else function, held)),

@@ -94,21 +94,21 @@ def of(node: fx.Node) -> Effects:
 def _operator_effects(
     node: fx.Node, schema: schemas.Schema, inputs: tuple[fx.Node, ...]
 ) -> Effects:
-    written = _given(node, [each for each in schema.arguments if each.written])
+    written = _given(node, schema.written)
     undeclared = schema.name in _UNDECLARED or schema.namespace in _ASYNCHRONOUS
     if any(each.aliased for each in schema.returns):
-        aliased = _given(node, [each for each in schema.arguments if each.aliased])
+        aliased = _given(node, schema.aliased)
         return Effects(aliased, written, is_view=not written and not schema.composite)
     if schema.composite or undeclared:
         return Effects(inputs, written)
     return Effects((), written)
 
 
-def _given(node: fx.Node, arguments: list[schemas.Argument]) -> tuple[fx.Node, ...]:
+def _given(node: fx.Node, names: tuple[str, ...]) -> tuple[fx.Node, ...]:
     """The values passed for some of an operator's arguments."""
     nodes: list[fx.Node] = []
-    for argument in arguments:
-        map_arg(schemas.given(node, argument.name), nodes.append)
+    for name in names:
+        map_arg(schemas.given(node, name), nodes.append)
     return tuple(nodes)
 
 

@@ -36,7 +36,8 @@ class Schema(NamedTuple):
     """What a schema says. `name` is "namespace::name".
 
     `composite`: the operator calls other operators, so it may alias or write what the schema does
-    not name.
+    not name. `aliased` and `written` are the names of such arguments, and `positions` the position
+    of each argument: a compile asks for them many times for each node.
     """
 
     name: str
@@ -44,6 +45,9 @@ class Schema(NamedTuple):
     arguments: tuple[Argument, ...]
     returns: tuple[Argument, ...]
     composite: bool
+    aliased: tuple[str, ...]
+    written: tuple[str, ...]
+    positions: dict[str, int]
 
     @property
     def namespace(self) -> str:
@@ -63,12 +67,16 @@ def schema_of(target: Any) -> Schema | None:
 def _schema(operator: Any) -> Schema:
     schema = operator._schema
     maybe = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
+    arguments = tuple(map(_argument, schema.arguments))
     return Schema(
         name=schema.name,
         overload=schema.overload_name,
-        arguments=tuple(map(_argument, schema.arguments)),
+        arguments=arguments,
         returns=tuple(map(_argument, schema.returns)),
         composite=operator._can_decompose() or maybe in operator.tags,
+        aliased=tuple(each.name for each in arguments if each.aliased),
+        written=tuple(each.name for each in arguments if each.written),
+        positions={each.name: i for i, each in enumerate(arguments)},
     )
 
 
@@ -138,8 +146,7 @@ def given(node: Any, name: str) -> Any:
     """What a node passes for an argument, by position or by name; None if it passes nothing."""
     if name in node.kwargs:
         return node.kwargs[name]
-    names = [argument.name for argument in _schema(node.target).arguments]
-    position = names.index(name)
+    position = _schema(node.target).positions[name]
     return node.args[position] if position < len(node.args) else None
 
 

@@ -30,9 +30,9 @@ from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.conditions.observed import add_observed, order_to_flip
 from npugx_cache.trace.conditions.operators import OperatorRun
 from npugx_cache.trace.conditions.source_facts import (
+    Owners,
     facts_of,
     held_by_classes,
-    owners_of,
 )
 from npugx_cache.trace.conditions.surroundings import (
     answers_to,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from npugx_cache.conditions import Check
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.size_history import Known
-    from npugx_cache.trace.conditions.source_facts import Owners
     from npugx_cache.trace.dynamo import DynamoTrace
 
 
@@ -203,7 +202,7 @@ def _portable(
     parts = graph.meta[tracing.PARTS] if graph is not None else ()
     untraced = [*called.codes, *ran.codes]
     code = [*trace.code, *untraced]
-    owners = owners_of(code)
+    owners = Owners(code)
     refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
     _add_guards(builder, trace)
     refuse_functions(builder, trace.code, trace.function.__code__)

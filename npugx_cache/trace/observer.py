@@ -112,7 +112,9 @@ class Seen:
 
     def is_passed_on(self, *call: Any) -> bool:
         """Whether a class of Dynamo's gives the call that it got to its base class."""
-        if not self.call or not all(map(operator.is_, call[:3], self.call)):
+        if not self.call or call[0] is not self.call[0]:
+            return False
+        if not all(map(operator.is_, call[1:3], self.call[1:])):
             return False
         args, before = call[3], self.call[3]
         same = map(operator.is_, reversed(args), reversed(before))
@@ -187,6 +189,8 @@ def _call(
     if seen.is_passed_on(callee, tx, kwargs, args):
         return original(callee, tx, args, kwargs, *more)
     found = seen.know(callee)
+    if found.value is super:  # asks nothing: what is read from it is looked at there
+        return original(callee, tx, args, kwargs, *more)
     if seen.is_read(found.value, tx, args):
         seen.reading = ()
         return original(callee, tx, args, kwargs, *more)
@@ -206,8 +210,9 @@ def _look_at_call(
     kwargs: dict[str, Any],
     answer: Callable[[], Any],
 ) -> Any:
+    function = callee.value
     seen = recorder.state(Seen)
-    function, started = callee.value, seen.started
+    started = seen.started
     if (reason := calls.refusal_before(function)) is not None:
         recorder.refuse(reason)
         raise unkept_calls.NotKept(reason)

@@ -28,7 +28,7 @@ from npugx_cache.trace.conditions import wrapper_subclasses
 from npugx_cache.trace.conditions.builder import TreeBuilder
 from npugx_cache.trace.conditions.observed import add_observed
 from npugx_cache.trace.conditions.operators import OperatorRun
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.conditions.source_facts import Owners, facts_of
 from npugx_cache.trace.conditions.surroundings import answers_to, environment_of, threads_for
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
 from npugx_cache.trace.device import accelerator_of_piece, placed
@@ -70,7 +70,7 @@ def portable(
     rules = called.facts(graph)  # before passes, which may put other operators in
     passes = optimise(graph)
     codes = [*called.codes, *ran.codes]
-    owners = owners_of(codes)
+    owners = Owners(codes)
     scope = Scope({**symbols.values(), **wrappers}, {})
     builder = TreeBuilder(scope, _no_global)
     for name in symbols.names:  # the first nodes: the conditions on sizes name their places

@@ -30,7 +30,7 @@ from npugx_cache.trace.conditions.observed import (
     pairs_here,
     rows_here,
 )
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.conditions.source_facts import Owners, facts_of
 from npugx_cache.trace.conditions.surroundings import builtins_used, environment_of
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.streams import left_as_found
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.trace.conditions.source_facts import Owners
     from npugx_cache.trace.dynamo import DynamoTrace
 
 
@@ -95,7 +94,7 @@ def local_only(trace: DynamoTrace, scope: Scope, refusal: Exception) -> LocalOnl
     Both need the globals that Dynamo made for this trace, for as long as the call may run.
     """
     reason = str(refusal)
-    owners = owners_of(trace.code)
+    owners = Owners(trace.code)
     observed = list(_told(trace, owners))
     is_known = isinstance(refusal, (OnlyHere, NotCompiled))
     is_known = is_known and all(map(is_asked_again_here, observed))

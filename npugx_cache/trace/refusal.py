@@ -17,7 +17,7 @@ from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards, in_order
 from npugx_cache.trace.conditions.observed import add_observed
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.conditions.source_facts import Owners, facts_of
 from npugx_cache.trace.conditions.surroundings import answers_to, environment_of
 from npugx_cache.trace.refuse import NotEager
 
@@ -52,8 +52,8 @@ def conditions_of(
             with contextlib.suppress(NotPortable, NotEager):
                 add_guards(builder, [guard])
     with contextlib.suppress(NotPortable):
-        add_observed(builder, environment_of(met.codes), {})
-        add_observed(builder, answers_to(builder, met.codes, ()), {})
+        add_observed(builder, environment_of(met.codes), Owners(()))
+        add_observed(builder, answers_to(builder, met.codes, ()), Owners(()))
     tree = builder.build(state, None)
     if Checker(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
@@ -76,7 +76,7 @@ def _is_of_a_walked_table(source: Any) -> bool:
 
 
 def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> list[Check]:
-    owners = owners_of(codes)
+    owners = Owners(codes)
     found: set[Check] = set()
     for code in codes:
         with contextlib.suppress(NotPortable):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import sys
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npugx_cache.trace.conditions.source_facts import FEW, is_covered
+from npugx_cache.trace.conditions.source_facts import is_covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +30,7 @@ def obstacle(trace: DynamoTrace, untraced: Iterable[types.CodeType], owners: Own
     own = [code for code in own if not _is_of_transformers(code)]
     if any(not _ASKED.isdisjoint(_names(code, owners[id(code)])) for code in own):
         return "it asks whether it is traced, and may do something else by itself"
-    if _is_remembered([function for code in own for function in owners[id(code)]]):
+    if owners.is_remembered([function for code in own for function in owners[id(code)]]):
         return "it has a functools.lru_cache, which a trace does not ask and a run fills"
     return None
 
@@ -51,14 +49,6 @@ _ASKED = frozenset(
         *("is_tracing", "is_scripting", "is_in_onnx_export"),
     }
 )
-
-
-def _is_remembered(functions: list[types.FunctionType]) -> bool:
-    """Whether one of these is behind an `lru_cache`. Dynamo traces the function alone."""
-    kind = type(functools.lru_cache(len))
-    referrers = gc.get_referrers(*functions) if len(functions) <= FEW else gc.get_objects()
-    caches = [each for each in referrers if type(each) is kind]
-    return any(each.__wrapped__ is function for each in caches for function in functions)
 
 
 def _is_of_transformers(code: types.CodeType) -> bool:

@@ -18,7 +18,7 @@ from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
 from npugx_cache.trace.conditions.observed import add_observed
-from npugx_cache.trace.conditions.source_facts import facts_of, owners_of
+from npugx_cache.trace.conditions.source_facts import Owners, facts_of
 from npugx_cache.trace.conditions.surroundings import (
     answers_to,
     builtins_used,
@@ -91,7 +91,7 @@ def _conditions(
         raise NotPortable("a size marked with mark_dynamic can't vary freely")
     roots = Roots(function.__globals__, names_before)
     builder = TreeBuilder(scope, lambda name: roots.of(name, imports))
-    owners = owners_of(codes)
+    owners = Owners(codes)
     refuse_names(codes, function.__code__, owners)
     add_guards(builder, guards, stopped.met.sizes, stopped.met.key_ordered)
     add_shape_conditions(builder, *shapes)

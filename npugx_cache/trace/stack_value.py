@@ -44,6 +44,11 @@ class StackValue(NamedTuple):
             return False
         return bool(items) and all(map(is_of_graph, items))
 
+    @property
+    def is_told(self) -> bool:
+        """Whether nothing more can be asked: it is a plain constant, or is of the graph."""
+        return id(type(self.value)) in _PLAIN or self.is_of_graph
+
 
 def look_behind(variable: Any) -> StackValue:
     """The value behind a variable; a variable that Dynamo has not looked at stays so.
@@ -143,6 +148,7 @@ CONSTANTS = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 )
 """Types of values that are compared as a whole."""
+_PLAIN = frozenset(map(id, CONSTANTS))
 
 
 def type_of(found: StackValue) -> type | None:

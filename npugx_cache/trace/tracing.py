@@ -25,6 +25,7 @@ from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
+from torch.fx import _lazy_graph_module
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from npugx_cache.backend import subgraphs
@@ -91,7 +92,8 @@ def capture(
     with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
         drawn = random.getstate()  # Dynamo draws what the code draws
         try:
-            return fullgraph_capture(function, args, kwargs)
+            with _lazy_graph_module._use_lazy_graph_module(True):  # nobody runs Dynamo's graph
+                return fullgraph_capture(function, args, kwargs)
         finally:
             random.setstate(drawn)
 

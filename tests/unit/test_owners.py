@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import types
 
 import pytest
 
-from npugx_cache.trace.conditions.source_facts import owners_of
+from npugx_cache.trace.conditions.source_facts import Owners
 
 
 def doubled(x):
@@ -22,11 +23,29 @@ def test_each_function_of_a_code_is_found(others):
     twin = types.FunctionType(doubled.__code__, {"__name__": "elsewhere"})
     closures = [made(2), made(3)]
     more = [compile(f"{n} + 1", "<more>", "eval") for n in range(others)]
-    owners = owners_of([doubled.__code__, closures[0].__code__, *more])
+    owners = Owners([doubled.__code__, closures[0].__code__, *more])
     assert {*map(id, owners[id(doubled.__code__)])} == {id(doubled), id(twin)}
     assert {*map(id, owners[id(closures[0].__code__)])} == {*map(id, closures)}
     assert all(owners[id(each)] == [] for each in more)
 
 
 def test_no_code_has_no_functions():
-    assert owners_of([]) == {}
+    assert Owners([]) == {}
+
+
+def halved(x):
+    return x / 2
+
+
+def thirded(x):
+    return x / 3
+
+
+@pytest.mark.parametrize("others", [0, 100])
+def test_a_function_that_a_cache_stands_before_is_remembered(others):
+    kept = functools.lru_cache(halved)
+    more = [compile(f"{n} + 2", "<more>", "eval") for n in range(others)]
+    owners = Owners([halved.__code__, thirded.__code__, *more])
+    assert owners.is_remembered([thirded, halved])
+    assert not owners.is_remembered([thirded])
+    assert kept(4) == 2

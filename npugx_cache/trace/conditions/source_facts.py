@@ -7,7 +7,7 @@ import functools
 import gc
 import sys
 import types
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from npugx_cache import location
 from npugx_cache.conditions import Check, Kind
@@ -29,28 +29,39 @@ from npugx_cache.portable import (
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-Owners: TypeAlias = "Mapping[int, list[types.FunctionType]]"
-"""The functions that run a code object, by the id of the code object."""
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
-def owners_of(codes: Iterable[types.CodeType]) -> Owners:
-    """Find the functions of code objects: one pass over all objects, for a whole trace.
+class Owners(dict[int, list[types.FunctionType]]):
+    """The functions that run a code object, by the id of the code object: of a whole trace.
 
-    Python itself looks for what refers to a few objects, and compares each reference with each of
-    them. To look for many takes longer that way than to ask all objects.
+    To look for references, Python compares each reference of each object with each of those that
+    are wanted. To look for many takes longer that way than to ask all objects, in one pass.
     """
-    wanted = {id(code): code for code in codes}
-    owners: dict[int, list[types.FunctionType]] = {each: [] for each in wanted}
-    is_few = len(wanted) <= FEW
-    for found in gc.get_referrers(*wanted.values()) if is_few else gc.get_objects():
-        if type(found) is types.FunctionType and id(found.__code__) in owners:
-            owners[id(found.__code__)].append(found)
-    return owners
+
+    def __init__(self, codes: Iterable[types.CodeType]) -> None:
+        wanted = {id(code): code for code in codes}
+        super().__init__((each, []) for each in wanted)
+        self._caches: list[Any] | None = None
+        if not wanted:
+            return
+        is_few, caches = len(wanted) <= _FEW, []
+        for found in gc.get_referrers(*wanted.values()) if is_few else gc.get_objects():
+            if type(found) is types.FunctionType and id(found.__code__) in self:
+                self[id(found.__code__)].append(found)
+            elif type(found) is _LRU_CACHE:
+                caches.append(found)
+        self._caches = None if is_few else caches
+
+    def is_remembered(self, functions: Collection[types.FunctionType]) -> bool:
+        """Whether a `functools.lru_cache` keeps what one of the functions gives."""
+        caches = gc.get_referrers(*functions) if self._caches is None else self._caches
+        wrapped = {id(each.__wrapped__) for each in caches if type(each) is _LRU_CACHE}
+        return not wrapped.isdisjoint(map(id, functions))
 
 
-FEW = 8
+_LRU_CACHE: Any = type(functools.lru_cache(len))
+_FEW = 8
 """For how many objects it is faster to ask Python for what refers to them."""
 
 

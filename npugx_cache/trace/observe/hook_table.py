@@ -188,7 +188,7 @@ _GRAPHS = [
     ),
     Hook(
         "trace_rules:is_callable_allowed",
-        opaque.looking_into,
+        observation.where(True, opaque.is_opaque),
         "functions and classes marked allow_in_graph",
         bodies=("e9fbbd04059bfe72", "7392a81286e70524"),
     ),
@@ -299,7 +299,7 @@ _BUILTINS = [
     ),
     Hook(
         "variables.constant:ConstantVariable.is_base_literal",
-        numpy_numbers.taken_for_a_literal,
+        observation.where(False, numpy_numbers.is_constant),
         "numbers of NumPy's that are constants",
         bodies=("69d6f9ba71918f7f",),
     ),

@@ -57,11 +57,6 @@ _TAKING_FLOATS = frozenset(
 With a tensor of any dtype, and a number on either side, they give what they give for the float."""
 
 
-@observation.around
-def taken_for_a_literal(_: Recorder, is_literal: Callable[[object], bool], value: object) -> bool:
-    return is_literal(value) or is_constant(value)
-
-
 def is_constant(value: object) -> bool:
     """Whether it is a number of NumPy's that is a constant of a trace."""
     return is_float_of_numpy(value) or _is_truth_value(value)

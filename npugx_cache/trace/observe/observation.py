@@ -146,6 +146,21 @@ def around(hook: Callable[..., Any], state: type | None = None) -> Callable[[Any
     return make
 
 
+def where(answer: bool, ask: Callable[..., bool]) -> Callable[[Any], Any]:
+    """Let `ask` decide where a function of Dynamo's gives this answer, in traces of ours."""
+    _hooks.add(ask.__code__)
+
+    def make(original: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(original)
+        def ask_again(*args: Any) -> bool:
+            first = original(*args)
+            return first if first is not answer or _current.get() is None else ask(*args)
+
+        return ask_again
+
+    return make
+
+
 def noting(note: Callable[..., None]) -> Callable[[Any], Any]:
     """Call `note` with the recorder and the arguments of a function before the function."""
 

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
 
 
-@observation.around
-def looking_into(_: Recorder, is_allowed: Callable[[Any], bool], marked: Any) -> bool:
+def is_opaque(marked: Any) -> bool:
     """Whether a mark of a function, class or object counts: not if a user made what is marked."""
-    if not is_allowed(marked):
-        return False
     if trace_rules.is_nonstrict_trace_callable(marked) or trace_rules.is_leaf_function(marked):
         return True
     return not _is_users(marked) or _is_einxs(marked)

@@ -9,6 +9,7 @@ that eager has, and note the walk, because the order becomes a condition.
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -312,7 +313,13 @@ def is_plain(variable: Any) -> bool:
     Subclasses count, because since torch 2.15 the variables for set classes of users are derived
     from these.
     """
-    kinds = [kind.__name__ for kind in type(variable).__mro__]
+    kind: Any = type(variable)
+    return _is_kind_of_set(kind)
+
+
+@functools.cache
+def _is_kind_of_set(cls: Any) -> bool:
+    kinds = [kind.__name__ for kind in cls.__mro__]
     return not _SETS.isdisjoint(kinds) and _IN_ORDER.isdisjoint(kinds)
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
 from torch._dynamo.variables import misc
-from torch._guards import TracingContext
 
 from npugx_cache.backend import graph_calls
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import streams
 from npugx_cache.trace.observe import numpy_numbers, observation
+from npugx_cache.trace.observe.stack_texts import StackTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,8 @@ def checking(
         kwargs = {}
     args, kwargs = numpy_numbers.as_floats(recorder, target, args, kwargs)
     node = create_node(tracer, kind, target, args, kwargs, *more)
-    if graph_calls.is_followed(target):  # Dynamo does not say where they come from
-        node.stack_trace = "".join(TracingContext.extract_stack().format())
+    if kind != "output":
+        node.stack_trace = recorder.state(StackTexts).of(tracer.output_graph.current_tx)
     return node
 
 

@@ -43,18 +43,21 @@ ANYTHING = (
 """The special methods by which C code may look into an object."""
 
 _ITERATED: tuple[Any, ...] = ([], (), {}, set(), range(0), "", {}.values(), {}.items())
-_KNOWN: frozenset[Any] = frozenset(
-    {
-        *(object, type, int, float, complex, bool, str, bytes, torch.Size, torch.Tensor),
-        *(list, tuple, dict, set, frozenset, range, slice, BaseException, super, property),
-        *(collections.OrderedDict, collections.defaultdict, collections.deque),
-        *(type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType),
-        *(enumerate, zip, map, filter, reversed, functools.partial),
-        *(type(iter(each)) for each in _ITERATED),
-        types.GeneratorType,
-    }
+_KNOWN = frozenset(
+    map(
+        id,
+        (
+            *(object, type, int, float, complex, bool, str, bytes, torch.Size, torch.Tensor),
+            *(list, tuple, dict, set, frozenset, range, slice, BaseException, super, property),
+            *(collections.OrderedDict, collections.defaultdict, collections.deque),
+            *(type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType),
+            *(enumerate, zip, map, filter, reversed, functools.partial),
+            *(type(iter(each)) for each in _ITERATED),
+            types.GeneratorType,
+        ),
+    )
 )
-"""Classes of Python's own in whose objects Dynamo knows each part, and methods that ask nothing."""
+"""The classes of `is_of_python`, by id: a metaclass may have a hash of its own."""
 
 _UNKNOWN: dict[type, frozenset[str]] = {
     functools.partial: frozenset({"__eq__", "__ne__"}),
@@ -95,6 +98,11 @@ def obstacle_of_call(function: Any, args: Iterable[Any]) -> str | None:
     if getattr(function, "__module__", None) == "_operator":
         asked.append((f"__{function.__name__.strip('_')}__",))
     return next(filter(None, (obstacle(each, names) for each in args for names in asked)), None)
+
+
+def is_of_python(kind: type | None) -> bool:
+    """Whether Dynamo knows each part of an object of a class, or its methods ask nothing."""
+    return id(kind) in _KNOWN
 
 
 def asks_kinds(function: Any) -> bool:
@@ -200,13 +208,13 @@ def _reason(variable: Any, names: tuple[str, ...]) -> str | None:
         return f"torch does not compare a {kind.__qualname__} as Python does"
     if value is NONE or found.source is None:
         return None  # the trace has made it, and knows of what
-    if kind in _KNOWN or issubclass(kind, enum.Enum) or numpy_numbers.is_constant(value):
+    if is_of_python(kind) or issubclass(kind, enum.Enum) or numpy_numbers.is_constant(value):
         return None
     for name in names:
         if name == "__class_getitem__":  # Python asks that of a class alone
             continue
         holder = next((each for each in kind.__mro__ if name in vars(each)), object)
-        method = None if holder in _KNOWN else vars(holder)[name]
+        method = None if is_of_python(holder) else vars(holder)[name]
         if method is not None and not codes_of(method):
             return f"the value of a {kind.__qualname__} has no guard, which its {name} asks for"
     return None

@@ -76,6 +76,8 @@ def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[t
     if type(found.value) in CONSTANTS:
         return
     kind = type_of(found)
+    if by_value.is_of_python(kind) and not isinstance(found.value, type):
+        return
     asked = [(kind, name) for name in names if name != "__class_getitem__"]
     if isinstance(found.value, type) and "__class_getitem__" in names:
         asked.append((found.value, "__class_getitem__"))

@@ -172,7 +172,7 @@ def call(
     run: Callable[[], Any],
 ) -> Any:
     """Run a call, and note what it does to sets."""
-    if _is_method_of_sets(tx):
+    if _meets_no_set(callee, args, kwargs) or _is_method_of_sets(tx):
         return run()
     sets = recorder.state(Sets)
     with sets.inside(tx):
@@ -191,6 +191,14 @@ def call(
         if is_of_dict:  # a pair may be a set
             walked += (each for arg in args for each in _items(arg))
         return _run_walk(sets, tx, walked, _makes_text(callee), run)
+
+
+def _meets_no_set(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call gets plain constants and values of the graph alone, and makes no object."""
+    if isinstance(callee.value, type):
+        return False
+    owner = [] if callee.owner is None else [callee.owner]
+    return all(look_behind(each).is_told for each in (*owner, *args, *kwargs.values()))
 
 
 def _run_walk(
@@ -344,10 +352,16 @@ def _takes_one(args: list[Any]) -> bool:
 
 
 def _is_in_c(function: Any) -> bool:
+    if type(function) in _IN_C:
+        return True
     caller = inspect.getattr_static(type(function), "__call__", None)
     return not codes_of(function) and not codes_of(caller)
 
 
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.ClassMethodDescriptorType, types.MethodWrapperType),
+)
 _BY_VALUE = frozenset(map(id, (sorted, min, max)))
 _WITHOUT_ORDER = frozenset(
     id(each)
