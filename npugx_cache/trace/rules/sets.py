@@ -194,11 +194,20 @@ def call(
 
 
 def _meets_no_set(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call gets plain constants and values of the graph alone, and makes no object."""
-    if isinstance(callee.value, type):
+    """Whether a call gets plain constants and values of the graph alone, and keeps nothing else.
+
+    A class may make a set. A partial has arguments of its own, and a bound method has an object.
+    """
+    fields, function = vars(callee.variable), callee.value
+    if type(function) in _IN_C:
+        if not isinstance(getattr(function, "__self__", None), _NO_OBJECT):
+            return False
+    elif type(function) is not types.FunctionType and callee.owner is None:
         return False
-    owner = [] if callee.owner is None else [callee.owner]
-    return all(look_behind(each).is_told for each in (*owner, *args, *kwargs.values()))
+    if "keywords" in fields:
+        return False
+    given = (callee.owner, fields.get("obj"), *args, *kwargs.values())
+    return all(each is None or look_behind(each).is_told for each in given)
 
 
 def _run_walk(
@@ -362,6 +371,8 @@ _IN_C = (
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
     *(types.ClassMethodDescriptorType, types.MethodWrapperType),
 )
+_NO_OBJECT = (type(None), types.ModuleType, type)
+"""What a function in C is bound to that is bound to no object."""
 _BY_VALUE = frozenset(map(id, (sorted, min, max)))
 _WITHOUT_ORDER = frozenset(
     id(each)
