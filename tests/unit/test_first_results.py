@@ -101,3 +101,11 @@ def test_an_error_of_the_function_does_not_end_the_call():
     rounding = first_result.Rounding(SINGLE, None)
     answer = first_result.compare(fails, lambda x: x, rounding, (torch.ones(2),), {}, 0)
     assert answer == first_result.Uncompared("ValueError was raised")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.float8_e4m3fn])
+def test_numbers_are_compared_also_where_torch_has_no_equal_for_their_type(dtype):
+    rounding = first_result.Rounding(0.0, None)
+    x = torch.arange(4.0)
+    assert rounding.allows((x * 3).to(dtype), (x * 3).to(dtype))
+    assert not rounding.allows((x * 3).to(dtype), (x * 4).to(dtype))

@@ -50,3 +50,22 @@ def test_each_node_has_the_stack_that_dynamo_writes():
     written = {name: stack for name, stack in theirs if stack}
     assert len(written) > 8
     assert written.items() <= ours.items()
+
+
+def test_equal_code_of_two_files_keeps_its_own_places(tmp_path):
+    functions = []
+    for name in ("one", "two"):
+        file = tmp_path / f"{name}.py"
+        file.write_text("def go(x):\n    return x.sin() + 1\n")
+        space = {}
+        exec(compile(file.read_text(), file, "exec"), space)
+        functions.append(space["go"])
+
+    def both(x):
+        return functions[0](x), functions[1](x)
+
+    with torch.no_grad():
+        trace = dynamo.run(both, (torch.ones(3),), {}, dynamic=None, known=Known([], alone=True))
+    sines = [stack for name, stack in stacks(trace.graph) if name.startswith("sin")]
+    assert ["one.py" in stack for stack in sines] == [True, False]
+    assert ["two.py" in stack for stack in sines] == [False, True]

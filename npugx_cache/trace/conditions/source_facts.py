@@ -56,7 +56,8 @@ class Owners(dict[int, list[types.FunctionType]]):
     def is_remembered(self, functions: Collection[types.FunctionType]) -> bool:
         """Whether a `functools.lru_cache` keeps what one of the functions gives."""
         caches = gc.get_referrers(*functions) if self._caches is None else self._caches
-        wrapped = {id(each.__wrapped__) for each in caches if type(each) is _LRU_CACHE}
+        found = [each for each in caches if type(each) is _LRU_CACHE]
+        wrapped = {id(getattr(each, "__wrapped__", None)) for each in found}
         return not wrapped.isdisjoint(map(id, functions))
 
 

@@ -27,7 +27,8 @@ class StackTexts:
         return "".join(reversed(lines))
 
     def _line_of(self, tx: Any) -> str:
-        key = tx.f_code, tx.lineno, tx.current_instruction.positions
+        # Equal code may stand in two files.
+        key = tx.f_code, tx.f_code.co_filename, tx.lineno, tx.current_instruction.positions
         if (line := self._lines.get(key)) is None:
             hidden = tx.is_co_filename_from_nn_modules()
             summary = None if hidden else tx.frame_summary()

@@ -172,10 +172,12 @@ def call(
     run: Callable[[], Any],
 ) -> Any:
     """Run a call, and note what it does to sets."""
-    if _meets_no_set(callee, args, kwargs) or _is_method_of_sets(tx):
+    if _is_method_of_sets(tx):
         return run()
     sets = recorder.state(Sets)
     with sets.inside(tx):
+        if _meets_no_set(callee, args, kwargs):
+            return run()
         found = _method_of_set(callee, args) or _operator(callee, args)
         if found is not None:
             return _run_method(sets, tx, *found, run)
@@ -194,9 +196,9 @@ def call(
 
 
 def _meets_no_set(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call gets plain constants and values of the graph alone, and keeps nothing else.
+    """Whether a call gets plain constants and values of the graph alone, and makes no object.
 
-    A class may make a set. A partial has arguments of its own, and a bound method has an object.
+    What a partial or a bound method holds passes by here when the function inside is called.
     """
     fields, function = vars(callee.variable), callee.value
     if type(function) in _IN_C:
