@@ -103,6 +103,7 @@ def test_an_error_of_the_function_does_not_end_the_call():
     assert answer == first_result.Uncompared("ValueError was raised")
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.float8_e4m3fn])
 def test_numbers_are_compared_also_where_torch_has_no_equal_for_their_type(dtype):
     rounding = first_result.Rounding(0.0, None)
