@@ -27,7 +27,7 @@ PHASES = {
     "guard tree": (f"{TRACE}:_portable",),
     "source facts": (
         f"{TRACE}:facts_of",
-        f"{TRACE}:owners_of",
+        f"{TRACE}:Owners",
         f"{TRACE}:add_observed",
         "npugx_cache.compile:_operator_facts",
     ),
