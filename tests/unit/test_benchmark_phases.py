@@ -1,4 +1,4 @@
-"""Each function that a benchmark times is there: the benchmarks run only at the end of `.ci/run`."""
+"""Each function that a benchmark times is there: benchmarks run only at the end of `.ci/run`."""
 
 from __future__ import annotations
 
