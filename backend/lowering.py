@@ -527,7 +527,13 @@ def _hints(tensor: torch.Tensor) -> list[int]:
 
 def _mode_for(inputs: Sequence[Any]) -> FakeTensorMode:
     context = TracingContext.try_get()
-    mode = detect_fake_mode(inputs) or (context and context.fake_mode)
+    try:
+        mode = detect_fake_mode(inputs) or (context and context.fake_mode)
+    except AssertionError:  # until torch 2.11 also where Dynamo's mode is not that of all inputs
+        modes = {id(each.fake_mode): each for each in inputs if isinstance(each, FakeTensor)}
+        if len(modes) != 1:
+            raise
+        mode = next(iter(modes.values())).fake_mode
     return mode or FakeTensorMode(shape_env=ShapeEnv())
 
 

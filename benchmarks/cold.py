@@ -18,7 +18,7 @@ from models import qwen3
 from phases import Phases
 
 LAYERS, RUNS = 28, 3
-TRACE, TRACING = "npugx_cache.trace", "npugx_cache.trace.tracing"
+TRACE, TRACING = "npugx_cache.trace.call", "npugx_cache.trace.tracing"
 PHASES = {
     "Dynamo (torch)": (f"{TRACING}:capture",),
     "lowering (torch)": (f"{TRACE}:_lowered",),

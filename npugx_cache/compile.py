@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from npugx_cache import location
+import torch
+
+from npugx_cache import location, version
 from npugx_cache.backend import engines, subgraphs
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.codegen import operator_names
@@ -18,13 +20,14 @@ from npugx_cache.entry.failed_run import lasting_effect
 from npugx_cache.entry.first_result import Rounding
 from npugx_cache.entry.readable import Readable, render
 from npugx_cache.interruptions import let_through
+from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, devices
 from npugx_cache.private import compile_lock, runtime
+from npugx_cache.trace.outcomes import Untraceable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import torch
     from torch import fx
 
     from npugx_cache.backend.inductor.library import Library
@@ -38,8 +41,7 @@ if TYPE_CHECKING:
     from npugx_cache.portable.devices import Accelerator, Rename
     from npugx_cache.progress import Progress
     from npugx_cache.trace.lowered import PortableGraph
-    from npugx_cache.trace.process_local import LocalOnly, Untraceable
-    from npugx_cache.trace.set_up import SetUpFirst
+    from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst
 
     _Outcome = TypeVar("_Outcome", LocalOnly | Untraceable, LocalOnly | Untraceable | SetUpFirst)
 
@@ -74,8 +76,6 @@ def compile_call(
 
     `known` says which sizes were met before; it matters only with `dynamic=None`.
     """
-    from npugx_cache.trace.process_local import Untraceable
-
     progress.begin("waiting for other threads that compile")
     with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:
         outcome = None
@@ -102,12 +102,18 @@ def _compiled(
     known: Known,
     progress: Progress,
 ) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
-    from npugx_cache import trace
     from npugx_cache.work_time import WorkTime
 
+    try:
+        from npugx_cache.trace import call
+    except (ImportError, AttributeError) as error:
+        if is_passing(error) or version.unserved_torch(torch.__version__) is None:
+            raise
+        lacks = str(error).partition(" (")[0]  # without the path of torch
+        return Untraceable(reason=f"this torch lacks what a trace needs: {lacks}", lasting=True)
     worked = WorkTime()
     progress.begin("tracing and lowering")
-    traced = trace.trace(
+    traced = call.trace(
         recipe.function,
         args,
         kwargs,
@@ -119,7 +125,7 @@ def _compiled(
         shaping=tuple(recipe.shaping_code()),
         optimise=partial(optimise, recipe, progress),
     )
-    if not isinstance(traced, trace.Traced):
+    if not isinstance(traced, call.Traced):
         return _said(traced, scope)
     progress.begin("packing")
     try:

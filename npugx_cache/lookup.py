@@ -72,8 +72,7 @@ if TYPE_CHECKING:
     from npugx_cache.progress import Progress
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
-    from npugx_cache.trace.process_local import LocalOnly, Untraceable
-    from npugx_cache.trace.set_up import SetUpFirst
+    from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst, Untraceable
 
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
@@ -625,7 +624,7 @@ class Lookup(StoreClient):
         progress.begin("loading torch's compiler")
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import size_history
-        from npugx_cache.trace.set_up import SetUpFirst
+        from npugx_cache.trace.outcomes import SetUpFirst
 
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
@@ -766,7 +765,7 @@ class Lookup(StoreClient):
     def _uncacheable(
         self, outcome: LocalOnly | Untraceable, call: Call, *, warming: bool
     ) -> Specialisation | Bypass:
-        from npugx_cache.trace.process_local import LocalOnly
+        from npugx_cache.trace.outcomes import LocalOnly
 
         if isinstance(outcome, LocalOnly):
             self._note_bypass(self._bypass_draft(outcome, call))
@@ -878,7 +877,7 @@ class Lookup(StoreClient):
             events.logger.exception("%s: a fault of the cache", self.title)
 
     def _bypass_draft(self, outcome: LocalOnly | Untraceable, call: Call) -> store.Draft:
-        from npugx_cache.trace.process_local import Untraceable
+        from npugx_cache.trace.outcomes import Untraceable
 
         conditions = outcome.conditions
         blobs = {} if conditions is None else {CONDITIONS: pack_conditions(conditions)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from npugx_cache import config, events, store
 from npugx_cache.errors import CacheMiss, StoreError, Uncacheable
 from npugx_cache.interruptions import let_through
+from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import differences, kind_of
 
 if TYPE_CHECKING:
@@ -148,8 +149,12 @@ class StoreClient:
         self._end_in_bypass(reason)
         if self.settings.strict:
             raise Uncacheable(self.title, reason)
-        if reason not in self._warned:
-            self._warned.add(reason)
+        if reason in self._warned:
+            return
+        self._warned.add(reason)
+        if reason == environment.unserved(untested_torch=self.settings.untested_torch):
+            events.warn_once(f"nothing is cached in this process: {reason}")
+        else:
             events.logger.warning("%s runs uncached: %s", self.title, reason)
 
     def _missed(self) -> CacheMiss:

@@ -27,11 +27,14 @@ def print_doctor(directory: str | None, form: str) -> str | None:
         raise WrongInput(f"{chosen.cache_dir} is not a folder. Name one that is there")
     in_force, unknown = settings.settings_in_force(directory), unknown_variables.sentences()
     found = _versions()
+    unserved = versions.unserved(untested_torch=chosen.untested_torch)
     if form != "json":
         origin = settings.folder_origin(directory)
         _line("folder", f"{chosen.cache_dir} (set by {origin})")
         for name, version in found.items():
             _line(name, version or "not installed")
+        for reason in unserved.values():
+            _line("not served", reason)
         for row in in_force:
             if row.origin != settings.DEFAULT and row.variable != "NPUGX_CACHE_DIR":
                 _line("setting", f"{row.variable}={row.text} (set by {row.origin})")
@@ -46,6 +49,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
             {
                 "root": str(chosen.cache_dir),
                 "versions": found,
+                "unserved": unserved,
                 "settings": settings.as_json(in_force),
                 "unknown": sorted(unknown),
                 "findings": [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from npugx_cache import config, unknown_variables
-from npugx_cache.cli import output, remote
+from npugx_cache.cli import output, remote, versions
 from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait
 from npugx_cache.cli.table import Column, lay_out, terminal_width
 
@@ -101,8 +101,11 @@ def print_folder(directory: str | None, form: str) -> None:
 
 def print_config(directory: str | None, form: str) -> None:
     rows, unknown = settings_in_force(directory), unknown_variables.sentences()
+    untested = next(row.value for row in rows if row.variable == "NPUGX_CACHE_UNTESTED_TORCH")
+    unserved = versions.unserved(untested_torch=bool(untested))
     if form == "json":
-        output.print_json({"settings": as_json(rows), "unknown": sorted(unknown)})
+        named = {"settings": as_json(rows), "unserved": unserved, "unknown": sorted(unknown)}
+        output.print_json(named)
         return
     columns = [
         Column("VARIABLE", [row.variable for row in rows]),
@@ -112,6 +115,8 @@ def print_config(directory: str | None, form: str) -> None:
     table = lay_out(columns, order=range(len(rows)), width=terminal_width())
     click.echo("\n".join(table.lines))
     warn_of_unknown(unknown)
+    for reason in unserved.values():
+        click.echo(f"not served: {reason}", err=True)
 
 
 def as_json(rows: list[Setting]) -> list[dict[str, object]]:

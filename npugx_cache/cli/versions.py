@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from npugx_cache import version
 from npugx_cache.version import FORMAT, VERSION
 
 if TYPE_CHECKING:
@@ -42,6 +43,24 @@ def installed_torch_npu() -> str | None:
     """The version of torch_npu that this interpreter would import, or None if there is none."""
     file = _file_of("torch_npu", "version.py")
     return None if file is None else _texts(file).get("__version__")
+
+
+def unserved(*, untested_torch: bool) -> dict[str, str]:
+    """Why this Python or torch is not served, and whether torch_npu is of another torch."""
+    python = version.unserved_python(sys.implementation.name, sys.version_info[:3], sys.abiflags)
+    torch, torch_npu = installed_torch(), installed_torch_npu()
+    reasons = {"python": python}
+    if torch is not None:
+        reasons["torch"] = version.unserved_torch(torch.version, untested=untested_torch)
+        if torch_npu is not None and not _go_together(torch.version, torch_npu):
+            reasons["torch_npu"] = f"torch_npu {torch_npu} is not for torch {torch.version}"
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _go_together(torch: str, torch_npu: str) -> bool:
+    """Each torch_npu goes with the torch of the same minor version."""
+    minors = version.minor_version(torch), version.minor_version(torch_npu)
+    return minors[0] == minors[1] or (0, 0) in minors  # nobody can tell of what is no version
 
 
 def of_a_worker(torch: Torch) -> dict[str, str]:

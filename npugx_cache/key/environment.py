@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugx_cache import config
+from npugx_cache import config, version
 from npugx_cache.key import kernels
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import digest, stable_text
@@ -30,43 +30,18 @@ def unsupported(*, untested_torch: bool) -> str | None:
 
     `untested_torch`: whether the user wants the cache tried on a torch that it was not tested on.
     """
-    if reason := _unserved_torch(untested_torch=untested_torch):
-        return reason
-    return _UNSERVED_PYTHON or _unstorable_state()
+    return unserved(untested_torch=untested_torch) or _unstorable_state()
 
 
-def _unserved_torch(*, untested_torch: bool) -> str | None:
-    version = runtime.torch_version()
-    if version in runtime.TESTED_TORCH:
-        return None
-    if untested_torch and version >= runtime.OLDEST_TORCH:
-        return None
-    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_TORCH)
-    oldest = ".".join(map(str, runtime.OLDEST_TORCH))
-    return (
-        f"torch {torch.__version__} is not served: the cache works with torch {served} "
-        f"(NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from {oldest} on)"
-    )
+def unserved(*, untested_torch: bool) -> str | None:
+    """Why no call of this process can be cached, whatever its state, or None."""
+    reason = version.unserved_torch(torch.__version__, untested=untested_torch)
+    return reason or _UNSERVED_PYTHON
 
 
-def unserved_python(name: str, version: tuple[int, ...], flags: str) -> str | None:
-    """Why nothing can be cached on a Python of this implementation, version and ABI, or None.
-
-    Python 3.13.0 does not report to torch's C++ guards that an attribute was set (gh-125608), so
-    the guards would still accept a call after such a change.
-    """
-    if name != "cpython":
-        return f"{name} is not supported: caller frames are CPython bytecode"
-    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_PYTHON)
-    what = ".".join(map(str, version[:3])) + flags
-    if version[:2] not in runtime.TESTED_PYTHON or "t" in flags:  # t: without a global lock
-        return f"Python {what} is not served: the cache works with Python {served}"
-    if version[:3] == (3, 13, 0):
-        return f"Python {what} is not served, because of its bug gh-125608: 3.13.1 is"
-    return None
-
-
-_UNSERVED_PYTHON = unserved_python(sys.implementation.name, sys.version_info[:3], sys.abiflags)
+_UNSERVED_PYTHON = version.unserved_python(
+    sys.implementation.name, sys.version_info[:3], sys.abiflags
+)
 
 
 def _unstorable_state() -> str | None:

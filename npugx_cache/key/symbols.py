@@ -15,6 +15,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from npugx_cache.conditions import shapes
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +42,7 @@ class Symbols:
         self.env = env
         for symbol in sorted(number.node.expr.free_symbols, key=str):
             if symbol not in self._named:
-                if symbol not in env.backed_var_to_val:
+                if symbol not in runtime.values_of_symbols(env):
                     raise NotPortable("a size of an input is known only when the graph runs")
                 name = f"n{len(self._named)}"
                 self._named[symbol] = sympy.Symbol(name, integer=True, positive=symbol.is_positive)
@@ -71,13 +72,13 @@ class Symbols:
     def values(self) -> dict[str, int]:
         """The sizes of the call that the graph was traced for. Reading them adds no guard."""
         return {
-            str(name): int(self.env.backed_var_to_val[symbol])
+            str(name): int(runtime.values_of_symbols(self.env)[symbol])
             for symbol, name in self._named.items()
         }
 
     def symbolic(self) -> list[Any]:
         """The symbols as numbers: a comparison of one of them becomes a guard of the trace."""
-        known = self.env.backed_var_to_val if self.env is not None else {}
+        known = runtime.values_of_symbols(self.env) if self.env is not None else {}
         return [self.env.create_symintnode(each, hint=int(known[each])) for each in self._named]
 
     def conditions(self) -> list[Plain]:

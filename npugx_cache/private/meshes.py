@@ -185,7 +185,7 @@ def asking_for_rank() -> frozenset[types.CodeType]:
     if mesh is None:
         return frozenset()
     names = ("get_rank", "get_local_rank", "get_coordinate", _COORDINATE)
-    functions = [getattr(mesh, name) for name in names]
+    functions = [getattr(mesh, name) for name in names if hasattr(mesh, name)]
     functions += [distributed.get_rank, distributed.get_group_rank]
     return frozenset(each.__code__ for each in functions)
 
@@ -200,7 +200,8 @@ def is_same_on_all_ranks(call: types.FrameType) -> bool:
         return False
     if call.f_code is mesh.get_coordinate.__code__:
         return _only_whether_inside(caller)
-    return call.f_code is getattr(mesh, _COORDINATE).__code__ and _is_even(caller)
+    coordinate = getattr(mesh, _COORDINATE, None)  # since torch 2.11
+    return coordinate is not None and call.f_code is coordinate.__code__ and _is_even(caller)
 
 
 def _only_whether_inside(caller: types.FrameType) -> bool:

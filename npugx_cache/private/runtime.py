@@ -23,16 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _device, _python_dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
-"""The minor versions of torch that the cache works with; on others nothing is cached."""
-
-TESTED_PYTHON = ((3, 11), (3, 12), (3, 13), (3, 14))
-"""The minor versions of CPython that the cache works with; on others nothing is cached."""
-
-OLDEST_TORCH = (2, 11)
-"""The oldest version of torch that the backend runs on, without the cache."""
+    from collections.abc import Callable, Mapping
 
 # Functions of `torch.backends`, without the Python function around each: they run at every call.
 float32_matmul_precision = torch._C._get_float32_matmul_precision
@@ -90,7 +81,7 @@ disable_autocast = torch._C._DisableAutocast
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
-AUTOCAST_DEVICES = tuple(torch._C._autocast_supported_devices())
+AUTOCAST_DEVICES = tuple(getattr(torch._C, "_autocast_supported_devices", tuple)())
 """The kinds of devices that have a dtype of autocast, whether there is such a device or not.
 
 They have the order of the lists in torch's record of its state.
@@ -104,6 +95,13 @@ AUTOCAST_DTYPES = (
     *(f"get_autocast_{kind}_dtype" for kind in ("cpu", "gpu", "ipu", "xla")),
 )
 """The functions of torch's that tell such a dtype."""
+
+
+def values_of_symbols(env: Any) -> Mapping[Any, Any]:
+    """The value that each symbol of a shape environment had at the trace."""
+    name = "backed_var_to_val"
+    values: Mapping[Any, Any] = getattr(env, name if hasattr(env, name) else "var_to_val")
+    return values  # until torch 2.10 by the other name
 
 
 def is_traced_here() -> bool:
@@ -167,11 +165,6 @@ _COMPILED = "torch._dynamo.eval_frame"
 def _is_torchs(function: Any) -> bool:
     own = type(function) is types.FunctionType and function.__globals__
     return bool(own) and own is vars(sys.modules.get(_COMPILED, sys))
-
-
-def torch_version() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 BFLOAT16_ON_CPU, FLOAT16_ON_CPU = "onednn_runs_bfloat16", "onednn_runs_float16"
@@ -326,7 +319,7 @@ _dispatch_depth = torch._C._len_torch_dispatch_stack
 _function_depth = torch._C._len_torch_function_stack
 _function_mode_at = torch._C._get_function_stack_at
 _forward_ad = torch.autograd.forward_ad
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_saved_tensor_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 
 

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint
 
 from npugx_cache.portable import NotPortable
-from npugx_cache.private.runtime import is_plain
+from npugx_cache.private.runtime import is_plain, values_of_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
@@ -78,7 +78,7 @@ class _Fakes:
         self._hints: dict[sympy.Symbol, int] = {}
         found = {symbol: env for value in inputs for symbol, env in _symbols_of(value)}
         for symbol, env in found.items():
-            hint = int(env.backed_var_to_val.get(symbol, _SOME_SIZE))
+            hint = int(values_of_symbols(env).get(symbol, _SOME_SIZE))
             if example is not None and len(found) == 1:
                 hint = example
                 if is_size:

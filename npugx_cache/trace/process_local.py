@@ -12,12 +12,10 @@ question that the trace asked is one that something here asks again. All else ru
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend import subgraphs
 from npugx_cache.backend.engines import NotCompiled
-from npugx_cache.conditions.argument_facts import Pinned
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.kinds import KINDS
 from npugx_cache.conditions.process import ANSWERS
@@ -33,59 +31,14 @@ from npugx_cache.trace.conditions.observed import (
 from npugx_cache.trace.conditions.source_facts import Owners, facts_of
 from npugx_cache.trace.conditions.surroundings import builtins_used, environment_of
 from npugx_cache.trace.observe.observation import Observation, Question
+from npugx_cache.trace.outcomes import LocalOnly, Untraceable
 from npugx_cache.trace.streams import left_as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.trace.dynamo import DynamoTrace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOnly:
-    """A traced call that only this process may run, because a part of it has no portable form.
-
-    `guards` takes the frame's locals and runs torch's own guards. `unchanged` tells whether the
-    classes and functions that the trace met are as they were. `conditions` as in `Untraceable`.
-    """
-
-    reason: str
-    guards: Callable[[Mapping[str, Any]], bool]
-    unchanged: Callable[[], bool]
-    run: Callable[..., Any]
-    conditions: Conditions | None = None
-
-    def pinned(self) -> Pinned:
-        """Nothing: what torch's guards demand is not known here."""
-        return Pinned()
-
-    def holds(self, scope: Scope) -> bool:
-        """Whether this process may run it for a call: `restore.Repeated`."""
-        return self.guards(scope.frame_locals) and self.unchanged()
-
-    holds_quickly = holds
-
-    def let_go(self) -> None:
-        """Nothing: torch's guards keep what they keep."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untraceable:
-    """A call that can't be traced as one graph.
-
-    `lasting` is False if the reason says nothing about the function, so that the next call may be
-    traced. `conditions` are what the refusal depends on, for other processes; None if unknown.
-    `raised`: the function itself may raise for this call, which then says nothing about others.
-    `breaks`: Dynamo gave up at a line, so that it may trace what comes before and after that line.
-    """
-
-    reason: str
-    lasting: bool = True
-    conditions: Conditions | None = None
-    raised: bool = False
-    breaks: bool = False
 
 
 def local_only(trace: DynamoTrace, scope: Scope, refusal: Exception) -> LocalOnly | Untraceable:

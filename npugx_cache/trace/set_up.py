@@ -7,7 +7,6 @@ set-up, so that the set-up is done for exactly the calls that come to this line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from npugx_cache.trace.conditions.surroundings import (
     refuse_names,
 )
 from npugx_cache.trace.observe.observation import Question, refusal
+from npugx_cache.trace.outcomes import SetUpFirst
 from npugx_cache.trace.refuse import NotEager
 
 if TYPE_CHECKING:
@@ -36,24 +36,9 @@ if TYPE_CHECKING:
 
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.trace.dynamo import NotTraced
     from npugx_cache.trace.observe.observation import Observation
     from npugx_cache.trace.observe.set_up_calls import Stopped
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetUpFirst:
-    """A call that can be traced once a model is set up. `reason` says that in words.
-
-    `stored` is for other processes: the conditions, and the place of the model in their tree. None
-    if a part of the conditions has no portable form. `sizes` as in `Traced`.
-    """
-
-    set_up: SetUp
-    reason: str
-    stored: tuple[Conditions, int] | None
-    sizes: tuple[list[Any], list[Any]]
 
 
 def set_up_first(

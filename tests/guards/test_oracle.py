@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from npugx_cache import trace
 from npugx_cache.conditions import Conditions
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.conditions.kinds import lines, live_state
 from npugx_cache.entry.size_history import Known
-from npugx_cache.trace import dynamo, tracing
+from npugx_cache.trace import call, dynamo, tracing
 
 
 def load_toy():
@@ -45,7 +44,7 @@ class Traced:
         function = toy.Net.forward
         self.globals = function.__globals__
         with torch.no_grad():
-            traced = trace.trace(
+            traced = call.trace(
                 function,
                 (self.model, self.batch, self.caches, True, {"a": 1.0, "b": 2.0}),
                 {},
@@ -56,7 +55,7 @@ class Traced:
                 decompositions=None,
                 optimise=lambda graph: (),
             )
-            assert isinstance(traced, trace.Traced), traced
+            assert isinstance(traced, call.Traced), traced
             # Traced once more, because torch's guards read globals that go with a trace of ours.
             arguments = (self.model, self.batch, self.caches, True, {"a": 1.0, "b": 2.0})
             self.kept = dynamo.run(

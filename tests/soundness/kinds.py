@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from npugx_cache.private import runtime
+import torch
+
+from npugx_cache import version
 
 PORTABLE, STATE, REFUSED = "portable", "state", "refused"
 TRANSPARENT, NEVER = "transparent", "never"
@@ -166,5 +168,5 @@ SOURCES = {
 
 for _table in (GUARDS, SOURCES):
     for _name, _decision in list(_table.items()):
-        if _decision.since > runtime.torch_version():
+        if _decision.since > version.minor_version(torch.__version__):
             del _table[_name]

@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from npugx_cache import cache_compile
+from npugx_cache import version as served
 from npugx_cache.key import environment
-from npugx_cache.private import runtime
 
-SERVED = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_PYTHON)
+SERVED = ", ".join(f"{major}.{minor}" for major, minor in served.TESTED_PYTHON)
 
 
 def test_this_python_is_served():
     here = sys.implementation.name, sys.version_info[:3], sys.abiflags
-    assert environment.unserved_python(*here) is None
+    assert served.unserved_python(*here) is None
     assert environment.unsupported(untested_torch=False) is None
 
 
-@pytest.mark.parametrize("version", runtime.TESTED_PYTHON)
+@pytest.mark.parametrize("version", served.TESTED_PYTHON)
 def test_every_served_python_is_served_whatever_its_patch_level(version):
-    assert environment.unserved_python("cpython", (*version, 1), "") is None
-    assert environment.unserved_python("cpython", (*version, 99), "d") is None
+    assert served.unserved_python("cpython", (*version, 1), "") is None
+    assert served.unserved_python("cpython", (*version, 99), "d") is None
 
 
 @pytest.mark.parametrize(
@@ -33,29 +33,29 @@ def test_every_served_python_is_served_whatever_its_patch_level(version):
     [
         ((3, 10, 4), "", "Python 3.10.4 is not served"),
         ((3, 99, 0), "", "Python 3.99.0 is not served"),
-        ((*runtime.TESTED_PYTHON[-1], 5), "t", "5t is not served"),  # without a global lock
+        ((*served.TESTED_PYTHON[-1], 5), "t", "5t is not served"),  # without a global lock
     ],
 )
 def test_another_python_is_named_with_those_that_are_served(version, flags, named):
-    reason = environment.unserved_python("cpython", version, flags)
+    reason = served.unserved_python("cpython", version, flags)
     assert reason.endswith(f"{named}: the cache works with Python {SERVED}")
 
 
 def test_python_3_13_0_is_refused_for_its_bug():
     """Guards don't see there that an attribute was set: later calls would be wrong hits."""
     for rest in ((), ("candidate", 1), ("final", 0)):  # as in `sys.version_info`
-        reason = environment.unserved_python("cpython", (3, 13, 0, *rest), "")
+        reason = served.unserved_python("cpython", (3, 13, 0, *rest), "")
         assert reason == "Python 3.13.0 is not served, because of its bug gh-125608: 3.13.1 is"
-        assert environment.unserved_python("cpython", (3, 13, 1, *rest), "") is None
+        assert served.unserved_python("cpython", (3, 13, 1, *rest), "") is None
 
 
 def test_pypy_is_refused():
-    reason = environment.unserved_python("pypy", (3, 11, 13), "")
+    reason = served.unserved_python("pypy", (3, 11, 13), "")
     assert reason == "pypy is not supported: caller frames are CPython bytecode"
 
 
 def test_on_another_python_calls_run_uncached_and_say_so_once(tmp_path, monkeypatch, caplog):
-    reason = environment.unserved_python("cpython", (3, 99, 0), "")
+    reason = served.unserved_python("cpython", (3, 99, 0), "")
     monkeypatch.setattr(environment, "_UNSERVED_PYTHON", reason)
     cached = cache_compile(lambda x: x * 2, cache_dir=tmp_path)
     for _ in range(3):
@@ -70,6 +70,6 @@ def test_the_package_names_the_pythons_that_are_served():
     project = tomllib.loads(text)["project"]
     label = "Programming Language :: Python :: 3."
     named = [each for each in project["classifiers"] if each.startswith(label)]
-    assert named == [f"{label}{minor}" for _, minor in runtime.TESTED_PYTHON]
-    first = ".".join(map(str, runtime.TESTED_PYTHON[0]))
+    assert named == [f"{label}{minor}" for _, minor in served.TESTED_PYTHON]
+    first = ".".join(map(str, served.TESTED_PYTHON[0]))
     assert project["requires-python"] == f">={first}"

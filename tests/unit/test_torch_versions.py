@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from unittest.mock import patch
 
 import pytest
 import torch
 
-from npugx_cache import cache_compile
+from npugx_cache import cache_compile, cached_graph
+from npugx_cache import version as served
 from npugx_cache.key import environment
-from npugx_cache.private import runtime
 
 
 def doubled(x):
@@ -43,13 +44,13 @@ def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
     info = call.cache_info()
     assert (info.hits, info.misses, info.stored, info.bypasses) == (0, 0, 0, 3)
     [line] = caplog.messages
-    served = ", ".join(f"{major}.{minor}" for major, minor in runtime.TESTED_TORCH)
-    assert f"torch {version} is not served: the cache works with torch {served}" in line
-    assert "NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from 2.11 on" in line
+    names = ", ".join(f"{major}.{minor}" for major, minor in served.TESTED_TORCH)
+    assert f"torch {version} is not served: the cache works with torch {names}" in line
+    assert "NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from 2.10 on" in line
 
 
 def test_the_switch_tries_a_torch_that_is_not_served(cached, monkeypatch):
-    monkeypatch.setattr(runtime, "TESTED_TORCH", ((2, 11),))
+    monkeypatch.setattr(served, "TESTED_TORCH", ((2, 11),))
     x = torch.ones(3)
     refused = cached(torch.__version__)
     assert torch.equal(refused(x), x * 2)
@@ -61,13 +62,13 @@ def test_the_switch_tries_a_torch_that_is_not_served(cached, monkeypatch):
 
 
 def test_the_switch_does_not_reach_below_the_oldest_torch(cached):
-    call = cached("2.10.0", NPUGX_CACHE_UNTESTED_TORCH="1")
+    call = cached("2.9.1", NPUGX_CACHE_UNTESTED_TORCH="1")
     call(torch.ones(3))
     assert call.cache_info().bypasses == 1
 
 
 def test_every_served_torch_is_one_that_the_backend_runs_on():
-    assert all(version >= runtime.OLDEST_TORCH for version in runtime.TESTED_TORCH)
+    assert all(version >= served.OLDEST_TORCH for version in served.TESTED_TORCH)
     with patch("torch.__version__", "2.13.1"):
         assert environment.unsupported(untested_torch=False) is None
 
@@ -77,3 +78,44 @@ def test_a_version_that_is_not_served_is_refused_whatever_its_suffix():
         reason = environment.unsupported(untested_torch=False)
     assert reason is not None
     assert re.search(r"torch 2\.12\.0a0\+gitabc is not served", reason)
+
+
+def test_what_a_process_can_not_cache_is_told_once_for_all_functions(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("torch.__version__", "2.12.9")
+    x = torch.ones(3)
+    for function in (doubled, lambda x: x + 1):
+        cached = cache_compile(function, cache_dir=tmp_path)
+        assert torch.equal(cached(x), function(x))
+        assert "torch 2.12.9 is not served" in str(cached.explain())
+    [line] = caplog.messages
+    assert line.startswith("nothing is cached in this process: torch 2.12.9 is not served")
+
+
+def test_a_torch_that_is_too_old_is_not_told_of_the_switch():
+    assert "UNTESTED" in str(served.unserved_torch("2.10.0"))
+    for untested in (False, True):
+        reason = served.unserved_torch("2.9.1+cu128", untested=untested)
+        assert reason is not None
+        assert "UNTESTED" not in reason
+
+
+def test_with_a_torch_that_is_too_old_a_graph_runs_as_it_was_traced(monkeypatch):
+    monkeypatch.setattr("torch.__version__", "2.7.1")
+    graph = torch.fx.symbolic_trace(doubled)
+    run = cached_graph(graph, [torch.ones(3)])
+    assert torch.equal(run(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_a_torch_without_what_a_trace_needs_is_refused_with_the_name(tmp_path, monkeypatch):
+    from npugx_cache.trace import call
+
+    monkeypatch.delitem(sys.modules, call.__name__)
+    monkeypatch.setitem(sys.modules, "npugx_cache.trace.dynamo", None)
+    monkeypatch.delattr("npugx_cache.trace.call")
+    monkeypatch.delattr("npugx_cache.trace.dynamo")
+    monkeypatch.setattr("torch.__version__", "2.12.8")
+    monkeypatch.setenv("NPUGX_CACHE_UNTESTED_TORCH", "1")
+    cached = cache_compile(doubled, cache_dir=tmp_path)
+    assert torch.equal(cached(torch.ones(2)), torch.full((2,), 2.0))
+    assert cached.cache_info().bypasses == 1
+    assert "this torch lacks what a trace needs: " in str(cached.explain())

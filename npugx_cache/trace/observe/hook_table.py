@@ -1,6 +1,6 @@
 """All hooks on Dynamo: what each of them watches, and what must be refused where it is missing.
 
-Whoever raises `runtime.TESTED_TORCH` starts here, with that torch installed:
+Whoever raises `version.TESTED_TORCH` starts here, with that torch installed:
 
     python -m npugx_cache.trace.observe.hook_table
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache.private import runtime
+from npugx_cache import version
 from npugx_cache.trace.observe.body_hash import body_hash
 from npugx_cache.trace.observe.replacements import (
     ABSENT,
@@ -149,7 +149,7 @@ _TARGET = re.compile(r"([\w.]+):(?:(\w+)\.)?(\w+)(?:\[(\w+)\])?")
 
 def find(hook: Hook) -> Found | None:
     """What a row is about in this torch; None for a row that is about other versions of torch."""
-    if not hook.since <= runtime.torch_version() < hook.before:
+    if not hook.since <= version.minor_version(torch.__version__) < hook.before:
         return None
     names = hook.target.split(" | ")
     target = next((name for name in names if value_of(name) is not ABSENT), names[-1])
