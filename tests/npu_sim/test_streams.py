@@ -81,6 +81,7 @@ def test_a_new_graph_is_compared_with_its_function_on_the_device(surroundings):
         assert (row["equal"], row["misses"], row["bypasses"]) == (True, 1, 0)
         first, *later = row["issued"]
         order, by_stream = kernels(row["eager"][0])
+        first = [each for each in first if each[0] != "equal"]  # which compares the results
         # The graph, the function, and the graph as the call itself.
         assert kernels(first) == (order * 3, [each * 3 for each in by_stream])
         assert later == row["eager"][1:]
