@@ -322,6 +322,9 @@ def with_a_scope_of_the_vendors_without_a_counterpart(x):
 
 
 def test_other_scopes_of_the_vendors_are_refused(tmp_path, caplog):
+    theirs = torch.compile(torch.sin, backend="npugraph_ex", options={"force_eager": True})
+    with torch.no_grad():
+        theirs(torch.ones(3).npu())  # which registers the vendor's operators
     function = with_a_scope_of_the_vendors_without_a_counterpart
     cached = cache_compile(function, cache_dir=tmp_path)
     assert torch.equal(cached(torch.ones(3).npu()).cpu(), torch.full((3,), 2.0))
