@@ -52,7 +52,7 @@ def layout_of(graph_module: fx.GraphModule, static: Collection[int] = ()) -> Lay
     lengths = lengths_of(graph)
     devices = sorted(set(_devices(graph_module, lengths)))
     memory = _Memory(graph)
-    written = memory.inputs_of(memory.written)
+    written = memory.inputs_of(memory.writes_of)
     placed = memory.inputs_of(_looks_at_place)
     values = [node.meta["val"] for node in inputs]
     return Layout(
@@ -212,12 +212,12 @@ class _Memory:
             root for node in self._roots for other in chosen(node) for root in self._roots[other]
         }
 
-    def written(self, node: fx.Node) -> Iterable[fx.Node]:
+    def writes_of(self, node: fx.Node) -> Iterable[fx.Node]:
         return self._effects[node].written
 
-    def reshaped(self, node: fx.Node) -> Iterable[fx.Node]:
+    def reshapes_of(self, node: fx.Node) -> Iterable[fx.Node]:
         tags = getattr(node.target, "tags", ())
-        return self.written(node) if torch.Tag.inplace_view in tags else ()
+        return self.writes_of(node) if torch.Tag.inplace_view in tags else ()
 
     def is_unknown(self, node: fx.Node) -> bool:
         return self._effects[node].unknown
@@ -270,11 +270,11 @@ def _refusal(graph: fx.Graph, memory: _Memory, devices: list[str]) -> str:
     for node in graph.nodes:
         if reason := _reason(node, memory):
             return reason
-    if reshaped := memory.inputs_of(memory.reshaped):
+    if reshaped := memory.inputs_of(memory.reshapes_of):
         return f"it changes the sizes of {min(n.name for n in reshaped)} in place"
     if freed := memory.inputs_of(_marks_stream):
         return f"it calls record_stream on {min(n.name for n in freed)}, which it does not own"
-    if constants := {n.name for n in memory.inputs_of(memory.written) if n.op == "get_attr"}:
+    if constants := {n.name for n in memory.inputs_of(memory.writes_of) if n.op == "get_attr"}:
         return f"it writes to {min(constants)}, a constant of the graph"
     return ""
 

@@ -101,8 +101,7 @@ def print_folder(directory: str | None, form: str) -> None:
 
 def print_config(directory: str | None, form: str) -> None:
     rows, unknown = settings_in_force(directory), unknown_variables.sentences()
-    untested = next(row.value for row in rows if row.variable == "NPUGX_CACHE_UNTESTED_TORCH")
-    unserved = versions.unserved(untested_torch=bool(untested))
+    unserved = versions.unserved(untested_torch=load_settings(directory).untested_torch)
     if form == "json":
         named = {"settings": as_json(rows), "unserved": unserved, "unknown": sorted(unknown)}
         output.print_json(named)

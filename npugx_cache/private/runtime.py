@@ -99,9 +99,9 @@ AUTOCAST_DTYPES = (
 
 def values_of_symbols(env: Any) -> Mapping[Any, Any]:
     """The value that each symbol of a shape environment had at the trace."""
-    name = "backed_var_to_val"
-    values: Mapping[Any, Any] = getattr(env, name if hasattr(env, name) else "var_to_val")
-    return values  # until torch 2.10 by the other name
+    is_new = hasattr(env, "backed_var_to_val")  # since torch 2.11
+    values: Mapping[Any, Any] = env.backed_var_to_val if is_new else env.var_to_val
+    return values
 
 
 def is_traced_here() -> bool:

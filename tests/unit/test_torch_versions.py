@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from npugx_cache import cache_compile, cached_graph
+from npugx_cache import PassError, cache_compile, cached_graph
 from npugx_cache import version as served
 from npugx_cache.key import environment
 
@@ -119,3 +119,13 @@ def test_a_torch_without_what_a_trace_needs_is_refused_with_the_name(tmp_path, m
     assert torch.equal(cached(torch.ones(2)), torch.full((2,), 2.0))
     assert cached.cache_info().bypasses == 1
     assert "this torch lacks what a trace needs: " in str(cached.explain())
+
+
+def test_on_a_torch_that_is_not_served_a_pass_of_the_users_that_raises_is_told(monkeypatch):
+    def fail(*_):
+        raise ValueError("a pass of the user's")
+
+    monkeypatch.setattr("torch.__version__", "2.12.7")
+    graph = torch.fx.symbolic_trace(doubled)
+    with pytest.raises(PassError, match="a pass of the user's"):
+        cached_graph(graph, [torch.ones(3)], options={"post_grad_custom_post_pass": fail})

@@ -133,8 +133,8 @@ def _reads_harmlessly(frames: list[types.FrameType], *, as_proxy: bool) -> bool:
     code = frames[0].f_code
     # This one writes the device into the caller frame.
     written = name == "__call__" and code.co_filename == _CODEGEN
-    observed = code.co_filename.startswith(_OBSERVER)
-    return written or observed or name in _READS_EQUALITY or _makes_device(frames[0])
+    is_observer = code.co_filename.startswith(_OBSERVER)
+    return written or is_observer or name in _READS_EQUALITY or _makes_device(frames[0])
 
 
 _CODEGEN = vars(codegen.PyCodegen)["__init__"].__code__.co_filename
