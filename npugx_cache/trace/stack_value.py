@@ -45,7 +45,7 @@ class StackValue(NamedTuple):
         return bool(items) and all(map(is_of_graph, items))
 
     @property
-    def is_told(self) -> bool:
+    def is_atomic(self) -> bool:
         """Whether nothing more can be asked: it is a plain constant, or is of the graph."""
         return id(type(self.value)) in _PLAIN or self.is_of_graph
 

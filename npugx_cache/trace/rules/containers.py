@@ -96,7 +96,7 @@ _WALKS = frozenset({"__iter__", "keys"})
 def _note_keys(values: Iterable[Any]) -> None:
     for each in values:
         found = look_behind(each)
-        if found.is_told or (found.is_waiting and not isinstance(found.value, dict)):
+        if found.is_atomic or (found.is_waiting and not isinstance(found.value, dict)):
             continue
         torch_guards.guard_keys(each.realize())
 

@@ -200,16 +200,15 @@ def _meets_no_set(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -
 
     What a partial or a bound method holds passes by here when the function inside is called.
     """
-    fields, function = vars(callee.variable), callee.value
+    function = callee.value
     if type(function) in _IN_C:
         if not isinstance(getattr(function, "__self__", None), _NO_OBJECT):
             return False
     elif type(function) is not types.FunctionType and callee.owner is None:
         return False
-    if "keywords" in fields:
-        return False
-    given = (callee.owner, fields.get("obj"), *args, *kwargs.values())
-    return all(each is None or look_behind(each).is_told for each in given)
+    holder = vars(callee.variable).get("obj")
+    given = (callee.owner, holder, *args, *kwargs.values())
+    return all(each is None or look_behind(each).is_atomic for each in given)
 
 
 def _run_walk(
