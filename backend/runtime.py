@@ -54,11 +54,9 @@ _LIMITS_CORES = "npugx_limits_cores"
 """The attribute that marks a bound program in which a scope limits cores."""
 
 
-def compiled(program: Program) -> types.CodeType:
-    """The code object of the module that `codegen.source_text` writes for the program."""
-    from npugx_cache.backend.codegen import source_text
-
-    return compile(source_text(program), PROGRAM_FILE, "exec", dont_inherit=True)
+def compiled(text: str) -> types.CodeType:
+    """The code object of the module that `codegen.source_text` writes for a program."""
+    return compile(text, PROGRAM_FILE, "exec", dont_inherit=True)
 
 
 def bind(
@@ -125,11 +123,11 @@ def bind_program(
     hand_over: Callable[[], Mapping[int, Any]] | None = None,
 ) -> Callable[..., Any]:
     """Compile and bind in one step, for a program that is not stored."""
-    from npugx_cache.backend.codegen import operator_names
+    from npugx_cache.backend.codegen import operator_names, source_text
 
     names = zip(operator_names(program), program.operators, strict=True)
     return bind(
-        compiled(program),
+        compiled(source_text(program)),
         tuple(names),
         constants,
         disable_autocast=program.disable_autocast,

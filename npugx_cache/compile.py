@@ -11,7 +11,7 @@ import torch
 from npugx_cache import location, version
 from npugx_cache.backend import engines, subgraphs
 from npugx_cache.backend.capture.layout import Role
-from npugx_cache.backend.codegen import operator_names
+from npugx_cache.backend.codegen import operator_names, source_text
 from npugx_cache.backend.program import COLLECTIVES, HIGHER_ORDER, STREAMS
 from npugx_cache.conditions.source_facts import group_fact, operator_fact
 from npugx_cache.entry import frame
@@ -182,16 +182,16 @@ _PASSES = {"inductor": "passes and the C++ compiler"}
 def pack(title: str, traced: PortableGraph, factors: tuple[Factor, ...]) -> Artifact:
     """What is stored of a graph; raises `NotPortable`."""
     made: engines.CompiledLibrary | None = None
-    program, constants = None, None
+    program, constants, code = None, None, ""
     rename = _names_for(traced.conditions.device)
     if traced.graph is not None:
         from npugx_cache.backend.graph import to_program
 
         program, tensors = to_program(traced.graph, [name for name, _ in traced.inputs])
         program = program.placed(rename)
-        constants = _constant_bytes(tensors)
+        constants, code = _constant_bytes(tensors), source_text(program)
         made = traced.graph.meta.get(engines.LIBRARY)
-    bindings = _bindings(traced, program, made)
+    bindings = _bindings(traced, program, code, made)
     _refuse_checks_after_effects(traced.graph, program, bindings)
     facts = (*_operator_facts(program), *_group_facts(traced.graph))
     conditions = traced.conditions.plus(facts)
@@ -203,6 +203,7 @@ def pack(title: str, traced: PortableGraph, factors: tuple[Factor, ...]) -> Arti
             inputs=traced.inputs,
             passes=traced.passes,
             program=program,
+            code=code,
             frame=traced.frame,
             has_library=made is not None,
         )
@@ -243,7 +244,10 @@ def _names_for(device: Accelerator | None) -> Rename:
 
 
 def _bindings(
-    traced: PortableGraph, program: Program | None, made: engines.CompiledLibrary | None
+    traced: PortableGraph,
+    program: Program | None,
+    code: str,
+    made: engines.CompiledLibrary | None,
 ) -> Bindings:
     if traced.graph is None or program is None:
         return Bindings(
@@ -260,7 +264,7 @@ def _bindings(
 
     return Bindings(
         frame=traced.frame,
-        program_code=frame.dump(compiled(program)),
+        program_code=frame.dump(compiled(code)),
         operators=tuple(zip(operator_names(program), program.operators, strict=True)),
         constants=program.constants,
         disable_autocast=program.disable_autocast,
@@ -273,7 +277,7 @@ def _bindings(
 def _with_finish(made: engines.CompiledLibrary) -> Library:
     from npugx_cache.backend.runtime import compiled
 
-    return replace(made.library, finish_code=frame.dump(compiled(made.finish)))
+    return replace(made.library, finish_code=frame.dump(compiled(source_text(made.finish))))
 
 
 def _operator_facts(program: Program | None) -> tuple[Check, ...]:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
     from npugx_cache.counters import Counters
+    from npugx_cache.entry import first_result
     from npugx_cache.entry.failed_run import Failure
     from npugx_cache.entry.size_history import Known
     from npugx_cache.key.recipe import Recipe
@@ -129,6 +130,17 @@ class Bypass:
         return run
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A new graph that has run the call already, to be compared, and its result."""
+
+    graph: Specialisation
+    result: Any
+
+    def runs(self, _: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *_, **__: self.result
+
+
 class Lookup(StoreClient):
     """Answers the calls of one function from one store, and binds what it finds or compiles.
 
@@ -165,7 +177,7 @@ class Lookup(StoreClient):
 
     def answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, *, warming: bool = False
-    ) -> Specialisation | Bypass:
+    ) -> Specialisation | Ran | Bypass:
         """The graph for a call, or a bypass with its reason.
 
         Raises only under `strict`, and errors that the user caused. `warming`: `.warm()` asks ahead
@@ -176,7 +188,7 @@ class Lookup(StoreClient):
         started = time.perf_counter()
         for _ in range(_MAX_SET_UPS):
             answer = self._caught(args, kwargs, scope, started, warming=warming)
-            if isinstance(answer, (Specialisation, Bypass)):
+            if isinstance(answer, (Specialisation, Ran, Bypass)):
                 return answer
             # No lock of ours is held, and what the library raises is what eager would raise.
             answer.perform()
@@ -190,7 +202,7 @@ class Lookup(StoreClient):
         started: float,
         *,
         warming: bool,
-    ) -> Specialisation | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | SetUp:
         try:
             return self._answer(args, kwargs, scope, started, warming=warming)
         except Exception as error:
@@ -220,7 +232,7 @@ class Lookup(StoreClient):
         started: float,
         *,
         warming: bool,
-    ) -> Specialisation | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | SetUp:
         shape = Signature(scope.frame_locals)
         failed = self._untraced.known(shape, scope.frame_locals)
         breaks = failed is not None and failed.breaks and self.recipe.breaks
@@ -522,7 +534,7 @@ class Lookup(StoreClient):
 
     def _compiled_once(
         self, call: Call, started: float, *, warming: bool
-    ) -> Specialisation | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | SetUp:
         """Compile, or use the graph that another thread or worker compiles at the same time."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason, "busy")
@@ -541,13 +553,14 @@ class Lookup(StoreClient):
             if failed := self._untraced.known(call.signature, call.scope.frame_locals):
                 return self._broken(failed, call.scope.frame_locals)
             found = self._compiled_under_lock(name, call, started, warming=warming)
-            if isinstance(found, Specialisation):
-                self.bound.add([found])
+            graph = found.graph if isinstance(found, Ran) else found
+            if isinstance(graph, Specialisation):
+                self.bound.add([graph])
             return found
 
     def _compiled_under_lock(
         self, name: str, call: Call, started: float, *, warming: bool
-    ) -> Specialisation | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | SetUp:
         opened = self.opened()
         if opened is None:
             return self._compiled(call, None, started, warming=warming)
@@ -600,7 +613,7 @@ class Lookup(StoreClient):
 
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
-    ) -> Specialisation | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | SetUp:
         from npugx_cache import garbage, progress, why_compiled  # a restored call needs none
 
         known = [each.entry for each in self.bound]
@@ -620,7 +633,7 @@ class Lookup(StoreClient):
         progress: Progress,
         *,
         warming: bool,
-    ) -> Specialisation | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | SetUp:
         progress.begin("loading torch's compiler")
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import size_history
@@ -645,11 +658,13 @@ class Lookup(StoreClient):
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(error), call, warming=warming)
+        result: first_result.Alike | None = None
         if self.settings.verify != "off":
             progress.begin("comparing the first result")
-            different = self._difference(outcome, blobs, call)
-            if different is not None:
-                return different
+            compared = self._first_result(outcome, blobs, bound, call)
+            if isinstance(compared, Bypass):
+                return compared
+            result = compared if bound.is_direct and not warming else None
         self._count("misses", self._kind_of_miss(), outcome.seconds)
         progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)
@@ -657,7 +672,8 @@ class Lookup(StoreClient):
         entry = published.manifest.entry if isinstance(published, store.Published) else None
         progress.end()
         self._tell_of_miss(published, nearest, started, outcome.seconds, progress.phases)
-        return dataclasses.replace(bound, entry=entry)
+        graph = dataclasses.replace(bound, entry=entry)
+        return graph if result is None else Ran(graph, result.result)
 
     def _counted(self) -> Recompiles:
         if self._recompiles is None:
@@ -734,25 +750,30 @@ class Lookup(StoreClient):
             device=candidate.conditions.device,
         )
 
-    def _difference(self, outcome: Compiled, blobs: dict[str, bytes], call: Call) -> Bypass | None:
-        """A bypass, if a new graph gives another result than the function itself."""
+    def _first_result(
+        self, outcome: Compiled, blobs: dict[str, bytes], graph: Specialisation, call: Call
+    ) -> first_result.Alike | Bypass | None:
+        """The first result of a new graph, or a bypass if the function itself gives another one.
+
+        None: the two were not compared.
+        """
         from npugx_cache.entry import first_result
 
-        answer: first_result.Difference | first_result.Uncompared | None
+        answer: first_result.Difference | first_result.Uncompared | first_result.Alike
         if outcome.unrepeatable:
             answer = first_result.Uncompared(outcome.unrepeatable)
         else:
-            # Of a captured graph, memory would stay behind.
-            trial = self._bind(restore.candidate(blobs), blobs, call, None, captured=False)
+            if not graph.is_direct:  # of a captured graph, memory would stay behind
+                graph = self._bind(restore.candidate(blobs), blobs, call, None, captured=False)
             held, function = len(blobs.get(CONSTANTS, b"")), self.recipe.function
             answer = first_result.compare(
-                function, trial.run, outcome.rounding, call.args, call.kwargs, held
+                function, graph.run, outcome.rounding, call.args, call.kwargs, held
             )
         if isinstance(answer, first_result.Uncompared):
             events.logger.debug("%s: first result not compared: %s", self.title, answer.reason)
             return None
-        if answer is None:
-            return None
+        if isinstance(answer, first_result.Alike):
+            return answer
         reason = without_texts(_DIFFERS + answer.text, call.scope.frame_locals)
         self._failed[call.signature.exact] = reason
         conditions = {CONDITIONS: blobs[CONDITIONS]}
@@ -760,7 +781,8 @@ class Lookup(StoreClient):
         with self.faults_logged():  # the function has run, and must not run again
             self._note_bypass(draft)
         self._bypass(reason, _OF_RESULT)
-        return Bypass(reason, instead=lambda *_, **__: answer.expected)
+        expected = answer.expected
+        return Bypass(reason, instead=lambda *_, **__: expected)
 
     def _uncacheable(
         self, outcome: LocalOnly | Untraceable, call: Call, *, warming: bool

@@ -51,6 +51,12 @@ class Difference(NamedTuple):
     expected: Any
 
 
+class Alike(NamedTuple):
+    """What the graph gave; the function's own result is the same, but for rounding."""
+
+    result: Any
+
+
 class Rounding(NamedTuple):
     """How far a right graph may be from its function.
 
@@ -136,8 +142,8 @@ def compare(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     held: int,
-) -> Difference | Uncompared | None:
-    """Run a new graph and the function, and compare. None: the results are alike.
+) -> Difference | Uncompared | Alike:
+    """Run a new graph and the function, and compare the two results.
 
     `run` is the bound graph, which must not capture, and `held` the bytes of its constants. Call it
     under `torch.no_grad()`.
@@ -165,7 +171,7 @@ def compare(
     except Exception as error:  # noqa: BLE001 - a user's code raises anything
         let_through(error, memory=False)
         return Uncompared(f"{type(error).__name__} was raised")
-    return Difference(found, expected) if found else None
+    return Difference(found, expected) if found else Alike(actual)
 
 
 def _lack_of_memory(needed: int) -> str | None:

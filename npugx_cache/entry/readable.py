@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npugx_cache import config
-from npugx_cache.backend.codegen import operator_names, source_text
+from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.program import HIGHER_ORDER
 from npugx_cache.conditions import Step
 from npugx_cache.entry.artifact import (
@@ -55,7 +55,7 @@ _DEPTH = 4  # folders between a store's root and the file of an entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readable:
-    """What the readable text of an entry is made of.
+    """What the readable text of an entry is made of. `code` is the text of `program`.
 
     `factors` are (name, value, span), `inputs` (name, description), and `passes` (name, number of
     rewrites, number of removed nodes, negative if nodes were added).
@@ -67,6 +67,7 @@ class Readable:
     inputs: tuple[tuple[str, str], ...]
     passes: Iterable[tuple[str, int, int]]
     program: Program | None
+    code: str
     frame: Frame | None
     has_library: bool = False
 
@@ -88,7 +89,7 @@ def render(parts: Readable) -> str:
         _heading(stored_text.INPUTS),
         _comment([f"{name}: {described}" for name, described in parts.inputs]),
         _heading(stored_text.CODE),
-        *(_program(parts.program) if parts.program else ["# no tensor operations"]),
+        *(_program(parts.program, parts.code) if parts.program else ["# no tensor operations"]),
         *([_comment([_LIBRARY])] if parts.has_library else []),
         _heading(stored_text.FRAME),
         _comment(_frame(parts.frame) if parts.frame else [_NO_FRAME]),
@@ -248,7 +249,7 @@ def _guards(conditions: Conditions) -> Iterator[str]:
     yield "    )"
 
 
-def _program(program: Program) -> Iterator[str]:
+def _program(program: Program, code: str) -> Iterator[str]:
     names = zip(operator_names(program), program.operators, strict=True)
     for name, operator in names:
         if operator.namespace == HIGHER_ORDER:
@@ -266,7 +267,7 @@ def _program(program: Program) -> Iterator[str]:
             f"stride {list(constant.stride)}, on {constant.device}"
         )
     yield ""
-    yield source_text(program).rstrip()
+    yield code.rstrip()
 
 
 def _frame(caller: Frame) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Specialisation:
     switches under which the graph was made. `code` is the code of the function at that time,
     because a function can be edited in place. `run` takes the arguments of the function; it calls
     `graph`, which takes tensors and sizes. `operators` and `layout` are those of the graph's
-    program.
+    program. `is_direct`: `graph` is the program itself, and captures nothing.
     """
 
     entry: str | None
@@ -77,6 +77,7 @@ class Specialisation:
     graph: Callable[..., Any] | None = None
     operators: tuple[Operator, ...] = ()
     layout: Layout | None = None
+    is_direct: bool = False
 
     def holds(self, scope: Scope) -> bool:
         """Whether the graph may run a call."""
@@ -232,7 +233,10 @@ def bind(
     run = frame.bind(bindings.frame, function, called)
     operators = tuple(operator for _, operator in bindings.operators)
     code = function.__code__
-    return Specialisation(entry, conditions, run, switches, code, graph, operators, bindings.layout)
+    is_direct = graph is program.run
+    return Specialisation(
+        *(entry, conditions, run, switches, code, graph, operators, bindings.layout, is_direct)
+    )
 
 
 def _with_library(
