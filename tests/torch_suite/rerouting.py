@@ -229,10 +229,26 @@ def rerouted(target, dynamic=None):
     return functools.wraps(target, updated=())(run)
 
 
-def compiled(model=None, *, dynamic=None, disable=False, **_):
+def compiled(model=None, *, dynamic=None, disable=False, **more):
+    caller = sys._getframe(1).f_globals["__name__"]
+    if caller.startswith("torch._higher_order_ops"):  # torch.cond is compiled in eager, too
+        with _torchs_own():
+            return _COMPILE(model, dynamic=dynamic, disable=disable, **more)
     if model is None:
         return functools.partial(compiled, dynamic=dynamic, disable=disable)
     return model if disable else rerouted(model, dynamic)
+
+
+_COMPILE, _OPTIMIZE = torch.compile, torch._dynamo.optimize
+
+
+@contextlib.contextmanager
+def _torchs_own():
+    before, torch._dynamo.optimize = torch._dynamo.optimize, _OPTIMIZE
+    try:
+        yield
+    finally:
+        torch._dynamo.optimize = before
 
 
 class Optimized(contextlib.nullcontext):
