@@ -18,6 +18,7 @@ from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime, vendor_scopes
 from npugx_cache.trace import observer, refuse, tensor_patches, torch_logs, tracing
 from npugx_cache.trace.observe import (
+    class_caches,
     device_values,
     hook_table,
     identity,
@@ -131,6 +132,7 @@ def _run(
             observation.recording(recorder),
             observer.PLACES.in_place(),
         ):
+            class_caches.forget()
             device_values.begin(recorder, unseen_devices)
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"

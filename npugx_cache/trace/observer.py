@@ -44,6 +44,7 @@ from npugx_cache.trace.rules import (
     calls,
     containers,
     instructions,
+    iterators,
     kinds,
     names,
     operators,
@@ -139,6 +140,7 @@ def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: 
         recorder.state(Seen).enter(build.source, value, variable)
         names.note_class(recorder, found)
         containers.note_entry(recorder, value)
+        iterators.note_entry(recorder, value, variable)
         sets.note_entry(recorder, build.source, value, variable)
     return variable
 
@@ -221,6 +223,7 @@ def _look_at_call(
     mark = len(started)
     kinds.note_call(recorder, tx, callee, args)
     containers.note_call(tx, callee, args, kwargs)
+    standing = iterators.before(recorder, (callee.owner, *args, *kwargs.values()))
     answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
     if (name := _name_asked(function, args)) is None:
@@ -230,6 +233,9 @@ def _look_at_call(
     if result is None:
         return None
     found = look_behind(result)
+    asks = partial(iterators.taken_by_call, callee, args, kwargs)
+    iterators.advance(recorder, tx, standing, asks)
+    iterators.note_walk(recorder, callee, args, found)
     if function is getattr and name is not None and not found.is_of_graph:
         seen.read(found)
         owner = look_behind(args[0])
@@ -461,8 +467,11 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
     containers.note_operands(tx, operands, asked)
     answers.note_operands(recorder, instruction.opname, operands)
+    standing = iterators.before(recorder, operands)
     mark = len(seen.started)
     result = original(tx, instruction)
+    asks = partial(iterators.taken_by_instruction, instruction.opname)
+    iterators.advance(recorder, tx, standing, asks)
     answers.mend(tx, instruction.opname)
     reason = operators.obstacle(operands, asked, seen.started[mark:])
     if reason is None and _makes_text(operands, asked):
@@ -484,7 +493,12 @@ def _makes_text(operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -
 
 
 def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
-    result = original(tx, instruction)
+    if instruction.opname != "CALL_FUNCTION_EX":
+        result = original(tx, instruction)
+    else:  # f(*it)
+        standing = iterators.before(recorder, tx.stack[-2:])
+        result = original(tx, instruction)
+        iterators.advance(recorder, tx, standing, lambda: iterators.Takes.ALL)
     _show_top(recorder.state(Seen), tx)
     return result
 

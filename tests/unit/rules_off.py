@@ -22,6 +22,7 @@ from npugx_cache.trace import (
     dynamo,  # noqa: F401 - loaded once, before the children
     observer,
 )
+from npugx_cache.trace.observe import class_caches
 from npugx_cache.trace.rules import by_value, containers, kinds, names, operators, sets
 
 X = torch.tensor([-1.0, 2.0])
@@ -73,6 +74,13 @@ def absent_key(x):
         return x * 7
 
 
+def without_length(x):
+    try:
+        return x * len(CHILD)
+    except TypeError:
+        return x * 7
+
+
 def absent_name(x):
     try:
         return x * scaled.factor
@@ -111,6 +119,11 @@ RULES = {
         (names, "note_class"),
         lambda x: x * (2 if CHILD else 3),
         lambda: setattr(Child, "__bool__", lambda self: False),
+    ),
+    "a special method that a class gets when Dynamo has asked for it": (
+        (class_caches, "forget"),
+        without_length,
+        lambda: setattr(Child, "__len__", lambda self: 3),
     ),
     "a name that a function may have": (
         (names, "note_question"),
@@ -158,7 +171,7 @@ RULES = {
         lambda: TABLE.setdefault("b", 3.0),
     ),
     "the order of a set that a function walks": (
-        (sets, "_walks"),
+        (sets, "walks"),
         lambda x: x * next(iter(tuple(NUMBERS))),
         in_another_order,
     ),
@@ -194,6 +207,7 @@ def in_child(rule, is_on, folder):
 
 
 def main(folder):
+    os.environ["NPUGX_CACHE_VERIFY"] = "off"  # a comparison would hide what a trace did not see
     return {
         how: {rule: in_child(rule, how == "on", folder / f"{how} {rule}") for rule in RULES}
         for how in ("on", "off")

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
 
 
-def uncached(cached: Any) -> Any:
-    """Dynamo remembers which slots, such as that of `__bool__`, a type had at its first trace."""
-    return cached.__wrapped__
-
-
 def _class_of(value: object) -> type:
     return value if isinstance(value, type) else type(value)
 

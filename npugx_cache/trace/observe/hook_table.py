@@ -29,7 +29,6 @@ from npugx_cache.trace.observe import (
     objects,
     observation,
     opaque,
-    reversed_walks,
     set_walks,
     sharded_sizes,
     torch_guards,
@@ -51,8 +50,6 @@ _SLOTS = (2, 14)
 some, such as an exception's `args`, from tables that are asked before `tp_getattro_impl`."""
 _SIBLINGS = (2, 15)
 """Since then a frozenset is no kind of set, an in-place operator calls no method, ..."""
-_METHOD = "variables.base:Method.__call__"
-"""Runs a method of a builtin class; for a class of user code without any `call_method` of it."""
 
 
 def _either(owner: str, *names: str) -> str:
@@ -71,20 +68,6 @@ _DICTS = [
         "variables.dicts:ConstDictVariable.as_python_constant",
         torch_guards.guarding_whole,
         "dicts that are used as a whole",
-    ),
-    Hook(
-        "variables.dicts:OrderedDictVariable.call_method",
-        observation.before(objects.keep_moves),
-        "the order that move_to_end gives to an OrderedDict",
-        inherits=True,
-        since=_SLOTS,
-    ),
-    Hook(
-        _METHOD,
-        observation.before(objects.keep_moves_of_method),
-        "the order that move_to_end gives to an OrderedDict of user code",
-        needed="UserDefinedObjectVariable",
-        since=_SIBLINGS,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
@@ -321,22 +304,6 @@ _CALLABLES = [
 
 _LOOKUPS = [
     Hook(
-        "variables.object_protocol:_get_cached_slots",
-        classes.uncached,
-        "special methods that a class has got since Dynamo saw it first",
-        everywhere=True,
-        since=_PROTOCOLS,
-    ),
-    *(
-        Hook(
-            f"variables.base:{name}",
-            classes.uncached,
-            "special methods that a class has got since Dynamo saw it first",
-            since=_SLOTS,
-        )
-        for name in ("_tp_type", "_compute_slotdefs", "_flags_from_ml_flags")
-    ),
-    Hook(
         "variables.user_defined:UserDefinedObjectVariable.as_proxy",
         observation.noting(enumerations.refuse_as_number),
         "members of enumerations that are taken for numbers",
@@ -345,56 +312,6 @@ _LOOKUPS = [
         "side_effects:SideEffects.store_attr",
         observation.noting(classes.note_stored),
         "attributes that the code sets",
-    ),
-]
-
-_REVERSED = [
-    Hook(
-        _METHOD,
-        reversed_walks.remembering_method,
-        "lists that are walked backwards",
-        needed="UserDefinedObjectVariable",
-        since=_SIBLINGS,
-    ),
-    *_each(
-        (
-            "variables.lists:BaseListVariable.call_method",
-            "variables.dicts:DictViewVariable.call_method",
-        ),
-        reversed_walks.remembering,
-        "lists and dicts that are walked backwards",
-        inherits=True,
-    ),
-    Hook(
-        "variables.lists:ListIteratorVariable.tp_iternext_impl",
-        reversed_walks.comparing,
-        "lists and dicts that change while they are walked backwards",
-        inherits=True,
-        since=_PROTOCOLS,
-    ),
-    Hook(
-        "variables.builtin:BuiltinVariable.call_reversed",
-        observation.noting(reversed_walks.refuse),
-        "lists and dicts that change while they are walked backwards",
-        before=_PROTOCOLS,
-    ),
-    *_each(
-        (
-            f"variables.lists:ListIteratorVariable.{name}"
-            for name in ("next_variable", "unpack_var_sequence")
-        ),
-        reversed_walks.comparing,
-        "lists and dicts that change while they are walked backwards",
-        inherits=True,
-    ),
-    *(
-        Hook(
-            f"variables.lists:ListReverseIteratorVariable.{name}",
-            reversed_walks.comparing,
-            "lists that change while they are walked backwards",
-            since=_SIBLINGS,
-        )
-        for name in ("tp_iternext_impl", "unpack_var_sequence")
     ),
 ]
 
@@ -431,7 +348,7 @@ _SETS = [
 
 ROWS = (
     *(*_DICTS, *_KINDS_AND_EQUALITY, *_IDENTITY, *_SIZES, *_GRAPHS, *_WRITTEN_BACK, *_BUILTINS),
-    *(*_CALLABLES, *_LOOKUPS, *_REVERSED, *_SETS),
+    *(*_CALLABLES, *_LOOKUPS, *_SETS),
 )
 DEVICE_ROWS = (
     Hook(

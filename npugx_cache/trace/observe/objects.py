@@ -43,19 +43,6 @@ def refuse_unwatched(reason: str) -> None:
 # --- dicts
 
 
-def keep_moves(self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
-    del tx, args, kwargs
-    if name == "move_to_end":
-        self.should_reconstruct_all = True
-
-
-def keep_moves_of_method(method: Any, *given: Any) -> None:
-    """The same where a class of user code inherits the method."""
-    del method
-    keep_moves(*given)
-
-
 def note_ordered(recorder: Recorder, value: object) -> None:
     """Torch's own guards don't see when the order of an OrderedDict changes."""
     if isinstance(value, OrderedDict) and len(value) > 1:

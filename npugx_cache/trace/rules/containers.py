@@ -30,12 +30,26 @@ def note_call(tx: Any, callee: StackValue, args: list[Any], kwargs: dict[str, An
     """Before a call of what is not written in Python."""
     if callee.owner is not None and callee.name == "copy":
         _note_keys([callee.owner])
+    if _method_of(callee)[1] == "move_to_end":
+        _keep_moves(callee, args)
     if callee.value is operator.getitem and len(args) == 2:
         _note_absence(tx, *args)
     elif callee.owner is not None and callee.name == "__getitem__" and len(args) == 1:
         _note_absence(tx, callee.owner, *args)
     if _walks(callee):
         _note_keys((*args, *kwargs.values()))
+
+
+def _keep_moves(callee: StackValue, args: list[Any]) -> None:
+    """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
+    changed = callee.owner if callee.owner is not None else next(iter(args), None)
+    if changed is None:
+        return
+    changed = changed.realize()
+    changed = (vars(changed).get("objvar") or changed).realize()  # of super()
+    for each in (changed, *map(vars(changed).get, _INNER)):
+        if hasattr(each, "should_reconstruct_all"):
+            each.should_reconstruct_all = True
 
 
 def _walks(callee: StackValue) -> bool:

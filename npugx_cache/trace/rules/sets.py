@@ -186,7 +186,7 @@ def call(
         is_operator = id(callee.value) in _OPERATORS and any(map(_is_view, args))
         if is_operator or _is_view(callee.owner):
             return _operate(sets, args, run)
-        if not _walks(callee, args, kwargs):
+        if not walks(callee, args, kwargs):
             return run()
         is_of_dict = _is_of_dict(callee)
         walked = [*args, *(() if is_of_dict else kwargs.values())]
@@ -322,13 +322,13 @@ def _make(sets: Sets, cls: type, args: list[Any], run: Callable[[], Any]) -> Any
 # --- walks
 
 
-def _walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a call may walk an argument, because Python's own code runs and nothing is known."""
     function = callee.value
     if callee.owner is not None:
         name = callee.name or ""
         holder = _holder(look_behind(callee.owner), name)
-        if holder is None or issubclass(holder, _WITHOUT_WALKS):
+        if holder is None or holder is object or issubclass(holder, _WITHOUT_WALKS):
             return False
         return _takes_all(name, args) and _is_in_c(vars(holder)[name])
     if isinstance(function, type):
@@ -345,6 +345,8 @@ def _walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
         return "key" in kwargs and constant_of(look_behind(kwargs["key"])) is not None
     if id(function) in _WITHOUT_ORDER:
         return function is operator.setitem and not _takes_one(args)
+    if getattr(function, "__objclass__", None) is object:  # such as object.__setattr__
+        return False
     if hasattr(function, "__objclass__") and not _takes_all(
         function.__name__, _own(callee, args)[1]
     ):

@@ -1,0 +1,73 @@
+"""Iterators that a function is given, and walks backwards over what changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npugx_cache import cache_compile
+
+X = torch.tensor([1.0, 2.0])
+
+
+def star(x, numbers):
+    return x * len([*numbers])
+
+
+def spread(x, numbers):
+    return counted(x, *numbers)
+
+
+def counted(x, *numbers):
+    return x * len(numbers)
+
+
+def rest(x, numbers):
+    return x * next(numbers) + len(tuple(numbers))
+
+
+@pytest.mark.parametrize("function", [star, spread, rest])
+@pytest.mark.parametrize("make", [lambda: iter((1, 2, 3)), lambda: iter(range(1, 4))])
+def test_an_iterator_is_left_where_eager_leaves_it(tmp_path, function, make):
+    cached = cache_compile(function, cache_dir=tmp_path)
+    for _ in range(2):
+        numbers = make()
+        assert torch.equal(cached(X, numbers), function(X, make()))
+        assert list(numbers) == []
+    assert cached.cache_info().stored == 1
+
+
+def summed(x, numbers):
+    return x * sum(numbers)
+
+
+def zipped(x, numbers):
+    for index, number in zip(range(2), numbers, strict=False):
+        x = x * index + number
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [(summed, lambda: iter((1, 2, 3))), (zipped, lambda: (n for n in (1, 2, 3)))],
+)
+def test_an_iterator_that_a_frame_can_not_move_runs_eagerly(tmp_path, function, make):
+    cached = cache_compile(function, cache_dir=tmp_path)
+    for _ in range(2):
+        numbers, others = make(), make()
+        assert torch.equal(cached(X, numbers), function(X, others))
+        assert list(numbers) == list(others)
+    assert cached.cache_info().stored == 0
+
+
+def backwards(x, items):
+    walk = reversed(items)
+    items[0] = 7
+    return x * sum([n for n, _ in zip(walk, range(3), strict=True)])
+
+
+def test_a_list_that_changes_while_it_is_walked_backwards_is_refused(tmp_path):
+    cached = cache_compile(backwards, cache_dir=tmp_path)
+    assert torch.equal(cached(X, [1, 2, 3]), backwards(X, [1, 2, 3]))
+    (reason,) = cached.explain()[0].reasons
+    assert "changes while it is walked backwards" in reason
