@@ -57,10 +57,8 @@ def _either(owner: str, *names: str) -> str:
     return " | ".join(f"{owner}.{name}" for name in names)
 
 
-def _each(
-    targets: Iterable[str], make: Callable[[Any], Any], watches: str, *, inherits: bool = False
-) -> list[Hook]:
-    return [Hook(target, make, watches, inherits=inherits) for target in targets]
+def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
+    return [Hook(target, make, watches) for target in targets]
 
 
 _DICTS = [
