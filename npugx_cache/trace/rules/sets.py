@@ -326,11 +326,7 @@ def walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a call may walk an argument, because Python's own code runs and nothing is known."""
     function = callee.value
     if callee.owner is not None:
-        name = callee.name or ""
-        holder = _holder(look_behind(callee.owner), name)
-        if holder is None or holder is object or issubclass(holder, _WITHOUT_WALKS):
-            return False
-        return _takes_all(name, args) and _is_in_c(vars(holder)[name])
+        return _method_walks(callee.owner, callee.name or "", args)
     if isinstance(function, type):
         if issubclass(function, _WITHOUT_WALKS):
             return False
@@ -345,13 +341,19 @@ def walks(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> bool:
         return "key" in kwargs and constant_of(look_behind(kwargs["key"])) is not None
     if id(function) in _WITHOUT_ORDER:
         return function is operator.setitem and not _takes_one(args)
-    if getattr(function, "__objclass__", None) is object:  # such as object.__setattr__
+    holder = getattr(function, "__objclass__", None)
+    if holder is object:  # such as object.__setattr__
         return False
-    if hasattr(function, "__objclass__") and not _takes_all(
-        function.__name__, _own(callee, args)[1]
-    ):
+    is_given_all = holder is None or _takes_all(function.__name__, _own(callee, args)[1])
+    return is_given_all and _is_in_c(function)
+
+
+def _method_walks(owner: Any, name: str, args: list[Any]) -> bool:
+    """The same for a method that Dynamo has not read yet."""
+    holder = _holder(look_behind(owner), name)
+    if holder is None or holder is object or issubclass(holder, _WITHOUT_WALKS):
         return False
-    return _is_in_c(function)
+    return _takes_all(name, args) and _is_in_c(vars(holder)[name])
 
 
 def _takes_all(name: str, args: list[Any]) -> bool:
