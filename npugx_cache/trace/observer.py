@@ -223,9 +223,11 @@ def _look_at_call(
     mark = len(started)
     kinds.note_call(recorder, tx, callee, args)
     containers.note_call(tx, callee, args, kwargs)
-    standing = iterators.before(recorder, (callee.owner, *args, *kwargs.values()))
     answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
+    how_much = partial(iterators.taken_by_call, callee, args, kwargs)
+    given = (callee.owner, *args, *kwargs.values())
+    run = partial(iterators.watch, recorder, tx, given, how_much, run)
     if (name := _name_asked(function, args)) is None:
         result = run()
     else:
@@ -233,9 +235,7 @@ def _look_at_call(
     if result is None:
         return None
     found = look_behind(result)
-    asks = partial(iterators.taken_by_call, callee, args, kwargs)
-    iterators.advance(recorder, tx, standing, asks)
-    iterators.note_walk(recorder, callee, args, found)
+    iterators.note_walk_backwards(recorder, callee, args, found)
     if function is getattr and name is not None and not found.is_of_graph:
         seen.read(found)
         owner = look_behind(args[0])
@@ -467,11 +467,10 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
     containers.note_operands(tx, operands, asked)
     answers.note_operands(recorder, instruction.opname, operands)
-    standing = iterators.before(recorder, operands)
     mark = len(seen.started)
-    result = original(tx, instruction)
-    asks = partial(iterators.taken_by_instruction, instruction.opname)
-    iterators.advance(recorder, tx, standing, asks)
+    how_much = partial(iterators.taken_by_instruction, instruction.opname)
+    run = partial(original, tx, instruction)
+    result = iterators.watch(recorder, tx, operands, how_much, run)
     answers.mend(tx, instruction.opname)
     reason = operators.obstacle(operands, asked, seen.started[mark:])
     if reason is None and _makes_text(operands, asked):
@@ -493,12 +492,12 @@ def _makes_text(operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -
 
 
 def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
-    if instruction.opname != "CALL_FUNCTION_EX":
-        result = original(tx, instruction)
-    else:  # f(*it)
-        standing = iterators.before(recorder, tx.stack[-2:])
-        result = original(tx, instruction)
-        iterators.advance(recorder, tx, standing, lambda: iterators.Takes.ALL)
+    run = partial(original, tx, instruction)
+    if (name := instruction.opname) == "CALL_FUNCTION_EX":  # f(*it)
+        how_much = partial(iterators.taken_by_instruction, name)
+        result = iterators.watch(recorder, tx, tx.stack[-2:], how_much, run)
+    else:
+        result = run()
     _show_top(recorder.state(Seen), tx)
     return result
 

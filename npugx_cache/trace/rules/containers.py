@@ -30,8 +30,8 @@ def note_call(tx: Any, callee: StackValue, args: list[Any], kwargs: dict[str, An
     """Before a call of what is not written in Python."""
     if callee.owner is not None and callee.name == "copy":
         _note_keys([callee.owner])
-    if _method_of(callee)[1] == "move_to_end":
-        _keep_moves(callee, args)
+    if "move_to_end" in (callee.name, getattr(callee.value, "__name__", None)):
+        _keep_moves(tx, callee, args)
     if callee.value is operator.getitem and len(args) == 2:
         _note_absence(tx, *args)
     elif callee.owner is not None and callee.name == "__getitem__" and len(args) == 1:
@@ -40,16 +40,17 @@ def note_call(tx: Any, callee: StackValue, args: list[Any], kwargs: dict[str, An
         _note_keys((*args, *kwargs.values()))
 
 
-def _keep_moves(callee: StackValue, args: list[Any]) -> None:
+def _keep_moves(tx: Any, callee: StackValue, args: list[Any]) -> None:
     """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
-    changed = callee.owner if callee.owner is not None else next(iter(args), None)
+    bound = callee.owner if callee.owner is not None else vars(callee.variable).get("obj")
+    changed = bound if bound is not None else next(iter(args), None)
     if changed is None:
         return
     changed = changed.realize()
-    changed = (vars(changed).get("objvar") or changed).realize()  # of super()
-    for each in (changed, *map(vars(changed).get, _INNER)):
-        if hasattr(each, "should_reconstruct_all"):
-            each.should_reconstruct_all = True
+    changed = table_of((vars(changed).get("objvar") or changed).realize())  # of super()
+    if hasattr(changed, "should_reconstruct_all"):
+        changed.should_reconstruct_all = True
+        tx.output.side_effects.mutation(changed)
 
 
 def _walks(callee: StackValue) -> bool:
@@ -120,15 +121,12 @@ def _note_absence(tx: Any, container: Any, key: Any) -> None:
     found = look_behind(container)
     if found.is_waiting and not isinstance(found.value, dict):
         return
-    table = container.realize()
-    table = next((t for t in (table, *map(vars(table).get, _INNER)) if _is_table(t)), None)
-    if table is not None and table.source:
+    table = table_of(container.realize())
+    if hasattr(table, "install_dict_contains_guard") and table.source:
         torch_guards.guard_absent_key(table, tx, key.realize())
 
 
-_INNER = ("_base_vt", "_dict_vt")
-"""Where a dict of a derived class keeps the variable for its items."""
-
-
-def _is_table(variable: Any) -> bool:
-    return hasattr(variable, "install_dict_contains_guard")
+def table_of(variable: Any) -> Any:
+    """The variable for the items of a list or dict, also of one of a derived class."""
+    inner = (vars(variable).get(name) for name in ("_base_vt", "_dict_vt"))
+    return next((each for each in inner if each is not None), variable)
