@@ -132,7 +132,10 @@ class Bypass:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A new graph that has run the call already, to be compared, and its result."""
+    """A new graph that has run the call already, to be compared, and its result.
+
+    Like a `Bypass`, it says what runs the call: nothing runs any more.
+    """
 
     graph: Specialisation
     result: Any
@@ -658,13 +661,13 @@ class Lookup(StoreClient):
             bound = self._bound(blobs, call)
         except (NotPortable, CorruptEntry) as error:
             return self._uncacheable(outcome.local_only(error), call, warming=warming)
-        result: first_result.Alike | None = None
+        alike: first_result.Alike | None = None
         if self.settings.verify != "off":
             progress.begin("comparing the first result")
             compared = self._first_result(outcome, blobs, bound, call)
             if isinstance(compared, Bypass):
                 return compared
-            result = compared if bound.is_direct and not warming else None
+            alike = compared if bound.is_direct and not warming else None
         self._count("misses", self._kind_of_miss(), outcome.seconds)
         progress.begin("publishing")
         draft = graph_draft(self.recipe, call, outcome, blobs)
@@ -673,7 +676,7 @@ class Lookup(StoreClient):
         progress.end()
         self._tell_of_miss(published, nearest, started, outcome.seconds, progress.phases)
         graph = dataclasses.replace(bound, entry=entry)
-        return graph if result is None else Ran(graph, result.result)
+        return graph if alike is None else Ran(graph, alike.result)
 
     def _counted(self) -> Recompiles:
         if self._recompiles is None:

@@ -183,6 +183,20 @@ def is_of_graph(variable: Any) -> bool:
     return look_behind(variable).is_of_graph
 
 
+def called_name(callee: StackValue) -> str:
+    """The name of the method, or of the function of Python's own, that is called; "" for others.
+
+    An object of the user's is not asked, because its `__getattr__` would run.
+    """
+    return callee.name or (callee.value.__name__ if isinstance(callee.value, _IN_C) else "")
+
+
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    types.MethodWrapperType,
+)
+
+
 def codes_of(callee: Any) -> list[types.CodeType]:
     """The code that Python runs first for a call, and the code of what decorators wrap."""
     codes: list[types.CodeType] = []

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CACHE: Any = type(functools.lru_cache(len))
-_ASKING = f"{DYNAMO}.variables."
-"""The modules of Dynamo's in which classes of user code are asked; `utils` asks named tuples."""
-_OF_TUPLES = f"{DYNAMO}.utils", "namedtuple_fields"
+_VARIABLES = f"{DYNAMO}.variables."
+"""What remembers an answer in these modules remembers it about a class of the traced code."""
+_FIELDS = f"{DYNAMO}.utils", "namedtuple_fields"
+"""Remembers the fields of classes of named tuples."""
 
 
 def forget() -> None:
@@ -33,8 +34,9 @@ def _caches() -> Iterator[Any]:
         for name, value in vars(module).copy().items():
             if type(value) is not _CACHE or value.__module__ != module.__name__:
                 continue
-            is_asking = module.__name__.startswith(_ASKING)
-            if (is_asking or (module.__name__, name) == _OF_TUPLES) and _takes_arguments(value):
+            is_of_classes = module.__name__.startswith(_VARIABLES)
+            is_of_classes |= (module.__name__, name) == _FIELDS
+            if is_of_classes and _takes_arguments(value):
                 yield value
 
 

@@ -20,7 +20,7 @@ from npugx_cache.trace.observe import (
     numpy_numbers,
     set_up_calls,
 )
-from npugx_cache.trace.stack_value import look_behind
+from npugx_cache.trace.stack_value import called_name, look_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ def call(
     run: Callable[[], Any],
 ) -> Any:
     """Run a call so that the answer is that of Python, or refuse the trace."""
-    function, name = callee.value, _name_of(callee)
+    function, name = callee.value, called_name(callee).strip("_")
     owner = vars(callee.variable).get("obj") if callee.owner is None else callee.owner
     operands = args if owner is None else [owner, *args]
     if type(function) is types.FunctionType:
@@ -69,17 +69,6 @@ def call(
     elif numpy_numbers.computes(function):
         return numpy_numbers.call(callee, args, kwargs, run)
     return run()
-
-
-def _name_of(callee: StackValue) -> str:
-    name = callee.name or (callee.value.__name__ if isinstance(callee.value, _IN_C) else "")
-    return name.strip("_")
-
-
-_IN_C = (
-    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
-    types.MethodWrapperType,
-)
 
 
 def _items(variable: Any) -> Iterable[Any]:

@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.trace.observe import objects, torch_guards
-from npugx_cache.trace.stack_value import StackValue, look_behind, type_of
+from npugx_cache.trace.stack_value import StackValue, called_name, look_behind, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ def note_call(tx: Any, callee: StackValue, args: list[Any], kwargs: dict[str, An
     """Before a call of what is not written in Python."""
     if callee.owner is not None and callee.name == "copy":
         _note_keys([callee.owner])
-    if "move_to_end" in (callee.name, getattr(callee.value, "__name__", None)):
+    if called_name(callee) == "move_to_end":
         _keep_moves(tx, callee, args)
     if callee.value is operator.getitem and len(args) == 2:
         _note_absence(tx, *args)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.trace.rules import containers, sets
-from npugx_cache.trace.stack_value import look_behind
+from npugx_cache.trace.stack_value import called_name, look_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -173,8 +173,7 @@ def note_walk_backwards(
     recorder: Recorder, callee: StackValue, args: list[Any], result: StackValue
 ) -> None:
     """After a call that may have been one of `reversed()`."""
-    name = callee.name or getattr(callee.value, "__name__", None)
-    if callee.value is not reversed and name != "__reversed__":
+    if callee.value is not reversed and called_name(callee) != "__reversed__":
         return
     given = args[0] if args else callee.owner
     if given is None:
