@@ -65,6 +65,7 @@ _TRUTH = ("__bool__", "__len__")
 _WALK = ("__iter__",)
 _NEXT = ("__next__",)
 _KEY = ("__hash__", "__eq__")
+_TEXT = ("__format__", "__str__", "__repr__")  # a class may leave one to the next
 _ENTER, _EXIT = ("__enter__", "__exit__"), ("__exit__",)
 _Asked = tuple[tuple[str, ...], ...]
 _OPERATES: dict[str, _Asked] = {
@@ -98,9 +99,9 @@ _OPERATES: dict[str, _Asked] = {
     "BUILD_TUPLE_UNPACK_WITH_CALL": (_WALK,),
     "BUILD_MAP_UNPACK": (("keys",),),
     "BUILD_MAP_UNPACK_WITH_CALL": (("keys",),),
-    "FORMAT_VALUE": (("__format__", "__str__", "__repr__"),),
-    "FORMAT_SIMPLE": (("__format__",),),
-    "FORMAT_WITH_SPEC": (("__format__",), ()),
+    "FORMAT_VALUE": (_TEXT,),
+    "FORMAT_SIMPLE": (_TEXT,),
+    "FORMAT_WITH_SPEC": (_TEXT, ()),
     "CONVERT_VALUE": (("__str__", "__repr__"),),
     "GET_LEN": (("__len__",),),
     "MATCH_MAPPING": ((),),
