@@ -89,7 +89,7 @@ def _note_thread_local(recorder: Recorder, kind: Any) -> None:
 
 
 def guard_deleted(
-    recorder: Recorder, effects: Any, item: Any, name: str, value: Any, *_: Any
+    recorder: Recorder, effects: Any, item: Any, name: str, value: Any, *_: Any, **__: Any
 ) -> None:
     """Guard that an attribute is there which the code deletes: without it eager raises."""
     del recorder, effects
