@@ -225,9 +225,7 @@ def _look_at_call(
     containers.note_call(tx, callee, args, kwargs)
     answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
-    how_much = partial(iterators.taken_by_call, callee, args, kwargs)
-    given = (callee.owner, *args, *kwargs.values())
-    run = partial(iterators.watch, recorder, tx, given, how_much, run)
+    run = partial(iterators.call, recorder, tx, callee, args, kwargs, run)
     if (name := _name_asked(function, args)) is None:
         result = run()
     else:
@@ -235,7 +233,6 @@ def _look_at_call(
     if result is None:
         return None
     found = look_behind(result)
-    iterators.note_walk_backwards(recorder, callee, args, found)
     if function is getattr and name is not None and not found.is_of_graph:
         seen.read(found)
         owner = look_behind(args[0])
@@ -468,9 +465,8 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     containers.note_operands(tx, operands, asked)
     answers.note_operands(recorder, instruction.opname, operands)
     mark = len(seen.started)
-    how_much = partial(iterators.taken_by_instruction, instruction.opname)
     run = partial(original, tx, instruction)
-    result = iterators.watch(recorder, tx, operands, how_much, run)
+    result = iterators.operate(recorder, tx, instruction.opname, operands, run)
     answers.mend(tx, instruction.opname)
     reason = operators.obstacle(operands, asked, seen.started[mark:])
     if reason is None and _makes_text(operands, asked):
@@ -494,8 +490,7 @@ def _makes_text(operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -
 def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     run = partial(original, tx, instruction)
     if (name := instruction.opname) == "CALL_FUNCTION_EX":  # f(*it)
-        how_much = partial(iterators.taken_by_instruction, name)
-        result = iterators.watch(recorder, tx, tx.stack[-2:], how_much, run)
+        result = iterators.operate(recorder, tx, name, tx.stack[-2:], run)
     else:
         result = run()
     _show_top(recorder.state(Seen), tx)

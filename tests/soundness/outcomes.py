@@ -21,7 +21,7 @@ OF_NOTHING = Drawn("", (), (), "", NOTHING, is_unrelated=False, is_related=False
 KNOWN = (
     # A dict, a list or a cell was written to before: what the function reads may be among it.
     "is assumed to give a constant",
-    "changes while it is walked backwards",
+    "changes while it is walked",
 )
 """Parts of the reasons of refusals that are right, and that drawn programs meet."""
 

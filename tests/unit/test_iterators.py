@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 import torch
 
@@ -15,10 +17,10 @@ def star(x, numbers):
 
 
 def spread(x, numbers):
-    return counted(x, *numbers)
+    return count(x, *numbers)
 
 
-def counted(x, *numbers):
+def count(x, *numbers):
     return x * len(numbers)
 
 
@@ -70,4 +72,23 @@ def test_a_list_that_changes_while_it_is_walked_backwards_is_refused(tmp_path):
     cached = cache_compile(backwards, cache_dir=tmp_path)
     assert torch.equal(cached(X, [1, 2, 3]), backwards(X, [1, 2, 3]))
     (reason,) = cached.explain()[0].reasons
-    assert "changes while it is walked backwards" in reason
+    assert "changes while it is walked" in reason
+
+
+def grow(x, items):
+    for n in items:
+        x = x + n
+        items.append(n)
+    return x
+
+
+def grow_in_a_map(x, items):
+    return x * sum(list(map(items.append, items)))
+
+
+@pytest.mark.parametrize("function", [grow, grow_in_a_map])
+def test_a_trace_of_a_deque_that_grows_while_it_is_walked_ends(tmp_path, function):
+    cached = cache_compile(function, cache_dir=tmp_path)
+    with pytest.raises(RuntimeError, match="mutated during iteration"):
+        cached(X, collections.deque([1, 2]))
+    assert cached.cache_info().stored == 0

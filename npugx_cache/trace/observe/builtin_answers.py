@@ -136,6 +136,14 @@ def call_format(
     return variables.BuiltinVariable(str.format).call_function(tx, [text, args[0]], {})
 
 
+def empty_deque(variable: Any) -> None:
+    """Empty a deque without room, of which Dynamo keeps all items: `items[-0:]` are all."""
+    fields = vars(look_behind(variable).variable)
+    limit, items = fields.get("maxlen"), fields.get("items")
+    if limit is not None and items and constant_of(look_behind(limit)) == 0:
+        items.clear()
+
+
 def refuse_keys(recorder: Recorder, tx: Any, cls: type, *args: Any, **kwargs: Any) -> None:
     """Refuse dict.fromkeys() of an object whose class walks otherwise than the dict it is."""
     del tx, cls, kwargs

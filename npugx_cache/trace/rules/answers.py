@@ -6,6 +6,7 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from functools import partial
@@ -17,6 +18,7 @@ from npugx_cache.trace.observe import (
     einx_calls,
     enumerations,
     identity,
+    min_max,
     numpy_numbers,
     set_up_calls,
 )
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _IS = frozenset(map(id, (operator.is_, operator.is_not)))
 _COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
+_ADDITIONS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "copy"})
 _SEARCHES = frozenset({"contains", "index", "count", "remove"})
 """Functions of `operator`, and methods by the names without underscores."""
 
@@ -43,32 +46,64 @@ def call(
     run: Callable[[], Any],
 ) -> Any:
     """Run a call so that the answer is that of Python, or refuse the trace."""
-    function, name = callee.value, called_name(callee).strip("_")
-    owner = vars(callee.variable).get("obj") if callee.owner is None else callee.owner
-    operands = args if owner is None else [owner, *args]
+    function = callee.value
     if type(function) is types.FunctionType:
         run = partial(einx_calls.call, recorder, tx, function, args, kwargs, run)
         return set_up_calls.call(recorder, tx, function, args, kwargs, run)
     if function is format:
         return builtin_answers.call_format(recorder, tx, args, kwargs, run)
-    if function is str and args:
-        builtin_answers.note_text(recorder, args[0])
-    elif function is range:
+    if (function is min or function is max) and "key" in kwargs:
+        return min_max.call(tx, function, args, kwargs, run)
+    if function is range:
         answer = run()  # since torch 2.14 Dynamo raises here, as Python does
         builtin_answers.refuse_range(recorder, args)
         return answer
+    if function is str and args:
+        builtin_answers.note_text(recorder, args[0])
     elif id(function) in _IS and len(args) == 2:
         identity.note_is(recorder, *args)
-    elif name == "subclasses" and len(operands) == 1:
-        return classes.call_subclasses(recorder, tx, operands[0], run)
-    elif name in _COMPARISONS:
-        enumerations.refuse_comparison(recorder, operands)
-    elif name in _SEARCHES and operands:
-        enumerations.refuse_comparison(recorder, [*operands[1:], *_items(operands[0])])
-        return builtin_answers.as_bool(tx, run()) if name == "contains" else run()
     elif numpy_numbers.computes(function):
         return numpy_numbers.call(callee, args, kwargs, run)
+    else:
+        return _call_by_name(recorder, tx, callee, args, run)
     return run()
+
+
+def _call_by_name(
+    recorder: Recorder, tx: Any, callee: StackValue, args: list[Any], run: Callable[[], Any]
+) -> Any:
+    """The same for a method, or a function of `operator` that does what the method does."""
+    name = called_name(callee).strip("_")
+    owner = vars(callee.variable).get("obj") if callee.owner is None else callee.owner
+    operands = args if owner is None else [owner, *args]
+    if name == "subclasses" and len(operands) == 1:
+        return classes.call_subclasses(recorder, tx, operands[0], run)
+    if name in _COMPARISONS:
+        enumerations.refuse_comparison(recorder, operands)
+    elif name in _SEARCHES and operands:
+        return _search(recorder, tx, name, operands, run)
+    elif name in _ADDITIONS or _is_deque(callee.value):
+        return _run_with_deques(operands, run)
+    return run()
+
+
+def _search(
+    recorder: Recorder, tx: Any, name: str, operands: list[Any], run: Callable[[], Any]
+) -> Any:
+    enumerations.refuse_comparison(recorder, [*operands[1:], *_items(operands[0])])
+    return builtin_answers.as_bool(tx, run()) if name == "contains" else run()
+
+
+def _is_deque(function: Any) -> bool:
+    return isinstance(function, type) and collections.deque in function.__mro__
+
+
+def _run_with_deques(operands: Iterable[Any], run: Callable[[], Any]) -> Any:
+    answer = run()
+    for each in (answer, *operands):
+        if each is not None:
+            builtin_answers.empty_deque(each)
+    return answer
 
 
 def _items(variable: Any) -> Iterable[Any]:
@@ -88,6 +123,8 @@ def note_operands(recorder: Recorder, name: str, operands: tuple[Any, ...]) -> N
 
 
 def mend(tx: Any, name: str) -> None:
-    """After an instruction: Dynamo answers `n in range(...)` with a number."""
+    """After an instruction: what Dynamo answers otherwise than Python."""
     if name == "CONTAINS_OP":
         tx.stack[-1] = builtin_answers.as_bool(tx, tx.stack[-1])
+    elif name == "BINARY_OP":
+        builtin_answers.empty_deque(tx.stack[-1])

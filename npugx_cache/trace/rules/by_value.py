@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import inspect
 import itertools
 import operator
 import types
@@ -122,6 +123,8 @@ def asked_by(function: Any, args: Iterable[Any]) -> tuple[tuple[str, ...], Itera
             return names, parts(args)
     if id(function) in _KEEPING:  # nothing is asked of the items
         return WALK, iter(args)
+    if id(function) in _CALLING_NOTHING or getattr(function, "__module__", None) == "itertools":
+        return BY_METHODS, parts(args)  # what an iterator calls, Dynamo interprets later
     return BY_CALLS, parts(args)
 
 
@@ -130,7 +133,9 @@ _REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 _WITH_RULES = frozenset({"__str__", "__repr__", "__format__", "__hash__", "__contains__"})
 BY_CALLS = tuple(name for name in ANYTHING if name not in _WITH_RULES)
-"""The special methods by which code that is called may look into an argument."""
+"""The special methods by which code that is called may look into an argument, or call it."""
+BY_METHODS = tuple(name for name in BY_CALLS if name != "__call__")
+"""The same for code that calls no argument, as almost all methods of Python's own."""
 
 
 def obstacle_of_method(holder: type, name: str, args: Iterable[Any]) -> str | None:
@@ -175,6 +180,11 @@ _KEEPING = frozenset(
     )
 )
 """Functions that walk an argument, and ask nothing of what they find there."""
+
+_CALLING_NOTHING = frozenset(
+    map(id, (all, any, bool, str, repr, format, set, frozenset, inspect.signature))
+)
+"""Functions that ask an argument something, and call none."""
 
 _STORING = frozenset(
     {

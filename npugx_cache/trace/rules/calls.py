@@ -101,7 +101,14 @@ def _has_rule(call: Call, value: Any) -> bool:
         return True  # the traced code makes the function, so there is nothing but its code to run
     if callee.owner is not None and _is_method_answered(call):
         return True
+    if value is sorted and _is_empty(call.args[0]):  # no key is asked for
+        return True
     return value is not NONE and _is_function_answered(call, value)
+
+
+def _is_empty(variable: Any) -> bool:
+    items: object = vars(look_behind(variable).variable).get("items")
+    return items == []
 
 
 def _is_function_answered(call: Call, value: Any) -> bool:
@@ -212,10 +219,10 @@ def _is_method_known(
         asked = [callee.owner, *args]
         if by_value.obstacle_of_method(holder, name, asked) is not None:
             return False
-        if by_value.keeps(holder, name):
+        if by_value.keeps(holder, name) or (name == "sort" and _is_empty(callee.owner)):
             return True
-        parts = by_value.parts(args)
-        return operators.obstacle_of_values(parts, by_value.BY_CALLS, started) is None
+        names = by_value.BY_CALLS if name == "sort" else by_value.BY_METHODS
+        return operators.obstacle_of_values(by_value.parts(args), names, started) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
 
 

@@ -1,7 +1,9 @@
-"""Rules about iterators: those that walk backwards, and those that the code was given.
+"""Rules about iterators: those whose object may not change, and those that the code was given.
 
 - Of a list or dict that is walked backwards, Dynamo walks a copy that it made at `reversed()`, and
   Python walks the object itself. So the object must not change meanwhile.
+- A deque that changes while it is walked raises in Python. Dynamo goes on, and where each step adds
+  an item, a trace would never end. So the change ends the trace.
 - The caller frame takes from an iterator that the code was given as many items as Dynamo counted.
   Dynamo counts each step of a `for` loop and of `next()`. What takes all items at once, as
   `tuple(it)` and `f(*it)` do, it often does not count; these rules do. It counts otherwise than
@@ -13,18 +15,22 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
+import collections
 import enum
 import itertools
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.variables import VariableTracker
 
+from npugx_cache.trace.observe import unkept_calls
 from npugx_cache.trace.rules import containers, sets
-from npugx_cache.trace.stack_value import called_name, look_behind
+from npugx_cache.trace.stack_value import called_name, look_behind, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import NoReturn
 
     from npugx_cache.trace.observe.observation import Recorder
     from npugx_cache.trace.stack_value import StackValue
@@ -34,18 +40,27 @@ Position = tuple[object, ...]
 
 
 class _Walk(NamedTuple):
-    """A walk backwards: what `reversed()` gave, what it was given, and the items at that time."""
+    """A walk over an object that must not change: the iterator, the object, its items at the start.
 
-    variable: Any
+    `raises_at_end`: Python compares the object before it says that no item is left.
+    """
+
+    iterator: Any
     walked: Any
     items: list[int]
+    raises_at_end: bool
 
 
 class _Known:
-    """The walks backwards of one trace by the ids of their variables, and the given iterators."""
+    """The walks of one trace by the ids of their iterators, and the given iterators.
+
+    `running` are the walks that an instruction or a call goes on with, as `list(map(f, items))`
+    does: what `f` changes is seen at the next call of `f`.
+    """
 
     def __init__(self) -> None:
-        self.walks: dict[int, _Walk] = {}
+        self.walks: dict[int, list[_Walk]] = {}
+        self.running: list[_Walk] = []
         self.given: dict[int, Any] = {}
 
 
@@ -69,7 +84,38 @@ def note_entry(recorder: Recorder, value: object, variable: Any) -> None:
         recorder.state(_Known).given[id(variable)] = variable
 
 
-def watch(
+def call(
+    recorder: Recorder,
+    tx: Any,
+    callee: StackValue,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    run: Callable[[], Any],
+) -> Any:
+    """Run a call."""
+    operands = (callee.owner, *args, *kwargs.values())
+    how_much = partial(_taken_by_call, callee, args, kwargs)
+    run = partial(_watch, recorder, tx, operands, how_much, run)
+    if "key" in kwargs and called_name(callee) == "sort":
+        result = _sort(recorder, args[0] if callee.owner is None else callee.owner, run)
+    else:
+        result = run()
+    if result is not None:
+        _note_call(recorder, callee, args, look_behind(result).variable)
+    return result
+
+
+def operate(
+    recorder: Recorder, tx: Any, name: str, operands: Iterable[Any], run: Callable[[], Any]
+) -> Any:
+    """Run an instruction."""
+    result = _watch(recorder, tx, operands, partial(_taken_by_instruction, name), run)
+    if name in ("GET_ITER", "GET_YIELD_FROM_ITER"):
+        _note_walks(recorder, look_behind(tx.stack[-1]).variable, operands, is_backwards=False)
+    return result
+
+
+def _watch(
     recorder: Recorder,
     tx: Any,
     operands: Iterable[Any],
@@ -82,17 +128,23 @@ def watch(
         _realize(operands)
     known = recorder.state(_Known)
     found = list(_iterators_in(operands, set())) if known.walks or known.given else []
-    _compare(recorder, known, found)
+    walks = [walk for each in found for walk in known.walks.get(id(each), ())]
+    _compare(recorder, (*walks, *known.running))
     met = [each for each in found if id(each) in known.given and _has_more(each)]
     before = {key: _position(each) for key, each in known.given.items()}
+    mark = len(known.running)
+    known.running += walks
     try:
         result = run()
+        _compare(recorder, [each for each in walks if each.raises_at_end])
     except Exception:
         # Also of an iterator that came in meanwhile, Dynamo may have taken more than Python.
         is_moved = any(_position(each) != before.get(key) for key, each in known.given.items())
         if (met or is_moved) and how_much() in (Takes.ALL, Takes.UNKNOWN):
             _refuse(recorder)
         raise
+    finally:
+        del known.running[mark:]
     if met:
         takes, direct = how_much(), {id(look_behind(each).variable) for each in operands}
         for each in met:
@@ -124,7 +176,7 @@ def _refuse(recorder: Recorder) -> None:
 # --- what takes how much
 
 
-def taken_by_call(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> Takes:
+def _taken_by_call(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -> Takes:
     function = callee.value
     if callee.name in ("__next__", "send") or function is next:
         return Takes.ONE
@@ -136,15 +188,17 @@ def taken_by_call(callee: StackValue, args: list[Any], kwargs: dict[str, Any]) -
     return Takes.UNKNOWN if is_sorting or sets.walks(callee, args, kwargs) else Takes.NOTHING
 
 
-_LATER = (
-    *(iter, zip, map, filter, enumerate, itertools.tee, itertools.islice, itertools.chain),
+_AT_ONCE = (
+    *(iter, zip, map, filter, enumerate, itertools.tee, itertools.islice, itertools.accumulate),
     *(itertools.takewhile, itertools.dropwhile, itertools.filterfalse, itertools.zip_longest),
-    *(itertools.accumulate, itertools.starmap, itertools.compress, itertools.pairwise),
+    *(itertools.starmap, itertools.compress, itertools.pairwise),
 )
+"""Functions that ask what they are given for an iterator at once, and for items later."""
+_LATER = (*_AT_ONCE, itertools.chain)
 _WHOLE = (tuple, list, any, all)
 
 
-def taken_by_instruction(name: str) -> Takes:
+def _taken_by_instruction(name: str) -> Takes:
     """The same of an instruction that asks its operands something."""
     if "JUMP" in name:
         return Takes.NOTHING
@@ -166,31 +220,67 @@ _INSTRUCTIONS = {
 }
 
 
-# --- walks backwards
+# --- walks over what must not change
 
 
-def note_walk_backwards(
-    recorder: Recorder, callee: StackValue, args: list[Any], result: StackValue
+def _note_call(recorder: Recorder, callee: StackValue, args: list[Any], result: Any) -> None:
+    """After a call that may have begun a walk."""
+    name = called_name(callee)
+    is_backwards = callee.value is reversed or name == "__reversed__"
+    if is_backwards or name == "__iter__" or any(callee.value is each for each in _AT_ONCE):
+        walked = args if callee.owner is None else [callee.owner, *args]
+        _note_walks(recorder, result, walked, is_backwards=is_backwards)
+
+
+def _sort(recorder: Recorder, walked: Any, run: Callable[[], Any]) -> Any:
+    """Sort a list by a key that may change the list, which raises in Python."""
+    table = containers.table_of(look_behind(walked.realize()).variable)
+    before = sorted(_items(table)) if _has_items(table) else None
+    result = run()
+    if before is not None and sorted(_items(table)) != before:
+        _end(recorder, table)
+    return result
+
+
+def _note_walks(
+    recorder: Recorder, iterator: Any, walked: Iterable[Any], *, is_backwards: bool
 ) -> None:
-    """After a call that may have been one of `reversed()`."""
-    if callee.value is not reversed and called_name(callee) != "__reversed__":
-        return
-    given = args[0] if args else callee.owner
-    if given is None:
-        return
-    walked = containers.table_of(look_behind(given).variable)
-    if hasattr(walked, "view_items_vt") or hasattr(walked, "items"):
-        walk = _Walk(result.variable, walked, _items(walked))
-        recorder.state(_Known).walks[id(walk.variable)] = walk
+    walks = []
+    for found in map(look_behind, walked):
+        kinds = (type_of(found) or object).__mro__
+        is_deque = collections.deque in kinds
+        if not is_deque and (not is_backwards or _CHANGING.isdisjoint(kinds)):
+            continue
+        table = containers.table_of(look_behind(found.variable.realize()).variable)
+        if _has_items(table):
+            walks.append(_Walk(iterator, table, _items(table), list not in kinds))
+        elif is_deque:
+            recorder.refuse("a walk over this deque can't be followed")
+    if walks:
+        recorder.state(_Known).walks[id(iterator)] = walks
 
 
-def _compare(recorder: Recorder, known: _Known, iterators: Iterable[Any]) -> None:
-    """Refuse a list or dict that has changed since its walk backwards began."""
-    for each in iterators:
-        walk = known.walks.get(id(each))
-        if walk is not None and _has_more(each) and _items(walk.walked) != walk.items:
-            what = "a list or dict that changes while it is walked backwards"
-            recorder.refuse(f"{what} is traced as if it did not")
+_PAIRS: Any = type({}.items())
+_CHANGING = frozenset({list, dict, type({}.keys()), type({}.values()), _PAIRS})
+
+
+def _compare(recorder: Recorder, walks: Iterable[_Walk]) -> None:
+    """End the trace where an object has changed since its walk began."""
+    for walk in walks:
+        goes_on = walk.raises_at_end or _has_more(walk.iterator)
+        if goes_on and _items(walk.walked) != walk.items:
+            _end(recorder, walk.walked)
+
+
+def _end(recorder: Recorder, walked: Any) -> NoReturn:
+    reason = f"a {walked.python_type().__name__} that changes while it is walked"
+    reason += " is traced as if it did not"
+    recorder.refuse(reason)
+    raise unkept_calls.NotKept(reason)
+
+
+def _has_items(variable: Any) -> bool:
+    return hasattr(type(variable), "view_items_vt") or "items" in vars(variable)
 
 
 def _items(walked: Any) -> list[int]:
@@ -201,9 +291,6 @@ def _items(walked: Any) -> list[int]:
     if walked.python_type() is _PAIRS:  # Dynamo makes new pairs each time
         return [id(each) for pair in view for each in pair.items]
     return list(map(id, view))
-
-
-_PAIRS: Any = type({}.items())
 
 
 # --- what Dynamo knows of iterators

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.rules import by_value, pure
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
+    NONE,
+    StackValue,
     classes_of,
+    code_made_here,
     codes_of,
     look_behind,
     type_of,
@@ -52,12 +56,30 @@ def obstacle_of_values(
 ) -> str | None:
     """The same for code that is not written in Python, which may ask each value for any name.
 
-    Dynamo takes members of enumerations and classes for constants, and runs such code for real.
-    Other objects it does not give to the code.
+    Dynamo takes functions, classes and members of enumerations for constants, and runs such code
+    for real, as `max(items, key=score)` before torch 2.15. Other objects it does not give to the
+    code.
     """
-    constants = (each for each in values if isinstance(look_behind(each).value, (enum.Enum, type)))
-    methods = [method for each in constants for method in _methods(each, names)]
+    methods: list[tuple[str, list[types.CodeType]]] = []
+    for each in values:
+        found = look_behind(each)
+        if isinstance(found.value, (enum.Enum, type)):
+            methods += _methods(each, names)
+        if "__call__" in names and (codes := _codes_called(found)):
+            methods.append(("a function that it is given", codes))
     return _not_interpreted(methods, started)
+
+
+def _codes_called(found: StackValue) -> list[types.CodeType]:
+    """The code of the user's that a call of a value runs, or none."""
+    if (code := code_made_here(found)) is not None:
+        return [code]
+    if isinstance(found.value, type):
+        if is_covered_class(found.value):
+            return []
+        made = (inspect.getattr_static(found.value, name) for name in ("__new__", "__init__"))
+        return [code for each in made for code in codes_of(each)]
+    return [] if found.value is NONE else codes_of(found.value)
 
 
 def _not_interpreted(
