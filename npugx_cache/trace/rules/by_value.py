@@ -123,9 +123,19 @@ def asked_by(function: Any, args: Iterable[Any]) -> tuple[tuple[str, ...], Itera
             return names, parts(args)
     if id(function) in _KEEPING:  # nothing is asked of the items
         return WALK, iter(args)
-    if id(function) in _CALLING_NOTHING or getattr(function, "__module__", None) == "itertools":
-        return BY_METHODS, parts(args)  # what an iterator calls, Dynamo interprets later
+    if _calls_nothing(function):
+        return BY_METHODS, parts(args)
     return BY_CALLS, parts(args)
+
+
+def _calls_nothing(function: Any) -> bool:
+    """Whether a function of Python's own calls no argument while it runs.
+
+    What an iterator calls, Dynamo interprets later.
+    """
+    if id(function) in _CALLING_NOTHING or getattr(function, "__name__", None) == "__new__":
+        return True
+    return getattr(function, "__module__", None) == "itertools"
 
 
 _REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
