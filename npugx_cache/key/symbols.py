@@ -99,7 +99,8 @@ class Symbols:
         for guard in self.env.guards:
             for form in (guard.expr, self.env.replace(guard.expr)):
                 if form.free_symbols and form.free_symbols <= own:
-                    yield form
+                    # Some torch adds a part of a guard again, as a guard by itself.
+                    yield from form.args if form.func.__name__ == "And" else (form,)
                     break
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,13 +166,18 @@ def _compiled(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], mode: Any, 
             list(inputs),
             num_orig_model_outputs=len(outputs),
             num_example_inputs=len(inputs),
-            compiler_config_extra=compile_fx.create_compiler_config_extra(graph),
+            compiler_config_extra=_make_extra(inductor_config if _TAKES_CONFIG else graph),
             inner_compile=inner,
             is_inference=True,
         )
     if not isinstance(made.filename, str):
         raise NotCompiled("Inductor made more than one file of the graph")
     return made.filename
+
+
+_make_extra: Any = compile_fx.create_compiler_config_extra
+_TAKES_CONFIG = "config" in inspect.signature(_make_extra).parameters
+"""Until torch 2.11; since then Inductor looks at the graph as well."""
 
 
 def _self_contained(library: bytes) -> bytes:
