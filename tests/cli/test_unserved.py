@@ -26,7 +26,7 @@ def test_what_is_served_is_not_mentioned(installed):
 
 
 def test_a_torch_that_is_tried_is_not_mentioned(installed):
-    installed(versions.Torch("2.12.1", "0" * 40))
+    installed(versions.Torch("2.16.1", "0" * 40))
     assert list(versions.unserved(untested_torch=False)) == ["torch"]
     assert versions.unserved(untested_torch=True) == {}
 

@@ -7,6 +7,7 @@ writes down the handles, and drops the guards. After a restart it hands the hand
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 import pprint
 import time
@@ -17,6 +18,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.split_module import split_module
+
+RETURNS_TUPLES = "tuple_return" in inspect.signature(split_module).parameters
+"""Since torch 2.12 an engine can ask for pieces that always return a tuple."""
 
 
 class Range(NamedTuple):
@@ -52,7 +56,7 @@ class Engine:
     def backend(self, graph_module, example_inputs, **_):
         name_sizes(graph_module)
         parts, is_attention = cut(graph_module)
-        extra = {} if self.single_values else {"tuple_return": True}
+        extra = {} if self.single_values or not RETURNS_TUPLES else {"tuple_return": True}
         split = split_module(
             graph_module, None, parts.__getitem__, keep_original_order=True, **extra
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import torch
 from torch import nn
 
 from npugx_cache.pieces.compiled import cached_graph, counters
+
+sys.path.insert(0, str(Path(__file__).parent))
+from of_this_torch import exports_sizes
 
 SCRIPT = Path(__file__).with_name("run_exported.py")
 WAYS = {
@@ -150,6 +154,7 @@ def test_examples_of_another_kind_are_not_compiled_for(exported, caplog):
 
 
 @pytest.mark.thorough
+@exports_sizes
 def test_qwen3_is_exported_and_restored(surroundings):
     cold = surroundings.run(SCRIPT, PYTHONHASHSEED="1")
     assert cold == {"difference": 0.0, "info": [0, 1, 0, 1], "warnings": []}

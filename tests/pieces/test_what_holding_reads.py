@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from torch import fx, nn
 from torch.fx import operator_schemas
 
 from npugx_cache import cache_compile, cached_graph, load_graph
+
+sys.path.insert(0, str(Path(__file__).parent))
+from of_this_torch import runs_no_generated_code, traces_functions
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -95,6 +99,7 @@ def entry_of(folder, *inputs):
     return cached.entry
 
 
+@runs_no_generated_code
 def test_the_number_of_threads_is_heeded_if_the_code_asks(tmp_path, threads):
     asked = entry_of(tmp_path, X, Read(ints(), asks="threads"))
     torch.set_num_threads(threads + 1)
@@ -107,6 +112,7 @@ def test_an_answer_of_the_process_is_heeded(tmp_path, limit):
     assert entry_of(tmp_path, X, Read(ints(), asks="limit")) != asked
 
 
+@traces_functions
 def test_a_slot_is_heeded_as_an_attribute_is(tmp_path):
     first = entry_of(tmp_path, X, Read(ints(), 2.0))
     assert entry_of(tmp_path, X, Read(ints(), 2.0)) == first

@@ -34,7 +34,7 @@ def test_the_installed_torch_is_served():
     assert environment.unsupported(untested_torch=False) is None
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.16.0", "2.17.0a0+git1234", "3.0.0"])
+@pytest.mark.parametrize("version", ["2.9.1", "2.16.0", "2.17.0a0+git1234", "3.0.0"])
 def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
     cached, caplog, version
 ):
@@ -46,11 +46,23 @@ def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
     [line] = caplog.messages
     names = ", ".join(f"{major}.{minor}" for major, minor in served.TESTED_TORCH)
     assert f"torch {version} is not served: the cache works with torch {names}" in line
-    assert "NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from 2.10 on" in line
+    assert ("NPUGX_CACHE_UNTESTED_TORCH=1 tries it on" in line) == (version != "2.9.1")
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.11.0", "2.12.1+cpu"])
+def test_a_torch_may_be_served_for_graphs_that_others_trace_alone(cached, caplog, version):
+    call, x = cached(version), torch.ones(3)
+    assert torch.equal(call(x), x * 2)
+    [line] = caplog.messages
+    reason = f"torch {version} is served for graphs that others trace alone"
+    assert line.startswith(f"no function is cached in this process: {reason}")
+    assert environment.unserved(untested_torch=False, traced=False) is None
+    (entry,) = {cached_graph(torch.fx.symbolic_trace(doubled), [x]).entry for _ in range(2)}
+    assert entry is not None
 
 
 def test_the_switch_tries_a_torch_that_is_not_served(cached, monkeypatch):
-    monkeypatch.setattr(served, "TESTED_TORCH", ((2, 11),))
+    monkeypatch.setattr(served, "TESTED_TORCH", ((2, 16),))
     x = torch.ones(3)
     refused = cached(torch.__version__)
     assert torch.equal(refused(x), x * 2)
@@ -68,27 +80,28 @@ def test_the_switch_does_not_reach_below_the_oldest_torch(cached):
 
 
 def test_every_served_torch_is_one_that_the_backend_runs_on():
-    assert all(version >= served.OLDEST_TORCH for version in served.TESTED_TORCH)
+    listed = (*served.TESTED_TORCH, *served.GRAPHS_TORCH)
+    assert all(version >= served.OLDEST_TORCH for version in listed)
     with patch("torch.__version__", "2.13.1"):
         assert environment.unsupported(untested_torch=False) is None
 
 
 def test_a_version_that_is_not_served_is_refused_whatever_its_suffix():
-    with patch("torch.__version__", "2.12.0a0+gitabc"):
+    with patch("torch.__version__", "2.16.0a0+gitabc"):
         reason = environment.unsupported(untested_torch=False)
     assert reason is not None
-    assert re.search(r"torch 2\.12\.0a0\+gitabc is not served", reason)
+    assert re.search(r"torch 2\.16\.0a0\+gitabc is not served", reason)
 
 
 def test_what_a_process_can_not_cache_is_told_once_for_all_functions(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("torch.__version__", "2.12.9")
+    monkeypatch.setattr("torch.__version__", "2.16.9")
     x = torch.ones(3)
     for function in (doubled, lambda x: x + 1):
         cached = cache_compile(function, cache_dir=tmp_path)
         assert torch.equal(cached(x), function(x))
-        assert "torch 2.12.9 is not served" in str(cached.explain())
+        assert "torch 2.16.9 is not served" in str(cached.explain())
     [line] = caplog.messages
-    assert line.startswith("nothing is cached in this process: torch 2.12.9 is not served")
+    assert line.startswith("nothing is cached in this process: torch 2.16.9 is not served")
 
 
 def test_a_torch_that_is_too_old_is_not_told_of_the_switch():
@@ -125,7 +138,7 @@ def test_on_a_torch_that_is_not_served_a_pass_of_the_users_that_raises_is_told(m
     def fail(*_):
         raise ValueError("a pass of the user's")
 
-    monkeypatch.setattr("torch.__version__", "2.12.7")
+    monkeypatch.setattr("torch.__version__", "2.16.7")
     graph = torch.fx.symbolic_trace(doubled)
     with pytest.raises(PassError, match="a pass of the user's"):
         cached_graph(graph, [torch.ones(3)], options={"post_grad_custom_post_pass": fail})
