@@ -49,6 +49,7 @@ from npugx_cache.trace.rules import (
     names,
     operators,
     sets,
+    sorting,
     texts,
     values,
 )
@@ -225,6 +226,7 @@ def _look_at_call(
     containers.note_call(tx, callee, args, kwargs)
     answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
+    run = partial(sorting.call, recorder, callee, args, kwargs, run)
     run = partial(iterators.call, recorder, tx, callee, args, kwargs, run)
     if (name := _name_asked(function, args)) is None:
         result = run()
@@ -238,7 +240,7 @@ def _look_at_call(
         owner = look_behind(args[0])
         if len(args) == 2 or has_attribute(owner, name):
             _look_at_attribute(recorder, tx, owner, name, found)
-    if _is_answer(found, result, args):
+    if _is_answer(function, found, result, args):
         call = calls.Call(
             callee=callee,
             args=[*args, *kwargs.values()],
@@ -290,11 +292,16 @@ def _ask_for_name(
     return result
 
 
-def _is_answer(found: StackValue, result: Any, args: Iterable[Any]) -> bool:
-    """Whether Dynamo knows a result now: it is not computed later, and comes from no place."""
-    if found.source is not None or any(result is each for each in args):
+def _is_answer(function: Any, found: StackValue, result: Any, args: Iterable[Any]) -> bool:
+    """Whether Dynamo knows a result now: it is not computed later, and comes from no place.
+
+    min() and max() give one of their arguments, and which one is the answer.
+    """
+    if found.is_of_graph:
         return False
-    return not found.is_of_graph
+    if function is min or function is max:
+        return True
+    return found.source is None and not any(result is each for each in args)
 
 
 # --- instructions

@@ -73,3 +73,7 @@ def _largest(items: Any, key: Any, empty: str, *default: Any) -> Any:
     if default:
         return default[0]
     raise ValueError(empty)
+
+
+CODES = frozenset({_smallest.__code__, _largest.__code__})
+"""What Dynamo interprets in the place of a call."""

@@ -15,6 +15,7 @@ from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import meshes, process_groups
+from npugx_cache.trace.observe import min_max
 from npugx_cache.trace.rules import by_value, operators, pure, texts
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
@@ -175,8 +176,9 @@ def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:
     codes = codes_of(callee)
     if any(code in started for code in codes):
         return True
-    if started and _POLYFILLS in next(iter(started)).co_filename:
-        return True  # Dynamo interprets Python code of its own that does the same
+    first = next(iter(started), None)
+    if first is not None and (_POLYFILLS in first.co_filename or first in min_max.CODES):
+        return True  # Dynamo interprets Python code of torch's or of ours that does the same
     return bool(codes) and bool(codes[0].co_flags & _GENERATOR)
 
 

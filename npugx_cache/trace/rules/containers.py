@@ -10,9 +10,9 @@ from __future__ import annotations
 import collections
 import operator
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from npugx_cache.trace.observe import objects, torch_guards
+from npugx_cache.trace.observe import objects, torch_guards, unkept_calls
 from npugx_cache.trace.stack_value import StackValue, called_name, look_behind, type_of
 
 if TYPE_CHECKING:
@@ -124,6 +124,31 @@ def _note_absence(tx: Any, container: Any, key: Any) -> None:
     table = table_of(container.realize())
     if hasattr(table, "install_dict_contains_guard") and table.source:
         torch_guards.guard_absent_key(table, tx, key.realize())
+
+
+def has_items(variable: Any) -> bool:
+    return hasattr(type(variable), "view_items_vt") or "items" in vars(variable)
+
+
+def items_of(variable: Any) -> list[int]:
+    """The ids of the items that a list, a dict or a view of a dict holds, in order."""
+    view = getattr(variable, "view_items_vt", None)
+    if view is None:
+        return list(map(id, variable.items))
+    if variable.python_type() is _PAIRS:  # Dynamo makes new pairs each time
+        return [id(each) for pair in view for each in pair.items]
+    return list(map(id, view))
+
+
+_PAIRS: Any = type({}.items())
+
+
+def end_change(recorder: Recorder, variable: Any) -> NoReturn:
+    """End the trace, because a container changes while it is walked."""
+    kind = variable.python_type().__name__
+    reason = f"a {kind} that changes while it is walked is traced as if it did not"
+    recorder.refuse(reason)
+    raise unkept_calls.NotKept(reason)
 
 
 def table_of(variable: Any) -> Any:

@@ -24,13 +24,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.variables import VariableTracker
 
-from npugx_cache.trace.observe import unkept_calls
 from npugx_cache.trace.rules import containers, sets
 from npugx_cache.trace.stack_value import called_name, look_behind, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import NoReturn
 
     from npugx_cache.trace.observe.observation import Recorder
     from npugx_cache.trace.stack_value import StackValue
@@ -95,11 +93,7 @@ def call(
     """Run a call."""
     operands = (callee.owner, *args, *kwargs.values())
     how_much = partial(_taken_by_call, callee, args, kwargs)
-    run = partial(_watch, recorder, tx, operands, how_much, run)
-    if "key" in kwargs and called_name(callee) == "sort":
-        result = _sort(recorder, args[0] if callee.owner is None else callee.owner, run)
-    else:
-        result = run()
+    result = _watch(recorder, tx, operands, how_much, run)
     if result is not None:
         _note_call(recorder, callee, args, look_behind(result).variable)
     return result
@@ -232,16 +226,6 @@ def _note_call(recorder: Recorder, callee: StackValue, args: list[Any], result: 
         _note_walks(recorder, result, walked, is_backwards=is_backwards)
 
 
-def _sort(recorder: Recorder, walked: Any, run: Callable[[], Any]) -> Any:
-    """Sort a list by a key that may change the list, which raises in Python."""
-    table = containers.table_of(look_behind(walked.realize()).variable)
-    before = sorted(_items(table)) if _has_items(table) else None
-    result = run()
-    if before is not None and sorted(_items(table)) != before:
-        _end(recorder, table)
-    return result
-
-
 def _note_walks(
     recorder: Recorder, iterator: Any, walked: Iterable[Any], *, is_backwards: bool
 ) -> None:
@@ -252,45 +236,23 @@ def _note_walks(
         if not is_deque and (not is_backwards or _CHANGING.isdisjoint(kinds)):
             continue
         table = containers.table_of(look_behind(found.variable.realize()).variable)
-        if _has_items(table):
-            walks.append(_Walk(iterator, table, _items(table), list not in kinds))
+        if containers.has_items(table):
+            walks.append(_Walk(iterator, table, containers.items_of(table), list not in kinds))
         elif is_deque:
             recorder.refuse("a walk over this deque can't be followed")
     if walks:
         recorder.state(_Known).walks[id(iterator)] = walks
 
 
-_PAIRS: Any = type({}.items())
-_CHANGING = frozenset({list, dict, type({}.keys()), type({}.values()), _PAIRS})
+_CHANGING = frozenset({list, dict, type({}.keys()), type({}.values()), type({}.items())})
 
 
 def _compare(recorder: Recorder, walks: Iterable[_Walk]) -> None:
     """End the trace where an object has changed since its walk began."""
     for walk in walks:
         goes_on = walk.raises_at_end or _has_more(walk.iterator)
-        if goes_on and _items(walk.walked) != walk.items:
-            _end(recorder, walk.walked)
-
-
-def _end(recorder: Recorder, walked: Any) -> NoReturn:
-    reason = f"a {walked.python_type().__name__} that changes while it is walked"
-    reason += " is traced as if it did not"
-    recorder.refuse(reason)
-    raise unkept_calls.NotKept(reason)
-
-
-def _has_items(variable: Any) -> bool:
-    return hasattr(type(variable), "view_items_vt") or "items" in vars(variable)
-
-
-def _items(walked: Any) -> list[int]:
-    """The ids of the items that a list or dict holds, in order."""
-    view = getattr(walked, "view_items_vt", None)
-    if view is None:
-        return list(map(id, walked.items))
-    if walked.python_type() is _PAIRS:  # Dynamo makes new pairs each time
-        return [id(each) for pair in view for each in pair.items]
-    return list(map(id, view))
+        if goes_on and containers.items_of(walk.walked) != walk.items:
+            containers.end_change(recorder, walk.walked)
 
 
 # --- what Dynamo knows of iterators

@@ -44,6 +44,9 @@ def obstacle(
             return reason
     pairs = zip(operands, asked, strict=True)
     methods = [method for operand, names in pairs for method in _methods(operand, names)]
+    slices = (each for each in operands if type_of(look_behind(each)) is slice)
+    if reason := obstacle_of_values(by_value.parts(slices), ("__index__",), started):
+        return reason
     if reason := _not_interpreted(methods, started):
         return reason
     if any("__contains__" in names for names in asked):
@@ -65,8 +68,10 @@ def obstacle_of_values(
         found = look_behind(each)
         if isinstance(found.value, (enum.Enum, type)):
             methods += _methods(each, names)
-        if "__call__" in names and (codes := _codes_called(found)):
-            methods.append(("a function that it is given", codes))
+        called = _codes_called(found) if "__call__" in names else []
+        given = [("a function that it is given", called)] if called else []
+        if reason := _not_interpreted(given, started):
+            return reason
     return _not_interpreted(methods, started)
 
 
