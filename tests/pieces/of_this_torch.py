@@ -19,10 +19,6 @@ compiles_in_threads = pytest.mark.skipif(
     version.minor_version(torch.__version__) < (2, 12),
     reason="Dynamo of this torch crashes if threads compile at once, with any backend",
 )
-runs_no_generated_code = pytest.mark.skipif(
-    version.minor_version(torch.__version__) < (2, 13),
-    reason="a fake of this torch runs generated code, so that such graphs are refused",
-)
 exports_sizes = pytest.mark.skipif(
     version.minor_version(torch.__version__) < (2, 13),
     reason="torch.export of this torch can't export the model with a length that varies",

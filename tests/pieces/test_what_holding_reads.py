@@ -13,7 +13,7 @@ from torch.fx import operator_schemas
 from npugx_cache import cache_compile, cached_graph, load_graph
 
 sys.path.insert(0, str(Path(__file__).parent))
-from of_this_torch import runs_no_generated_code, traces_functions
+from of_this_torch import traces_functions
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -99,7 +99,6 @@ def entry_of(folder, *inputs):
     return cached.entry
 
 
-@runs_no_generated_code
 def test_the_number_of_threads_is_heeded_if_the_code_asks(tmp_path, threads):
     asked = entry_of(tmp_path, X, Read(ints(), asks="threads"))
     torch.set_num_threads(threads + 1)

@@ -9,6 +9,7 @@ code runs, refuses the trace.
 from __future__ import annotations
 
 import builtins
+import collections
 import dis
 import importlib.util
 import linecache
@@ -40,6 +41,17 @@ class Words(NamedTuple):
     reader: str
 
 
+def _makes_named_tuple(frame: types.FrameType) -> bool:
+    """Whether a frame is the text that Python itself writes for a class and evaluates.
+
+    Until torch 2.12 an operator of torch's makes such a class at each call.
+    """
+    return frame.f_back is not None and frame.f_back.f_code is _NAMED_TUPLE
+
+
+_NAMED_TUPLE: types.CodeType = vars(collections)["namedtuple"].__code__
+
+
 class UntracedCode:
     """The user code that ran, with its globals (`codes`), and what it may have read.
 
@@ -68,7 +80,7 @@ class UntracedCode:
         self._seen.add(code)
         if _is_library(str(frame.f_globals.get("__name__"))):
             self.look_at(_LIBRARY, "__version__")
-        elif is_written_by_users(code, frame.f_globals):
+        elif is_written_by_users(code, frame.f_globals) and not _makes_named_tuple(frame):
             self.read_names(code, frame.f_globals)
 
     def read_names(self, code: types.CodeType, space: dict[str, Any]) -> None:
