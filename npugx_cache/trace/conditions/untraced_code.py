@@ -44,9 +44,11 @@ class Words(NamedTuple):
 def _makes_named_tuple(frame: types.FrameType) -> bool:
     """Whether a frame is the text that Python itself writes for a class and evaluates.
 
-    Until torch 2.12 an operator of torch's makes such a class at each call.
+    Until torch 2.12 an operator of torch's makes such a class at each call. The names of the fields
+    may run user code of their own (`__str__`), which is no such text.
     """
-    return frame.f_back is not None and frame.f_back.f_code is _NAMED_TUPLE
+    is_text = (frame.f_code.co_filename, frame.f_code.co_name) == ("<string>", "<module>")
+    return is_text and frame.f_back is not None and frame.f_back.f_code is _NAMED_TUPLE
 
 
 _NAMED_TUPLE: types.CodeType = vars(collections)["namedtuple"].__code__

@@ -68,9 +68,9 @@ def obstacle_of_values(
         found = look_behind(each)
         if isinstance(found.value, (enum.Enum, type)):
             methods += _methods(each, names)
-        called = _codes_called(found) if "__call__" in names else []
-        given = [("a function that it is given", called)] if called else []
-        if reason := _not_interpreted(given, started):
+        codes = _codes_called(found) if "__call__" in names else []
+        functions = [("a function that it is given", codes)] if codes else []
+        if reason := _not_interpreted(functions, started):
             return reason
     return _not_interpreted(methods, started)
 
