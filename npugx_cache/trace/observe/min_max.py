@@ -27,9 +27,10 @@ def call(
     items = args[0] if len(args) == 1 else VariableTracker.build(tx, tuple(args))
     empty = VariableTracker.build(tx, _TEXTS[function])
     default = [kwargs["default"]] if "default" in kwargs else []
-    chosen: Any = _smallest if function is min else _largest
-    return variables.UserFunctionVariable(chosen).call_function(
-        tx, [items, kwargs["key"], empty, *default], {}
+    is_smallest = VariableTracker.build(tx, function is min)
+    choose: Any = _choose
+    return variables.UserFunctionVariable(choose).call_function(
+        tx, [is_smallest, items, kwargs["key"], empty, *default], {}
     )
 
 
@@ -45,15 +46,15 @@ def _text_of_empty(function: Callable[[Any], Any]) -> str:
 _TEXTS: dict[Any, str] = {each: _text_of_empty(each) for each in (min, max)}
 
 
-# The functions below use no name of this module: a graph would depend on the name, and a check of
+# The function below uses no name of this module: a graph would depend on the name, and a check of
 # the graph would import the module, and with it the compiler.
 
 
-def _smallest(items: Any, key: Any, empty: str, *default: Any) -> Any:
+def _choose(is_smallest: bool, items: Any, key: Any, empty: str, *default: Any) -> Any:
     is_empty, best, chosen = True, None, None
     for item in items:
         value = key(item)
-        if is_empty or value < best:
+        if is_empty or (value < best if is_smallest else value > best):
             is_empty, best, chosen = False, value, item
     if not is_empty:
         return chosen
@@ -62,18 +63,5 @@ def _smallest(items: Any, key: Any, empty: str, *default: Any) -> Any:
     raise ValueError(empty)
 
 
-def _largest(items: Any, key: Any, empty: str, *default: Any) -> Any:
-    is_empty, best, chosen = True, None, None
-    for item in items:
-        value = key(item)
-        if is_empty or value > best:
-            is_empty, best, chosen = False, value, item
-    if not is_empty:
-        return chosen
-    if default:
-        return default[0]
-    raise ValueError(empty)
-
-
-CODES = frozenset({_smallest.__code__, _largest.__code__})
+CODE = _choose.__code__
 """What Dynamo interprets in the place of a call."""

@@ -177,7 +177,7 @@ def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:
     if any(code in started for code in codes):
         return True
     first = next(iter(started), None)
-    if first is not None and (_POLYFILLS in first.co_filename or first in min_max.CODES):
+    if first is not None and (_POLYFILLS in first.co_filename or first is min_max.CODE):
         return True  # Dynamo interprets Python code of torch's or of ours that does the same
     return bool(codes) and bool(codes[0].co_flags & _GENERATOR)
 
