@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten
 
 from npugx_cache.backend import graph_calls, inner_tensors, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
+from npugx_cache.backend.dropout import eager_form
 from npugx_cache.portable import NotPortable, is_covered_class
 from npugx_cache.private import determinism, meshes, streams
 from npugx_cache.private.runtime import depends_on_data, is_plain, is_wrapper, operator_name
@@ -346,7 +347,8 @@ class _Steps(fx.Interpreter):
         return any(_is_custom(each.target) for graph in inner for each in subgraphs.nodes_of(graph))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(dense_form(target) or target, args, kwargs)
+        form = dense_form(target) or eager_form(target) or target
+        return super().call_function(form, args, kwargs)
 
 
 def _calls_functions(node: fx.Node) -> bool:
