@@ -103,7 +103,7 @@ def _seal(owners: list[Any]) -> Any:
                 held = place.get_generic_dict_manager(f"{position}.__dict__", space, kind)
             else:
                 raise TypeError(f"no version of {type(owner).__name__}.__dict__")
-            held.add_dict_version_guard(space, ["npugx_cache"], None)
+            held.add_dict_version_guard(space, *guard_managers.REASON)
     return root
 
 

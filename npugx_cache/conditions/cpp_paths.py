@@ -19,6 +19,7 @@ from npugx_cache.conditions.code_watch import ABSENT, Row
 from npugx_cache.conditions.data import Conditions, Step
 from npugx_cache.portable import decode, is_named
 from npugx_cache.private import guard_managers, runtime
+from npugx_cache.private.guard_managers import REASON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 DICTS = (dict, OrderedDict)
 SEQUENCES = (list, tuple)
-REASON = ["npugx_cache"]
-"""torch wants words for each guard; ours are in `explain.py`, for the full check."""
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.layout)
 _NESTED_FUNCTIONS = 3
@@ -208,18 +207,18 @@ class Managers:
 
     def guard_type(self, manager: Manager, kind: type) -> None:
         self.keep.append(kind)
-        manager.add_type_match_guard(id(kind), REASON, None)
+        manager.add_type_match_guard(id(kind), *REASON)
 
     def guard_identity(self, manager: Manager, value: object) -> None:
         self.keep.append(value)
-        manager.add_id_match_guard(id(value), REASON, None)
+        manager.add_id_match_guard(id(value), *REASON)
 
     def pin_objects(self, nodes: Sequence[int]) -> bool:
         """Guard that these are the live objects, without keeping them; whether C++ can."""
         try:
             for node in nodes:
                 self.pin_type(node)
-                self.of(node).add_id_match_guard(id(self.values[node]), REASON, None)
+                self.of(node).add_id_match_guard(id(self.values[node]), *REASON)
         except LeftToPython:
             return False
         return True
@@ -327,9 +326,9 @@ class Managers:
         self._not_before(parent, name, earlier)
 
     def _not_before(self, parent: int, name: str, earlier: Sequence[str]) -> None:
-        self.instance_dict(parent).add_dict_contains_guard(False, name, REASON, None)
+        self.instance_dict(parent).add_dict_contains_guard(False, name, *REASON)
         for table in earlier:
-            self._table(parent, table).add_dict_contains_guard(False, name, REASON, None)
+            self._table(parent, table).add_dict_contains_guard(False, name, *REASON)
 
     def _table(self, parent: int, name: str) -> Manager:
         made = self._tables.get((parent, name))

@@ -34,7 +34,6 @@ from npugx_cache.conditions.cpp_paths import (
     CHILDREN,
     DICTS,
     MODULE_GETATTR,
-    REASON,
     SEQUENCES,
     LeftToPython,
     gives_children,
@@ -57,6 +56,7 @@ from npugx_cache.portable import (
 )
 from npugx_cache.portable.devices import Accelerator
 from npugx_cache.private import guard_managers, runtime
+from npugx_cache.private.guard_managers import REASON
 from npugx_cache.records import NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def _native_equals(made: Managers, node: int, value: Any, _: Plain) -> None:
         made.guard_identity(made.of(node), value)
     elif type(value) in (str, int, torch.device) or _is_plain_float(value):
         made.pin_type(node)
-        made.of(node).add_equals_match_guard(value, REASON, None)
+        made.of(node).add_equals_match_guard(value, *REASON)
     else:
         raise LeftToPython("equality")
 
@@ -381,8 +381,7 @@ def _native_tensor(made: Managers, node: int, value: Any, arg: Any) -> None:
         list(fact.size),
         list(fact.stride),
         str(node),
-        REASON,
-        None,
+        *REASON,
         type(value),
         runtime.dispatch_keys(value),
     )
@@ -392,16 +391,16 @@ def _native_tensor(made: Managers, node: int, value: Any, arg: Any) -> None:
 def _native_length(made: Managers, node: int, value: Any, length: Any) -> None:
     manager = made.of(node)
     if type(value) in DICTS:
-        manager.add_dict_length_check_guard(length, REASON, None)
+        manager.add_dict_length_check_guard(length, *REASON)
     elif type(value) in SEQUENCES:
         made.pin_type(node)
-        manager.add_length_check_guard(length, REASON, None)
+        manager.add_length_check_guard(length, *REASON)
     else:
         raise LeftToPython("length")
 
 
 def _native_absent(made: Managers, node: int, _value: Any, name: Plain) -> None:
-    made.instance_dict(node).add_dict_contains_guard(False, name, REASON, None)
+    made.instance_dict(node).add_dict_contains_guard(False, name, *REASON)
 
 
 def _native_has(made: Managers, node: int, value: Any, name: Any) -> None:
@@ -421,25 +420,25 @@ def _native_membership(
     if type(value) not in DICTS:
         raise LeftToPython("membership")
     made.pin_type(node)
-    made.of(node).add_dict_contains_guard(expected, decode(key), REASON, None)
+    made.of(node).add_dict_contains_guard(expected, decode(key), *REASON)
 
 
 def _native_keys(made: Managers, node: int, value: Any, arg: Any) -> None:
     if type(value) not in DICTS or arg[1]:
         raise LeftToPython("keys in order")
     made.pin_type(node)
-    made.of(node).add_dict_length_check_guard(0, REASON, None)
+    made.of(node).add_dict_length_check_guard(0, *REASON)
 
 
 def _native_same(made: Managers, _: int, _value: Any, pair: Any) -> None:
     a, b = map(made.of, pair)
-    guard_managers.require_aliasing(a, b, REASON, None)
+    guard_managers.require_aliasing(a, b, *REASON)
 
 
 def _native_different(made: Managers, _: int, _value: Any, group: Any) -> None:
     managers = list(map(made.of, group))
     if len(managers) > 1:
-        guard_managers.forbid_aliasing(managers, list(map(str, group)), REASON, None)
+        guard_managers.forbid_aliasing(managers, list(map(str, group)), *REASON)
 
 
 def _left_to_python(*_: Any) -> None:
@@ -699,7 +698,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.NOT_NONE: Row(
         test=lambda value, _: value is not None,
-        native=lambda made, node, *_: made.of(node).add_not_none_guard(REASON, None),
+        native=lambda made, node, *_: made.of(node).add_not_none_guard(*REASON),
         python=lambda _, path, _arg: f"{path} is not None",
     ),
     Kind.ITERATOR: Row(

@@ -28,10 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 RootGuardManager: Any = _c_guards.RootGuardManager
+REASON: tuple[Any, ...] = (["npugx_cache"], None)
+"""torch wants words for each guard, and since torch 2.12 a place in the user's code.
+
+The words of ours are in `explain.py`, for the full check.
+"""
+if "arg2" not in str(RootGuardManager.add_type_match_guard.__doc__):
+    REASON = REASON[:1]
+
 forbid_aliasing: Any = _c_guards.install_no_tensor_aliasing_guard
-"""Called as (managers, names, reasons, None): the values of the managers are different objects."""
+"""Called as (managers, names, *REASON): the values of the managers are different objects."""
 require_aliasing: Any = _c_guards.install_object_aliasing_guard
-"""Called as (manager, manager, reasons, None): the values of both managers are one object."""
+"""Called as (manager, manager, *REASON): the values of both managers are one object."""
 
 dict_version: Any = _c_guards.dict_version
 """A number that changes with each write to a dict that is not empty, and differs between dicts."""
@@ -159,8 +167,8 @@ def class_dict(cls: type) -> dict[str, Any]:
 def forbid_dimension_marks(manager: Any, tensor: torch.Tensor, source: str, kind: object) -> None:
     """Guard that a tensor carries no mark of `mark_dynamic` or the like."""
     if hasattr(manager, "add_dimension_marking_guard"):  # since torch 2.12
-        manager.add_dimension_marking_guard({}, list(DIMENSION_MARKS), {}, [source], None)
+        manager.add_dimension_marking_guard({}, list(DIMENSION_MARKS), {}, *REASON)
         return
     attributes = manager.get_generic_dict_manager(f"{source}.__dict__", vars(tensor), kind)
     for mark in DIMENSION_MARKS:
-        attributes.add_dict_contains_guard(False, mark, [source], None)
+        attributes.add_dict_contains_guard(False, mark, *REASON)
