@@ -152,11 +152,8 @@ class StoreClient:
         if reason in self._warned:
             return
         self._warned.add(reason)
-        untested = self.settings.untested_torch
-        if reason == environment.unserved(untested_torch=untested):
-            serves_graphs = environment.unserved(untested_torch=untested, traced=False) is None
-            what = "no function" if serves_graphs else "nothing"
-            events.warn_once(f"{what} is cached in this process: {reason}")
+        if reason == environment.unserved(untested_torch=self.settings.untested_torch):
+            events.warn_once(f"nothing is cached in this process: {reason}")
         else:
             events.logger.warning("%s runs uncached: %s", self.title, reason)
 

@@ -10,14 +10,8 @@ VERSION = "0.1.0"
 FORMAT = "35"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
-TESTED_TORCH = ((2, 13), (2, 14), (2, 15))
-"""The minor versions of torch on which functions are cached (`cache_compile`)."""
-
-GRAPHS_TORCH = ((2, 10), (2, 11), (2, 12))
-"""Those on which only graphs that others trace are cached: `torch.compile`, serving engines.
-
-Our own trace needs more of torch than such a graph does. On all other versions nothing is cached.
-"""
+TESTED_TORCH = ((2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+"""The minor versions of torch that the cache works with; on others nothing is cached."""
 
 TESTED_PYTHON = ((3, 11), (3, 12), (3, 13), (3, 14))
 """The minor versions of CPython that the cache works with; on others nothing is cached."""
@@ -26,25 +20,14 @@ OLDEST_TORCH = (2, 10)
 """The oldest version of torch that the backend runs on, without the cache."""
 
 
-def unserved_torch(version: str, *, untested: bool = False, traced: bool = True) -> str | None:
+def unserved_torch(version: str, *, untested: bool = False) -> str | None:
     """Why nothing can be cached on a torch, or None. `version` is its `torch.__version__`.
 
     `untested`: whether the user wants the cache tried on a torch that it was not tested on.
-    `traced`: whether the cache itself traces what is to be cached, as `cache_compile` does.
     """
-    minor = minor_version(version)
-    if minor in TESTED_TORCH or (minor in GRAPHS_TORCH and not traced):
+    if minor_version(version) in TESTED_TORCH:
         return None
-    if minor in GRAPHS_TORCH:
-        reason = (
-            f"torch {version} is served for graphs that others trace alone, such as those of "
-            f"torch.compile and of engines: cache_compile works with torch {_words(TESTED_TORCH)}"
-        )
-    else:
-        reason = (
-            f"torch {version} is not served: the cache works with torch {_words(TESTED_TORCH)}, "
-            f"and with {_words(GRAPHS_TORCH)} for graphs that others trace"
-        )
+    reason = f"torch {version} is not served: the cache works with torch {_words(TESTED_TORCH)}"
     if is_too_old(version):
         return reason
     tries = f"NPUGX_CACHE_UNTESTED_TORCH=1 tries it on any torch from {_words((OLDEST_TORCH,))} on"

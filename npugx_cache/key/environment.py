@@ -25,18 +25,17 @@ if TYPE_CHECKING:
     from npugx_cache.key.fingerprint import Named
 
 
-def unsupported(*, untested_torch: bool, traced: bool = True) -> str | None:
+def unsupported(*, untested_torch: bool) -> str | None:
     """Why no call can be cached in this process or in its present state, or None.
 
     `untested_torch`: whether the user wants the cache tried on a torch that it was not tested on.
-    `traced`: whether the cache traces what is called; others traced a graph that they hand over.
     """
-    return unserved(untested_torch=untested_torch, traced=traced) or _unstorable_state()
+    return unserved(untested_torch=untested_torch) or _unstorable_state()
 
 
-def unserved(*, untested_torch: bool, traced: bool = True) -> str | None:
+def unserved(*, untested_torch: bool) -> str | None:
     """Why no call of this process can be cached, whatever its state, or None."""
-    reason = version.unserved_torch(torch.__version__, untested=untested_torch, traced=traced)
+    reason = version.unserved_torch(torch.__version__, untested=untested_torch)
     return reason or _UNSERVED_PYTHON
 
 

@@ -43,6 +43,7 @@ from npugx_cache.trace.rules import (
     answers,
     calls,
     containers,
+    derived,
     instructions,
     iterators,
     kinds,
@@ -197,6 +198,14 @@ def _call(
     if seen.is_read(found.value, tx, args):
         seen.reading = ()
         return original(callee, tx, args, kwargs, *more)
+    if isinstance(found.value, type) and BaseException in found.value.__mro__:
+        # Before torch 2.12 Dynamo gives an exception of its own a text that is no variable.
+        args = [
+            each if isinstance(each, VariableTracker) else VariableTracker.build(tx, each)
+            for each in args
+        ]
+    if (reason := derived.obstacle_of_call(found, [*args, *kwargs.values()])) is not None:
+        recorder.refuse(reason)
     before, seen.call = seen.call, (callee, tx, kwargs, args)
     answer = partial(original, callee, tx, args, kwargs, *more)
     try:
@@ -279,6 +288,8 @@ def _ask_for_name(
     if function is not getattr:
         if function is hasattr:
             names.note_question(tx, owner, name)
+        else:
+            _refuse_write(recorder, owner, name, deletes=function is delattr)
         return run()
     if len(args) > 2:
         names.note_question(tx, owner, name)
@@ -332,7 +343,13 @@ def _refuse_unknown(recorder: Recorder, original: Any, tx: Any, instruction: Any
 
 def _start(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     recorder.state(Seen).started.append(tx.f_code)
+    iterators.note_start(recorder, tx.f_code, instruction)
     sets.note_start(recorder)
+    return original(tx, instruction)
+
+
+def _end(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    iterators.note_end(recorder, tx.f_code)
     return original(tx, instruction)
 
 
@@ -380,9 +397,16 @@ _OF_SUPER = frozenset({"LOAD_SUPER_ATTR"})  # since Python 3.12; Dynamo runs it 
 
 
 def _write(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
-    if instruction.opname in ("STORE_ATTR", "DELETE_ATTR"):
+    if (name := instruction.opname) in ("STORE_ATTR", "DELETE_ATTR"):
         names.note_name(recorder, tx, tx.stack[-1], instruction.argval)
+        _refuse_write(recorder, tx.stack[-1], instruction.argval, deletes=name == "DELETE_ATTR")
     return _run_and_show(recorder, original, tx, instruction)
+
+
+def _refuse_write(recorder: Recorder, owner: Any, name: str, *, deletes: bool) -> None:
+    found = look_behind(owner.realize())
+    if reason := derived.obstacle_of_write(recorder, found, name, deletes=deletes):
+        recorder.refuse(reason)
 
 
 def _look_at_attribute(
@@ -440,7 +464,7 @@ def _compare_with_tensor(
     if not is_covered_class(next((each for each in classes if name in vars(each)), object)):
         return  # a property of the user's, which this must not run
     try:
-        there = getattr(tx.output.resolve_source_value(owner.source), name)
+        there = getattr(tracing.value_at(tx, owner.source), name)
     except Exception:  # noqa: BLE001 - Dynamo has made the tensor, or code of the user's raises
         return
     if type(there) in CONSTANTS and there != value:
@@ -469,12 +493,13 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     seen = recorder.state(Seen)
     asked = instructions.asks(instruction)
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
+    _refuse_derived(recorder, instruction, operands)
     containers.note_operands(tx, operands, asked)
     answers.note_operands(recorder, instruction.opname, operands)
     mark = len(seen.started)
     run = partial(original, tx, instruction)
     result = iterators.operate(recorder, tx, instruction.opname, operands, run)
-    answers.mend(tx, instruction.opname)
+    answers.mend(tx, instruction)
     reason = operators.obstacle(operands, asked, seen.started[mark:])
     if reason is None and _makes_text(operands, asked):
         reason = texts.obstacle(operands)
@@ -484,6 +509,16 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
         recorder.refuse(reason)
     _show_top(seen, tx)
     return result
+
+
+def _refuse_derived(recorder: Recorder, instruction: Any, operands: tuple[Any, ...]) -> None:
+    name, reason = instruction.opname, None
+    if name in ("BINARY_OP", "COMPARE_OP", "DICT_UPDATE", "DICT_MERGE"):
+        reason = derived.obstacle_of_operator(operands)
+    elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+        reason = derived.obstacle_of_item_write(operands[-2])
+    if reason is not None:
+        recorder.refuse(reason)
 
 
 def _makes_text(operands: tuple[Any, ...], asked: tuple[tuple[str, ...], ...]) -> bool:
@@ -511,6 +546,7 @@ def _show_top(seen: Seen, tx: Any) -> None:
 
 _LOOKS: dict[Does | None, Callable[..., Any]] = {
     Does.STARTS: _start,
+    Does.ENDS: _end,
     Does.READS: _read,
     Does.CALLS: _run_and_show,
     Does.WRITES: _write,
@@ -592,6 +628,7 @@ PLACES = Places()
 
 def close(recorder: Recorder, graph: Any) -> None:
     """At the end of a trace: guard what came in without a guard, or refuse the trace."""
+    iterators.refuse_dropped(recorder)
     seen = recorder.state(Seen)
     names = {
         (each.owner, each.argument)

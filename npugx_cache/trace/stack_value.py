@@ -156,7 +156,8 @@ def type_of(found: StackValue) -> type | None:
     if found.value is not NONE:
         return type(found.value)
     if found.owner is not None:  # Dynamo would read the attribute, and guard all of the owner
-        return None
+        is_dict = found.name == "__dict__" and not isinstance(look_behind(found.owner).value, type)
+        return dict if is_dict else None
     try:
         kind = found.variable.python_type()
     except Exception:  # noqa: BLE001 - as above, for what has no type

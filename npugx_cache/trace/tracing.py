@@ -69,6 +69,9 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
         # Off by default in torch because the steps are unrolled where no fused kernel exists; the
         # alternative here is no graph at all, and a compile happens once.
         "allow_rnn": True,
+        # On before torch 2.12: a list that is a default, which calls change, would be another one
+        # in each call.
+        "skip_guards_on_constant_func_defaults": False,
     }
     if dynamic is True:
         changes["assume_static_by_default"] = False
@@ -323,6 +326,12 @@ def source_name(source: Any) -> str:
     """What a source is called in the traced code, for people."""
     name = re.sub(r"[LG]\['(\w+)'\]", r"\1", full_name(source))
     return re.sub(r"___unnamed_scope_\d+_c\d+", "generated code", name)  # the number is an address
+
+
+def value_at(tx: Any, source: Source) -> Any:
+    """The object at a place of the call that is traced; raises what code on the way raises."""
+    frame = tx.output.root_tx
+    return source.get_value({"G": frame.f_globals, "L": frame.f_locals}, {}, {})
 
 
 def is_current_stream(source: Source) -> bool:

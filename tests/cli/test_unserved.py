@@ -51,4 +51,4 @@ def test_both_commands_say_so(installed, tmp_path, capsys, form):
         else:
             said = printed.out + printed.err
             reason = next(line for line in said.splitlines() if line.startswith("not served"))
-        assert "torch 2.9.1+cpu is not served: the cache works with torch 2.13" in reason
+        assert "torch 2.9.1+cpu is not served: the cache works with torch 2.10" in reason

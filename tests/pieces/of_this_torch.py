@@ -1,4 +1,4 @@
-"""Which tests of pieces a torch can run that is served for graphs of others alone."""
+"""Which tests of pieces an older torch can't run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import torch
 
 from npugx_cache import version
 
-traces_functions = pytest.mark.skipif(
-    version.unserved_torch(torch.__version__) is not None,
-    reason="cache_compile does not trace on this torch",
-)
 saves_graphs = pytest.mark.skipif(
     version.minor_version(torch.__version__) < (2, 12),
     reason="torch.compile(...).aot_compile came with torch 2.12",

@@ -13,9 +13,6 @@ from npugx_cache import CacheMiss, Uncacheable, cache_compile
 
 sys.path.insert(0, str(Path(__file__).parent))
 from breaking import PROGRAMS
-from of_this_torch import traces_functions
-
-pytestmark = traces_functions
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "run_breaking.py"

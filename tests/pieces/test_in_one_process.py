@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -24,9 +21,6 @@ from npugx_cache.pieces.saved import Saved
 from npugx_cache.portable import NotPortable, decode
 from npugx_cache.store.format.plain import unpack
 from npugx_cache.store.upkeep import flushing
-
-sys.path.insert(0, str(Path(__file__).parent))
-from of_this_torch import traces_functions
 
 X, W, HELD = torch.randn(4, 8), torch.randn(8, 8), torch.full((8,), 0.5)
 
@@ -101,7 +95,6 @@ def test_a_loaded_graph_works_on_the_tensors_that_are_given_for_those_it_held(fo
     assert torch.equal(own, HELD + 1)
 
 
-@traces_functions
 def test_why_an_entry_can_not_be_loaded_is_said(folder, monkeypatch):
     entry = npugx_cache.cached_graph(traced(), [X, W]).entry
     held = npugx_cache.cached_graph(holding(), [X]).entry

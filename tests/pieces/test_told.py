@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,11 +11,6 @@ from npugx_cache import CacheMiss, cache_compile
 from npugx_cache.config import load
 from npugx_cache.counters import PROCESS, Counters
 from npugx_cache.pieces.of_function import FunctionPieces
-
-sys.path.insert(0, str(Path(__file__).parent))
-from of_this_torch import traces_functions
-
-pytestmark = traces_functions
 
 
 def breaking(x):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +10,6 @@ from torch import fx, nn
 from torch.fx import operator_schemas
 
 from npugx_cache import cache_compile, cached_graph, load_graph
-
-sys.path.insert(0, str(Path(__file__).parent))
-from of_this_torch import traces_functions
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -111,7 +107,6 @@ def test_an_answer_of_the_process_is_heeded(tmp_path, limit):
     assert entry_of(tmp_path, X, Read(ints(), asks="limit")) != asked
 
 
-@traces_functions
 def test_a_slot_is_heeded_as_an_attribute_is(tmp_path):
     first = entry_of(tmp_path, X, Read(ints(), 2.0))
     assert entry_of(tmp_path, X, Read(ints(), 2.0)) == first

@@ -6,6 +6,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
 
     ### name
     # says: text            a reason of `.explain()` contains the text
+    # says since 2.12: text      the same, from that torch on
     # hit                   the change must not cost a compile; without it, it must
     # same result           the change does not change eager's result
     # bypass                the changed call can't be cached at all
@@ -13,6 +14,8 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # refused: text         no call can be cached, for a reason that contains the text
     # refused since 2.15: text   the same, from that torch on
     # refused before 2.14: text   the same, up to the torch before that
+    # refused in 2.12: text       the same, with that torch alone
+    # needs torch 2.13      what the row shows can't be written with an older torch
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
     # arguments: ...        of `cache_compile`
@@ -102,7 +105,7 @@ def parse(category: str, text: str) -> Row:
         program=program.strip(),
         files=files,
         edits=[_edit(line) for line in options.get("edit", ())],
-        says=options.get("says", []) if refused is None else [],
+        says=_all_of_this_torch(options.get("says", [])) if refused is None else [],
         hit="hit" in options and refused is None,
         same_result="same" in options or "hit" in options,
         bypass=bypass is not None or refused is not None,
@@ -119,14 +122,21 @@ def _filled(text: str, options: dict[str, list[str]]) -> str:
 
 def _of_this_torch(texts: list[str]) -> str | None:
     """The text of an option, such as the reason of a refusal, if it concerns this torch."""
+    return next(iter(_all_of_this_torch(texts)), None)
+
+
+def _all_of_this_torch(texts: list[str]) -> list[str]:
+    those = []
     for text in texts:
-        limited = re.fullmatch(r"(since|before) (\d+)\.(\d+) ?(.*)", text)
+        limited = re.fullmatch(r"(since|before|in) (\d+)\.(\d+) ?(.*)", text)
         if limited is None:
-            return text
-        is_later = tuple(map(int, limited.groups()[1:3])) <= _TORCH
-        if is_later == (limited[1] == "since"):
-            return limited[4]
-    return None
+            those.append(text)
+            continue
+        version = tuple(map(int, limited.groups()[1:3]))
+        concerns = {"since": version <= _TORCH, "before": _TORCH < version, "in": version == _TORCH}
+        if concerns[limited[1]]:
+            those.append(limited[4])
+    return those
 
 
 _WRITES = "writes"
@@ -162,8 +172,14 @@ def _load(folder: str) -> dict[str, Row]:
         for block in re.split(r"^### ", path.read_text(), flags=re.MULTILINE)[1:]:
             name, _, text = block.partition("\n")
             assert name not in rows, name
-            rows[name] = parse(path.stem, text)
+            if _is_for_this_torch(text):
+                rows[name] = parse(path.stem, text)
     return rows
+
+
+def _is_for_this_torch(text: str) -> bool:
+    needed = re.search(r"^# needs torch (\d+)\.(\d+)$", text, re.MULTILINE)
+    return needed is None or tuple(map(int, needed.groups())) <= _TORCH
 
 
 ROWS = _load("rows")

@@ -49,18 +49,6 @@ def test_another_torch_runs_uncached_with_one_line_that_says_which_are_served(
     assert ("NPUGX_CACHE_UNTESTED_TORCH=1 tries it on" in line) == (version != "2.9.1")
 
 
-@pytest.mark.parametrize("version", ["2.10.0", "2.11.0", "2.12.1+cpu"])
-def test_a_torch_may_be_served_for_graphs_that_others_trace_alone(cached, caplog, version):
-    call, x = cached(version), torch.ones(3)
-    assert torch.equal(call(x), x * 2)
-    [line] = caplog.messages
-    reason = f"torch {version} is served for graphs that others trace alone"
-    assert line.startswith(f"no function is cached in this process: {reason}")
-    assert environment.unserved(untested_torch=False, traced=False) is None
-    (entry,) = {cached_graph(torch.fx.symbolic_trace(doubled), [x]).entry for _ in range(2)}
-    assert entry is not None
-
-
 def test_the_switch_tries_a_torch_that_is_not_served(cached, monkeypatch):
     monkeypatch.setattr(served, "TESTED_TORCH", ((2, 16),))
     x = torch.ones(3)
@@ -80,8 +68,7 @@ def test_the_switch_does_not_reach_below_the_oldest_torch(cached):
 
 
 def test_every_served_torch_is_one_that_the_backend_runs_on():
-    listed = (*served.TESTED_TORCH, *served.GRAPHS_TORCH)
-    assert all(version >= served.OLDEST_TORCH for version in listed)
+    assert all(version >= served.OLDEST_TORCH for version in served.TESTED_TORCH)
     with patch("torch.__version__", "2.13.1"):
         assert environment.unsupported(untested_torch=False) is None
 
@@ -105,7 +92,7 @@ def test_what_a_process_can_not_cache_is_told_once_for_all_functions(tmp_path, m
 
 
 def test_a_torch_that_is_too_old_is_not_told_of_the_switch():
-    assert "UNTESTED" in str(served.unserved_torch("2.10.0"))
+    assert "UNTESTED" in str(served.unserved_torch("2.16.0"))
     for untested in (False, True):
         reason = served.unserved_torch("2.9.1+cu128", untested=untested)
         assert reason is not None
@@ -126,7 +113,7 @@ def test_a_torch_without_what_a_trace_needs_is_refused_with_the_name(tmp_path, m
     monkeypatch.setitem(sys.modules, "npugx_cache.trace.dynamo", None)
     monkeypatch.delattr("npugx_cache.trace.call")
     monkeypatch.delattr("npugx_cache.trace.dynamo")
-    monkeypatch.setattr("torch.__version__", "2.12.8")
+    monkeypatch.setattr("torch.__version__", "2.16.8")
     monkeypatch.setenv("NPUGX_CACHE_UNTESTED_TORCH", "1")
     cached = cache_compile(doubled, cache_dir=tmp_path)
     assert torch.equal(cached(torch.ones(2)), torch.full((2,), 2.0))

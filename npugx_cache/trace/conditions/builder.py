@@ -113,6 +113,8 @@ class TreeBuilder:
             return self.step(-1, *self._root(source.global_name))
         if type(source) is getattr(S, "ImportSource", None):
             return self.step(-1, Step.MODULE, source.module_name)
+        if type(source) is getattr(S, "TorchSource", None):  # before torch 2.12
+            return self.step(-1, Step.MODULE, "torch")
         if not hasattr(source, "base"):
             raise OnlyHere(f"a guard on a {type(source).__name__}")
         if type(source) is S.CallFunctionNoArgsSource and _is_subclasses(source.base):

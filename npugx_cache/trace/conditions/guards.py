@@ -222,6 +222,10 @@ def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 
 def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     step = builder.nodes[node].step
+    if type(value) is frozenset:  # before torch 2.12; its elements are all that a trace can ask
+        builder.check_type(node)
+        _constant(builder, node, value, None)
+        return
     if step == Step.MODULE:
         # sys.modules[name] is that module by the way it is reached. None there forbids the import.
         builder.check(node, Kind.NOT_NONE, None)

@@ -9,10 +9,12 @@ What can't be written down, or changes while the code runs, refuses the trace.
 from __future__ import annotations
 
 import enum
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses import FakeTensorMode
 
 from npugx_cache import location
 from npugx_cache.backend.inner_tensors import wrappers_in
@@ -211,9 +213,10 @@ class CodeRun(UntracedCode):
             if isinstance(value, torch.Tensor) and not is_wrapper(value):
                 names = attribute_names(value)
                 for name in names:
-                    if name in _OF_BUFFERS and getattr(value, "_is_buffer", False) is True:
+                    is_mark = name in _OF_BUFFERS and getattr(value, "_is_buffer", False) is True
+                    if is_mark and _is_marked_in_copies():
                         _add_value(builder, builder.step(node, Step.ATTR, name), name, 0)
-                    elif name in read or (read & _READS_ANY and name not in _MARKS):
+                    elif is_mark or name in read or (read & _READS_ANY and name not in _MARKS):
                         what = "which code of a tensor that holds others may read"
                         error = NotPortable(f"a tensor has the attribute {name}, {what}")
                         raise NotPortable(placed(error, root))
@@ -226,9 +229,16 @@ class CodeRun(UntracedCode):
         yield from super().observations()
 
 
+@functools.cache
+def _is_marked_in_copies() -> bool:
+    """Whether the copies on which code is traced tell that a tensor is a buffer."""
+    copy = FakeTensorMode().from_tensor(torch.nn.Buffer(torch.empty(0)))
+    return getattr(copy, "_is_buffer", False) is True
+
+
 _READS_ANY = frozenset({"getattr", "hasattr", "vars", "__dict__"})
 _OF_BUFFERS = frozenset({"_is_buffer", "persistent"})
-"""What `nn.Buffer` sets on a tensor; a copy on which the code is traced has these too."""
+"""What `nn.Buffer` sets on a tensor; since torch 2.13 a copy on which code is traced has it too."""
 _MARKS = frozenset({"_is_hf_initialized"})
 """Attributes that a library sets on parameters while it makes them, and reads nowhere else."""
 

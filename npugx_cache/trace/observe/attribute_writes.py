@@ -7,10 +7,9 @@ keeps the first copy, and what is written there later is lost.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any
-
-from torch._dynamo.variables import dicts
 
 from npugx_cache.trace.observe import observation
 
@@ -20,15 +19,19 @@ if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
 
 
-class _Written(dicts.SideEffectsProxyDict):
-    """The `__dict__` of an object, with the writes that Dynamo knows of now."""
+@functools.cache
+def _written(base: Any) -> type:
+    class Written(base):  # type: ignore[misc]
+        """The `__dict__` of an object, with the writes that Dynamo knows of now."""
 
-    output: weakref.ref[Any]
+        output: weakref.ref[Any]
 
-    @property
-    def side_effects(self) -> Any:  # type: ignore[override]
-        output = self.output()
-        return output.side_effects if output is not None else None
+        @property
+        def side_effects(self) -> Any:
+            output = self.output()
+            return output.side_effects if output is not None else None
+
+    return Written
 
 
 @observation.around
@@ -40,4 +43,5 @@ def following(
     # Weak, because a cycle would keep what Dynamo has of the call, its tensors too, until garbage
     # is collected.
     written.output = weakref.ref(tx.output)
-    written.__class__ = _Written
+    kind: Any = type(written)
+    written.__class__ = _written(kind)

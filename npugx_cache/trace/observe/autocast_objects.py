@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.unkept_calls import NotKept
 
@@ -40,7 +41,7 @@ class _Entered:
 @observation.around
 def entering(recorder: Recorder, enter: Callable[..., Any], variable: Any, tx: Any) -> Any:
     if variable.source is not None:
-        found = tx.output.resolve_source_value(variable.source)
+        found = tracing.value_at(tx, variable.source)
         entered = recorder.state(_Entered).objects
         if type(found) not in KNOWN:
             recorder.refuse(f"a {type(found).__qualname__} is entered as if it were torch.autocast")

@@ -4,7 +4,8 @@ An exception that Dynamo raises for a builtin has another text and other argumen
 and the text of a KeyError or an OSError is not that of its arguments: code that reads one of these
 is refused. Dynamo answers `n in range(...)` with a number; a rule makes that a bool. Dynamo adds up
 the elements of a list without asking the class of the list, and takes a number of NumPy's for an
-array; that is refused too. Importing this module loads the compiler.
+array; that is refused too. `first, *rest = items` makes a list. Importing this module loads the
+compiler.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch._dynamo import exc, variables
 from torch._dynamo.variables import VariableTracker, user_defined
+from torch._dynamo.variables.base import ValueMutationNew
 
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.enumerations import refuse_own_operators
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npugx_cache.trace.observe.observation import Recorder
+
+
+def as_list(variable: Any) -> Any:
+    """What `*rest` takes: before torch 2.13 Dynamo makes a tuple, and Python a list."""
+    if type(variable) is not variables.TupleVariable:
+        return variable
+    return variables.ListVariable(list(variable.items), mutation_type=ValueMutationNew())
 
 
 class _Raised(list[Any]):

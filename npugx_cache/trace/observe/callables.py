@@ -21,6 +21,7 @@ from torch._dynamo.variables.builder import VariableBuilder
 
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question, place_of_the_trace
 
@@ -38,7 +39,7 @@ def reaching_globals(_: Recorder, original: Callable[..., Any], tx: Any, name: s
         return original(tx, name)
     globals_source = AttrSource(source, "__globals__")
     try:
-        leads_there = tx.output.resolve_source_value(globals_source) is tx.f_globals
+        leads_there = tracing.value_at(tx, globals_source) is tx.f_globals
     except Exception:  # noqa: BLE001 - of an object that the trace made, or of user code
         leads_there = False
     if not leads_there:

@@ -60,13 +60,19 @@ def note_name(recorder: Recorder, variable: Any, name: object) -> None:
         _refuse_subclasses(recorder, variable)
     if isinstance(name, str) and _is_of_users(recorder, cls):
         recorder.note(Question.NAME, cls, name)
-        if isinstance(variable.value, type) and _is_of_users(recorder, type(cls)):
-            recorder.note(Question.NAME, type(cls), name)  # a class has methods of its metaclass
+        if isinstance(variable.value, type):
+            note_name_in(recorder, type(cls), name)  # a class has methods of its metaclass
         if isinstance(variable.value, type) and not variable.source:
             kind: type = type(cls)
             _note_value(recorder, (*cls.__mro__, *kind.__mro__), name)
         if name == "__reduce_ex__":
             _refuse_to_copy(recorder, cls)
+
+
+def note_name_in(recorder: Recorder, cls: type, name: str) -> None:
+    """Which of its bases gives a class a name."""
+    if _is_of_users(recorder, cls):
+        recorder.note(Question.NAME, cls, name)
 
 
 def _refuse_to_copy(recorder: Recorder, cls: type) -> None:

@@ -41,6 +41,8 @@ from npugx_cache.trace.observe.hooks import EVERY_TRACE, Hook, Hooks, find, valu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+_PROXIES = (2, 12)
+"""Since then Dynamo reads the `__dict__` of an object through what it knows of writes."""
 _PROTOCOLS = (2, 13)
 """Before it Dynamo had no module that plays CPython's `object.c`, and nothing to watch there."""
 
@@ -57,8 +59,10 @@ def _either(owner: str, *names: str) -> str:
     return " | ".join(f"{owner}.{name}" for name in names)
 
 
-def _each(targets: Iterable[str], make: Callable[[Any], Any], watches: str) -> list[Hook]:
-    return [Hook(target, make, watches) for target in targets]
+def _each(
+    targets: Iterable[str], make: Callable[[Any], Any], watches: str, **more: Any
+) -> list[Hook]:
+    return [Hook(target, make, watches, **more) for target in targets]
 
 
 _DICTS = [
@@ -71,19 +75,19 @@ _DICTS = [
         "variables.dicts:DunderDictVariable.install_dict_keys_match_guard",
         observation.before(torch_guards.guard_object_keys),
         "the names in the __dict__ of an object",
-        since=_PROTOCOLS,
+        since=_PROXIES,
     ),
     Hook(
         "variables.dicts:DunderDictVariable.install_dict_contains_guard",
         observation.before(torch_guards.guard_object_key),
         "whether a name is in the __dict__ of an object",
-        since=_PROTOCOLS,
+        since=_PROXIES,
     ),
     Hook(
         "variables.misc:GetAttrVariable.__init__",
         observation.noting(objects.refuse_object_dict),
         "the __dict__ of an object, which has no guard there",
-        before=_PROTOCOLS,
+        before=_PROXIES,
     ),
 ]
 
@@ -102,7 +106,8 @@ _KINDS_AND_EQUALITY = [
         needed="UserDefinedObjectVariable",
     ),
     Hook(
-        "variables.user_defined:FrozenDataClassVariable.hash_impl",
+        "variables.user_defined:FrozenDataClassVariable.hash_impl"
+        " | variables.user_defined:FrozenDataClassVariable.get_python_hash",
         observation.noting(classes.note_frozen),
         "frozen dataclasses that are keys or elements",
     ),
@@ -140,6 +145,7 @@ _IDENTITY = [
         "variables.object_protocol:vt_identity_compare",
         identity.noting_comparison,
         "objects that are compared by identity",
+        since=_PROXIES,
     ),
     Hook(
         "utils:iter_contains",
@@ -148,7 +154,8 @@ _IDENTITY = [
         everywhere=True,
     ),
     Hook(
-        "variables.hashable:HashableTracker.__init__",
+        "variables.hashable:HashableTracker.__init__"
+        " | variables.dicts:ConstDictVariable._HashableTracker.__init__",
         observation.noting(identity.note_key),
         "objects that are keys or elements by identity",
         needed="UserDefinedObjectVariable",
@@ -193,6 +200,7 @@ _GRAPHS = [
         "variables.dicts:SideEffectsProxyDict.__init__",
         attribute_writes.following,
         "writes to attributes after a graph inside the graph",
+        since=_PROXIES,
         before=_SIBLINGS,
     ),
     Hook(
@@ -302,7 +310,8 @@ _CALLABLES = [
 
 _LOOKUPS = [
     Hook(
-        "variables.user_defined:UserDefinedObjectVariable.as_proxy",
+        "variables.constant:EnumVariable.as_proxy"
+        " | variables.user_defined:UserDefinedObjectVariable.as_proxy",
         observation.noting(enumerations.refuse_as_number),
         "members of enumerations that are taken for numbers",
     ),
@@ -321,10 +330,11 @@ _SETS = [
         ),
         set_walks.noting(set_walks.showing),
         "the order of a set in a text",
+        since=_PROTOCOLS,
     ),
     *_each(
         (
-            f"variables.sets:{kind}.as_python_constant"
+            f"variables.sets:{kind}.as_python_constant | variables.dicts:{kind}.as_python_constant"
             for kind in ("SetVariable", "FrozensetVariable")
         ),
         set_walks.noting(set_walks.as_constant),

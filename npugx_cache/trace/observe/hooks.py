@@ -144,7 +144,7 @@ class Hooks(Replacements):
 
 # --- what a target is in this torch
 
-_TARGET = re.compile(r"([\w.]+):(?:(\w+)\.)?(\w+)(?:\[(\w+)\])?")
+_TARGET = re.compile(r"([\w.]+):(?:([\w.]+)\.)?(\w+)(?:\[(\w+)\])?")
 
 
 def find(hook: Hook) -> Found | None:
@@ -193,7 +193,8 @@ def _places_of(target: str) -> list[tuple[Any, Any]]:
         owner: Any = importlib.import_module(f"{DYNAMO}.{module}")
     except ImportError:
         return []
-    owner = getattr(owner, kind, None) if kind else owner
+    for each in kind.split(".") if kind else ():
+        owner = getattr(owner, each, None)
     if owner is not None and item:
         owner, name = getattr(owner, name, None), getattr(sys.modules["builtins"], item)
     return [] if owner is None else [(owner, name)]

@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import ConstDictKeySource
-from torch._dynamo.variables.base import NO_SUCH_SUBOBJ, AttributeMutationNew, ValueMutationNew
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.stack_value import NONE, look_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from npugx_cache.trace.observe.observation import Recorder
 
@@ -64,6 +65,14 @@ def note_is(recorder: Recorder, left: Any, right: Any) -> None:
     _note_apart(recorder, left.realize(), right.realize(), _FIXED_BY_VALUE)
 
 
+def note_comparisons(recorder: Recorder, value: Any, others: Iterable[Any]) -> None:
+    """Before a value is compared with others by `==`, which asks for the identity of some."""
+    one = value.realize()
+    if getattr(type(look_behind(one).value), "__eq__", None) is object.__eq__:
+        for other in others:
+            _note_apart(recorder, one, other.realize(), (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
+
+
 @observation.around
 def noting_comparison(
     recorder: Recorder, original: Callable[..., Any], left: Any, right: Any
@@ -95,9 +104,9 @@ def noting_search(
 
 
 def _note_apart(recorder: Recorder, left: Any, right: Any, clear: tuple[type, ...]) -> None:
-    one, other = left.get_real_python_backed_value(), right.get_real_python_backed_value()
+    one, other = look_behind(left).value, look_behind(right).value
     # The guards on the types of two objects tell these apart; an object without a source is new.
-    known = one is not NO_SUCH_SUBOBJ and type(one) is type(other) and not isinstance(one, clear)
+    known = one is not NONE and type(one) is type(other) and not isinstance(one, clear)
     if known and left.source and right.source and left.source != right.source:
         recorder.note(Question.APART, (left.source, right.source))
 
@@ -124,12 +133,9 @@ def note_key(recorder: Recorder, tracker: Any, variable: Any) -> None:
     else:
         LazyVariableTracker.realize_all(variable)  # Dynamo takes the hash of some without a guard
         is_waiting = False
-    if is_waiting:
-        value = variable.original_value()
-    else:
-        value = variable.realize().get_real_python_backed_value()
+    value = variable.original_value() if is_waiting else look_behind(variable.realize()).value
     kind = type(value)
-    if value is NO_SUCH_SUBOBJ or isinstance(value, _FIXED_BY_VALUE):
+    if value is NONE or isinstance(value, _FIXED_BY_VALUE):
         return
     if kind.__hash__ is _BY_IDENTITY or kind in (types.FunctionType, types.MethodType):
         known = recorder.state(_Keys).sources.setdefault(kind, {})
@@ -181,8 +187,7 @@ def _changes(effects: Any, variable: Any) -> bool:
         return bool(effects.is_modified(variable))
     held = vars(variable.value)
     return any(
-        not new.is_python_constant()
-        or held.get(name, NO_SUCH_SUBOBJ) is not new.as_python_constant()
+        not new.is_python_constant() or held.get(name, NONE) is not new.as_python_constant()
         for name, new in effects.store_attr_mutations.get(variable, {}).items()
     )
 

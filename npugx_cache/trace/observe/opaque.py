@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 
 def is_opaque(marked: Any) -> bool:
     """Whether a mark of a function, class or object counts: not if a user made what is marked."""
-    if trace_rules.is_nonstrict_trace_callable(marked) or trace_rules.is_leaf_function(marked):
+    if any(is_marked(marked) for is_marked in _MARKS):
         return True
     return not _is_users(marked) or _is_einxs(marked)
+
+
+_MARKS: tuple[Any, ...] = (
+    trace_rules.is_nonstrict_trace_callable,
+    getattr(trace_rules, "is_leaf_function", lambda _: False),  # since torch 2.12
+)
 
 
 @observation.around

@@ -80,6 +80,8 @@ def _call_by_name(
         return classes.call_subclasses(recorder, tx, operands[0], run)
     if name in _COMPARISONS:
         enumerations.refuse_comparison(recorder, operands)
+        if len(operands) == 2:
+            identity.note_comparisons(recorder, operands[0], operands[1:])
     elif name in _SEARCHES and operands:
         return _search(recorder, tx, name, operands, run)
     elif name in _ADDITIONS or _is_deque(callee.value):
@@ -90,7 +92,10 @@ def _call_by_name(
 def _search(
     recorder: Recorder, tx: Any, name: str, operands: list[Any], run: Callable[[], Any]
 ) -> Any:
-    enumerations.refuse_comparison(recorder, [*operands[1:], *_items(operands[0])])
+    items = _items(operands[0])
+    enumerations.refuse_comparison(recorder, [*operands[1:], *items])
+    if len(operands) > 1:
+        identity.note_comparisons(recorder, operands[1], items)
     return builtin_answers.as_bool(tx, run()) if name == "contains" else run()
 
 
@@ -118,13 +123,20 @@ def note_operands(recorder: Recorder, name: str, operands: tuple[Any, ...]) -> N
         identity.note_is(recorder, *operands)
     elif name == "COMPARE_OP":
         enumerations.refuse_comparison(recorder, operands)
+        identity.note_comparisons(recorder, operands[0], operands[1:])
     elif name == "CONTAINS_OP":
-        enumerations.refuse_comparison(recorder, [operands[0], *_items(operands[1])])
+        items = _items(operands[1])
+        enumerations.refuse_comparison(recorder, [operands[0], *items])
+        identity.note_comparisons(recorder, operands[0], items)
 
 
-def mend(tx: Any, name: str) -> None:
+def mend(tx: Any, instruction: Any) -> None:
     """After an instruction: what Dynamo answers otherwise than Python."""
+    name = instruction.opname
     if name == "CONTAINS_OP":
         tx.stack[-1] = builtin_answers.as_bool(tx, tx.stack[-1])
     elif name == "BINARY_OP":
         builtin_answers.empty_deque(tx.stack[-1])
+    elif name == "UNPACK_EX":
+        place = -1 - (instruction.argval & 0xFF)  # below the values before the star
+        tx.stack[place] = builtin_answers.as_list(tx.stack[place])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import sys
@@ -120,7 +121,7 @@ def _is_function_answered(call: Call, value: Any) -> bool:
     if pure.is_pure_of_constants(value) and all(map(_is_plain, call.args)):
         return True
     if isinstance(value, type):
-        return _is_made(value, call.result)
+        return _is_made(value, call)
     if isinstance(value, torch.nn.Module) and call.started:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
     if question_of(value) is not None:
@@ -182,12 +183,26 @@ def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:
     return bool(codes) and bool(codes[0].co_flags & _GENERATOR)
 
 
-def _is_made(cls: type, result: Any) -> bool:
+def _is_made(cls: type, call: Call) -> bool:
     """Whether the call of a class gave an object of it, whose methods Dynamo interprets."""
-    kind = type_of(look_behind(result))
+    kind = type_of(look_behind(call.result))
     if kind is not None and issubclass(kind, cls) and cls.__flags__ & _MADE_BY_PYTHON:
+        if issubclass(cls, enum.Enum):
+            return True  # the call looks a member up that was there before
+        return all(_is_maker_known(cls, name, call) for name in ("__new__", "__init__"))
+    return kind is None or not is_constant(call.result)
+
+
+def _is_maker_known(cls: type, name: str, call: Call) -> bool:
+    """Whether a method that makes objects was interpreted, or only keeps what it is given."""
+    owner = next(each for each in cls.__mro__ if name in vars(each))
+    maker = vars(owner)[name]
+    if is_covered_class(owner) or not codes_of(maker) or _is_interpreted(maker, call.started):
         return True
-    return kind is None or not is_constant(result)
+    # Before torch 2.12 Dynamo makes a named tuple itself, and reads the defaults without a guard.
+    space = getattr(inspect.unwrap(getattr(maker, "__func__", maker)), "__globals__", {})
+    is_plain = str(space.get("__name__")).startswith("namedtuple_")
+    return is_plain and len(call.args) == len(getattr(cls, "_fields", ()))
 
 
 _MADE_BY_PYTHON = 1 << 9

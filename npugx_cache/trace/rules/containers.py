@@ -43,7 +43,8 @@ def note_call(tx: Any, callee: StackValue, args: list[Any], kwargs: dict[str, An
 def _keep_moves(tx: Any, callee: StackValue, args: list[Any]) -> None:
     """Let Dynamo write the whole dict: otherwise it writes new items, and none that moved."""
     bound = callee.owner if callee.owner is not None else vars(callee.variable).get("obj")
-    changed = bound if bound is not None else next(iter(args), None)
+    is_bound = bound is not None and not isinstance(look_behind(bound).value, type)
+    changed = bound if is_bound else next(iter(args), None)
     if changed is None:
         return
     changed = changed.realize()
@@ -152,6 +153,10 @@ def end_change(recorder: Recorder, variable: Any) -> NoReturn:
 
 
 def table_of(variable: Any) -> Any:
-    """The variable for the items of a list or dict, also of one of a derived class."""
-    inner = (vars(variable).get(name) for name in ("_base_vt", "_dict_vt"))
+    """The variable for the items of a container, also of one of a derived class."""
+    inner = (vars(variable).get(name) for name in _TABLES)
     return next((each for each in inner if each is not None), variable)
+
+
+_TABLES = ("_base_vt", "_dict_vt", "_list_vt", "_set_vt")
+"""Where Dynamo keeps the items of derived classes; the first of them since torch 2.12."""

@@ -16,7 +16,10 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import collections
+import dis
 import enum
+import functools
+import inspect
 import itertools
 import types
 from functools import partial
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.variables import VariableTracker
 
+from npugx_cache import location
 from npugx_cache.trace.rules import containers, sets
 from npugx_cache.trace.stack_value import called_name, look_behind, type_of
 
@@ -121,7 +125,7 @@ def _watch(
     if any(map(_is_waiting, operands)) and how_much() is not Takes.NOTHING:
         _realize(operands)
     known = recorder.state(_Known)
-    found = list(_iterators_in(operands, set())) if known.walks or known.given else []
+    found = list(_iterators_in(operands, known)) if known.walks or known.given else []
     walks = [walk for each in found for walk in known.walks.get(id(each), ())]
     _compare(recorder, (*walks, *known.running))
     met = [each for each in found if id(each) in known.given and _has_more(each)]
@@ -229,8 +233,11 @@ def _note_call(recorder: Recorder, callee: StackValue, args: list[Any], result: 
 def _note_walks(
     recorder: Recorder, iterator: Any, walked: Iterable[Any], *, is_backwards: bool
 ) -> None:
+    known = recorder.state(_Known).walks
     walks = []
     for found in map(look_behind, walked):
+        # Before torch 2.13 reversed() gives a tuple, of which an iterator is made later.
+        walks += [each._replace(iterator=iterator) for each in known.get(id(found.variable), ())]
         kinds = (type_of(found) or object).__mro__
         is_deque = collections.deque in kinds
         if not is_deque and (not is_backwards or _CHANGING.isdisjoint(kinds)):
@@ -241,7 +248,7 @@ def _note_walks(
         elif is_deque:
             recorder.refuse("a walk over this deque can't be followed")
     if walks:
-        recorder.state(_Known).walks[id(iterator)] = walks
+        known[id(iterator)] = walks
 
 
 _CHANGING = frozenset({list, dict, type({}.keys()), type({}.values()), type({}.items())})
@@ -272,8 +279,14 @@ def _is_waiting(variable: VariableTracker) -> bool:
     return hasattr(type(getattr(waiting, "value", None)), "__next__")
 
 
-def _iterators_in(values: Iterable[Any], seen: set[int], *, inside: bool = False) -> Iterator[Any]:
+def _iterators_in(values: Iterable[Any], known: _Known) -> Iterator[Any]:
     """The iterators among values, and inside of others, such as `zip(it, b)`."""
+    return _look_for_iterators(values, known, set(), inside=False)
+
+
+def _look_for_iterators(
+    values: Iterable[Any], known: _Known, seen: set[int], *, inside: bool
+) -> Iterator[Any]:
     values = [each for each in values if isinstance(each, VariableTracker)]
     _realize(values)
     for each in values:
@@ -281,7 +294,7 @@ def _iterators_in(values: Iterable[Any], seen: set[int], *, inside: bool = False
         variable = found.variable
         if id(variable) in seen or found.is_waiting:
             continue
-        is_iterator = _is_iterator(variable)
+        is_iterator = id(variable) in known.walks or _is_iterator(variable)
         if not is_iterator and not inside:
             continue
         seen.add(id(variable))
@@ -289,7 +302,7 @@ def _iterators_in(values: Iterable[Any], seen: set[int], *, inside: bool = False
             yield variable
         for held in vars(variable).values():
             parts = held if isinstance(held, (list, tuple)) else (held,)
-            yield from _iterators_in(parts, seen, inside=True)
+            yield from _look_for_iterators(parts, known, seen, inside=True)
 
 
 def _is_iterator(variable: Any) -> bool:
@@ -324,3 +337,45 @@ def _has_more(iterator: Any) -> bool:
 def _is_of_list(iterator: Any) -> bool:
     """Whether Dynamo knows all items of an iterator, and counts how many the code has taken."""
     return isinstance(getattr(iterator, "index", None), int) and hasattr(iterator, "items")
+
+
+# --- generators that are dropped
+
+
+class _Running(collections.Counter[types.CodeType]):
+    """The generators that have begun and not returned, and have something to do at their end."""
+
+
+def note_start(recorder: Recorder, code: types.CodeType, instruction: Any) -> None:
+    """When code begins to run, or a generator goes on."""
+    is_start = not (instruction.arg or 0) & _PLACE
+    if is_start and code.co_flags & inspect.CO_GENERATOR and _has_an_end(code):
+        recorder.state(_Running)[code] += 1
+
+
+_PLACE = 3
+"""The bits of the argument of RESUME that say where it stands; 0 is the start of the code."""
+
+
+def note_end(recorder: Recorder, code: types.CodeType) -> None:
+    """When code returns."""
+    if code.co_flags & inspect.CO_GENERATOR and _has_an_end(code):
+        recorder.state(_Running)[code] -= 1
+
+
+@functools.cache
+def _has_an_end(code: types.CodeType) -> bool:
+    """Whether code has a `finally`, a `with` or an `except`."""
+    return any(each.opname == "PUSH_EXC_INFO" for each in dis.get_instructions(code))
+
+
+def refuse_dropped(recorder: Recorder) -> None:
+    """Refuse a generator that is dropped early: Python runs its `finally` then, and Dynamo never.
+
+    A search such as `any(generator)` drops it.
+    """
+    running = recorder.state(_Running)
+    if dropped := next((code for code in running if running[code] > 0), None):
+        place = location.Place(dropped.co_filename, dropped.co_firstlineno, dropped.co_name, "")
+        what = f"the generator {dropped.co_qualname} is dropped before its end"
+        recorder.refuse(what, where=place)

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import callables, classes, torch_guards
-from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, is_tensor, look_behind
+from npugx_cache.trace.rules import derived
+from npugx_cache.trace.stack_value import (
+    CONSTANTS,
+    NONE,
+    StackValue,
+    is_tensor,
+    look_behind,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +45,8 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
     variable = variable.realize()  # as Dynamo does before it reads
     if found.is_waiting:
         found = look_behind(variable)
+    if (reason := derived.obstacle_of_read(found, name)) is not None:
+        recorder.refuse(reason)
     value, fields = found.value, vars(variable)
     if "typevar" in fields:
         classes.note_inherited(recorder, variable, tx, name)
@@ -49,7 +60,15 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
         torch_guards.lead_to_module(recorder, variable, tx, name)
     elif isinstance(value, types.FunctionType):
         callables.note_attribute(recorder, variable, name)
-    elif value is not NONE and not isinstance(value, functools.partial):
+    else:
+        _note_name_of_object(recorder, found, name)
+
+
+def _note_name_of_object(recorder: Recorder, found: StackValue, name: str) -> None:
+    if found.value is NONE:
+        if (kind := type_of(found)) is not None:  # such as a named tuple before torch 2.12
+            classes.note_name_in(recorder, kind, name)
+    elif not isinstance(found.value, functools.partial):
         classes.note_name(recorder, found, name)
 
 
@@ -60,7 +79,7 @@ def _note_name_of_tensor(recorder: Recorder, tx: Any, found: StackValue, name: s
     if found.source is None or not inspect.isroutine(getattr(torch.Tensor, name, None)):
         return
     try:
-        own = vars(tx.output.resolve_source_value(found.source))
+        own = vars(tracing.value_at(tx, found.source))
     except Exception:  # noqa: BLE001 - code of the user's raises what it likes
         recorder.refuse(f"nobody can tell whether an attribute of a tensor hides its method {name}")
         return

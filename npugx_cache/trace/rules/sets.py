@@ -13,6 +13,7 @@ import inspect
 import operator
 import types
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,15 +84,21 @@ def watch(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
 def _is_method_of_sets(tx: Any) -> bool:
     """Whether Dynamo interprets Python code of its own for a method of a set.
 
-    How the result came about is noted as a whole.
+    How the result came about is noted as a whole. The code may call more of the kind, such as what
+    stands for `iter()`.
     """
     code = getattr(tx, "f_code", None)
-    if code is None or not code.co_qualname.startswith("set_"):
-        return False
-    around = vars(polyfills).get(code.co_qualname.partition(".")[0])
-    return bool(getattr(around, "__code__", _NO_CODE).co_filename == code.co_filename)
+    while code is not None and _POLYFILLS in code.co_filename:
+        if code.co_qualname.startswith("set_"):
+            around = vars(polyfills).get(code.co_qualname.partition(".")[0])
+            if getattr(around, "__code__", _NO_CODE).co_filename == code.co_filename:
+                return True
+        tx = getattr(tx, "parent", None)
+        code = getattr(tx, "f_code", None)
+    return False
 
 
+_POLYFILLS = str(Path(polyfills.__file__).parent)
 _NO_CODE = (lambda: None).__code__
 
 

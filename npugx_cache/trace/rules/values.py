@@ -150,11 +150,14 @@ def _is_member(owner: StackValue, name: str, is_fact: Callable[[type, str], bool
     if isinstance(own, dict) and name in own:
         return False
     holder = next((each for each in classes if name in vars(each)), None)
-    if holder is None or isinstance(vars(holder)[name], _SLOTS):
+    if holder is None or isinstance(member := vars(holder)[name], _SLOTS):
         return name == "__dict__"  # what is in there has places of its own
+    if is_covered_class(holder):
+        return True
+    if not hasattr(type(member), "__get__"):
+        return False  # which class has the name says nothing about a value
     kind = type(owner.value)
-    is_known = is_fact(kind, name) or (is_class and is_fact(owner.value, name))
-    return is_known or is_covered_class(holder)
+    return is_fact(kind, name) or (is_class and is_fact(owner.value, name))
 
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
