@@ -133,7 +133,7 @@ def _all_of_this_torch(texts: list[str]) -> list[str]:
             those.append(text)
             continue
         version = tuple(map(int, limited.groups()[1:3]))
-        concerns = {"since": version <= _TORCH, "before": _TORCH < version, "in": version == _TORCH}
+        concerns = {"since": version <= _TORCH, "before": version > _TORCH, "in": version == _TORCH}
         if concerns[limited[1]]:
             those.append(limited[4])
     return those
