@@ -24,6 +24,8 @@ class Decision(NamedTuple):
     """Why no row of the matrix meets it, where none does."""
     since: tuple[int, int] = (0, 0)
     """The first torch that has it."""
+    before: tuple[int, int] = (99, 0)
+    """The first torch that has it no more."""
 
 
 _GROUPS = "tests/restart/test_collectives.py"
@@ -46,9 +48,9 @@ GUARDS = {
     "HASATTR": Decision(PORTABLE, "name and whether it is there"),
     "NOT_PRESENT_IN_GENERIC_DICT": Decision(PORTABLE, "name; in which class it is found as well"),
     "DICT_CONTAINS": Decision(PORTABLE, "the key"),
-    "DICT_NOT_CONTAINS": Decision(PORTABLE, "the key"),
+    "DICT_NOT_CONTAINS": Decision(PORTABLE, "the key", since=(2, 12)),
     "SET_CONTAINS": Decision(PORTABLE, "the member"),
-    "SET_NOT_CONTAINS": Decision(PORTABLE, "the member"),
+    "SET_NOT_CONTAINS": Decision(PORTABLE, "the member", since=(2, 12)),
     "DICT_KEYS_MATCH": Decision(PORTABLE, "the keys; their order where it was used"),
     "MAPPING_KEYS_CHECK": Decision(PORTABLE, "the keys in order"),
     "SEQUENCE_LENGTH": Decision(PORTABLE, "type and length"),
@@ -56,14 +58,15 @@ GUARDS = {
         PORTABLE,
         "a process group by name and ranks, a mesh by its groups; others are refused",
         _GROUPS,
+        since=(2, 13),
     ),
     "OPAQUE_OBJ_GUARD_FN_MATCH": Decision(
-        PORTABLE, "the same; no function of the user's is asked", _GROUPS
+        PORTABLE, "the same; no function of the user's is asked", _GROUPS, since=(2, 11)
     ),
     "EMPTY_NN_MODULE_HOOKS_DICT": Decision(PORTABLE, "the number of hooks, which torch skips"),
     "TUPLE_ITERATOR_LEN": Decision(PORTABLE, "what is left"),
     "RANGE_ITERATOR_MATCH": Decision(PORTABLE, "what is left"),
-    "COUNT_ITERATOR_MATCH": Decision(PORTABLE, "the state"),
+    "COUNT_ITERATOR_MATCH": Decision(PORTABLE, "the state", since=(2, 12)),
     "DUPLICATE_INPUT": Decision(PORTABLE, "two paths, one object"),
     "WEAKREF_ALIVE": Decision(PORTABLE, "the referent is there", "optimisers only"),
     "TENSOR_MATCH": Decision(PORTABLE, "type, dtype, device, layout, grad, dispatch keys, marks"),
@@ -77,7 +80,9 @@ GUARDS = {
     "DUAL_LEVEL": Decision(STATE, "an active level is refused"),
     "FUNCTORCH_STACK_MATCH": Decision(STATE, "an active transform is refused"),
     "SHAPE_ENV": Decision(STATE, "its conditions are stored as expressions over sizes"),
-    "CONSTANT_SUBCLASS_MATCH": Decision(REFUSED, "what a subclass of a number does is its code"),
+    "CONSTANT_SUBCLASS_MATCH": Decision(
+        REFUSED, "what a subclass of a number does is its code", since=(2, 12)
+    ),
     "DICT_VERSION": Decision(REFUSED, "a counter of one process"),
     "NN_MODULE": Decision(REFUSED, "a module by identity; modules are guarded by content"),
     "DISPATCH_KEY_SET_MATCH": Decision(REFUSED, "a key set passed as an argument"),
@@ -96,7 +101,11 @@ GUARDS = {
 SOURCES = {
     "LocalSource": Decision(PORTABLE, "an argument or a free variable"),
     "GlobalSource": Decision(PORTABLE, "a global, or what a name made up by Dynamo stands for"),
-    "ImportSource": Decision(PORTABLE, "a module", "only frames that reload a module make one"),
+    "ImportSource": Decision(
+        PORTABLE, "a module", "only frames that reload a module make one", since=(2, 11)
+    ),
+    "TorchSource": Decision(PORTABLE, "the module torch", before=(2, 11)),
+    "CollectionsSource": Decision(REFUSED, "the module collections", before=(2, 11)),
     "AttrSource": Decision(PORTABLE),
     "GenericAttrSource": Decision(
         PORTABLE, "past __getattr__", "no program is known that makes one"
@@ -104,7 +113,7 @@ SOURCES = {
     "ParamBufferSource": Decision(PORTABLE, "an attribute", "only without inlined modules"),
     "UnspecializedParamBufferSource": Decision(PORTABLE, "an attribute"),
     "GradSource": Decision(PORTABLE, "an attribute", "optimisers only"),
-    "CellContentsSource": Decision(PORTABLE, "an attribute"),
+    "CellContentsSource": Decision(PORTABLE, "an attribute", since=(2, 11)),
     "GetItemSource": Decision(PORTABLE),
     "ListGetItemSource": Decision(PORTABLE),
     "DictGetItemSource": Decision(PORTABLE),
@@ -168,5 +177,5 @@ SOURCES = {
 
 for _table in (GUARDS, SOURCES):
     for _name, _decision in list(_table.items()):
-        if _decision.since > version.minor_version(torch.__version__):
+        if not _decision.since <= version.minor_version(torch.__version__) < _decision.before:
             del _table[_name]

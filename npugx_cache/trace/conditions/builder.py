@@ -113,7 +113,7 @@ class TreeBuilder:
             return self.step(-1, *self._root(source.global_name))
         if type(source) is getattr(S, "ImportSource", None):
             return self.step(-1, Step.MODULE, source.module_name)
-        if type(source) is getattr(S, "TorchSource", None):  # before torch 2.12
+        if type(source) is getattr(S, "TorchSource", None):  # before torch 2.11
             return self.step(-1, Step.MODULE, "torch")
         if not hasattr(source, "base"):
             raise OnlyHere(f"a guard on a {type(source).__name__}")
