@@ -40,6 +40,7 @@ def _drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:  # noqa:
 _FORMS: dict[Any, Callable[..., Any]] = {
     functional.dropout: _of_functional,
     torch.dropout: _of_torch,
+    torch.ops.aten.dropout: _of_torch,
     torch.ops.aten.dropout.default: _of_torch,
 }
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RootGuardManager: Any = _c_guards.RootGuardManager
 REASON: tuple[Any, ...] = (["npugx_cache"], None)
-"""torch wants words for each guard, and since torch 2.12 a place in the user's code.
+"""torch wants words for each guard, and since torch 2.11 a place in the user's code.
 
 The words of ours are in `explain.py`, for the full check.
 """

@@ -205,7 +205,6 @@ def _portable(
     code = [*trace.code, *untraced]
     owners = Owners(code)
     refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
-    repetition.refuse_remembered(trace, owners)
     _add_guards(builder, trace)
     refuse_functions(builder, trace.code, trace.function.__code__)
     origins = list(origins_of(taken_apart(trace.placeholders, parts), builder))

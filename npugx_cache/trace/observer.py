@@ -198,13 +198,13 @@ def _call(
     if seen.is_read(found.value, tx, args):
         seen.reading = ()
         return original(callee, tx, args, kwargs, *more)
-    if isinstance(found.value, type) and BaseException in found.value.__mro__:
+    if isinstance(found.value, type) and issubclass(found.value, BaseException):
         # Before torch 2.12 Dynamo gives an exception of its own a text that is no variable.
         args = [
             each if isinstance(each, VariableTracker) else VariableTracker.build(tx, each)
             for each in args
         ]
-    if (reason := derived.obstacle_of_call(found, [*args, *kwargs.values()])) is not None:
+    if (reason := derived.obstacle_of_call(found, args, has_named=bool(kwargs))) is not None:
         recorder.refuse(reason)
     before, seen.call = seen.call, (callee, tx, kwargs, args)
     answer = partial(original, callee, tx, args, kwargs, *more)
@@ -343,13 +343,7 @@ def _refuse_unknown(recorder: Recorder, original: Any, tx: Any, instruction: Any
 
 def _start(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     recorder.state(Seen).started.append(tx.f_code)
-    iterators.note_start(recorder, tx.f_code, instruction)
     sets.note_start(recorder)
-    return original(tx, instruction)
-
-
-def _end(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
-    iterators.note_end(recorder, tx.f_code)
     return original(tx, instruction)
 
 
@@ -513,8 +507,11 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
 
 def _refuse_derived(recorder: Recorder, instruction: Any, operands: tuple[Any, ...]) -> None:
     name, reason = instruction.opname, None
-    if name in ("BINARY_OP", "COMPARE_OP", "DICT_UPDATE", "DICT_MERGE"):
-        reason = derived.obstacle_of_operator(operands)
+    asked = instructions.asks(instruction)[0] if name == "BINARY_OP" else ()
+    if name in ("DICT_UPDATE", "DICT_MERGE") or "__or__" in asked:
+        reason = derived.obstacle_of_merge(operands)
+    if name == "COMPARE_OP" or (name == "BINARY_OP" and "__getitem__" not in asked):
+        reason = reason or derived.obstacle_of_operator(operands)
     elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
         reason = derived.obstacle_of_item_write(operands[-2])
     if reason is not None:
@@ -546,7 +543,6 @@ def _show_top(seen: Seen, tx: Any) -> None:
 
 _LOOKS: dict[Does | None, Callable[..., Any]] = {
     Does.STARTS: _start,
-    Does.ENDS: _end,
     Does.READS: _read,
     Does.CALLS: _run_and_show,
     Does.WRITES: _write,
@@ -628,7 +624,6 @@ PLACES = Places()
 
 def close(recorder: Recorder, graph: Any) -> None:
     """At the end of a trace: guard what came in without a guard, or refuse the trace."""
-    iterators.refuse_dropped(recorder)
     seen = recorder.state(Seen)
     names = {
         (each.owner, each.argument)

@@ -7,8 +7,6 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npugx_cache import location
-from npugx_cache.portable import NotPortable
 from npugx_cache.trace.conditions.source_facts import is_covered
 
 if TYPE_CHECKING:
@@ -28,33 +26,13 @@ def obstacle(trace: DynamoTrace, untraced: Iterable[types.CodeType], owners: Own
         return "it writes to something that was there before the call, or may do so later"
     if not all(is_covered(code, owners[id(code)]) for code in untraced):
         return "an operator or a class of tensors runs code of the user's"
-    own = _own_code(trace, owners)
+    own = [code for code in trace.code if not is_covered(code, owners[id(code)])]
+    own = [code for code in own if not _is_of_transformers(code)]
     if any(not _ASKED.isdisjoint(_names(code, owners[id(code)])) for code in own):
         return "it asks whether it is traced, and may do something else by itself"
-    if _is_remembered(own, owners):
+    if owners.is_remembered([function for code in own for function in owners[id(code)]]):
         return "it has a functools.lru_cache, which a trace does not ask and a run fills"
     return None
-
-
-def refuse_remembered(trace: DynamoTrace, owners: Owners) -> None:
-    """Raise `NotPortable` for a trace that writes in a function which Python runs once.
-
-    Dynamo looks through a `functools.lru_cache`, so the graph would write at each call.
-    """
-    if trace.writes and _is_remembered(_own_code(trace, owners), owners):
-        what = "a function with a functools.lru_cache is traced, and objects are changed"
-        code = trace.function.__code__
-        place = location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
-        raise NotPortable(location.reason(what, place, "change them outside the cached function"))
-
-
-def _own_code(trace: DynamoTrace, owners: Owners) -> list[types.CodeType]:
-    own = [code for code in trace.code if not is_covered(code, owners[id(code)])]
-    return [code for code in own if not _is_of_transformers(code)]
-
-
-def _is_remembered(own: list[types.CodeType], owners: Owners) -> bool:
-    return owners.is_remembered([function for code in own for function in owners[id(code)]])
 
 
 def _names(code: types.CodeType, functions: Iterable[types.FunctionType]) -> Iterator[str]:

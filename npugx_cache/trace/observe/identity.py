@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ def note_is(recorder: Recorder, left: Any, right: Any) -> None:
 def note_comparisons(recorder: Recorder, value: Any, others: Iterable[Any]) -> None:
     """Before a value is compared with others by `==`, which asks for the identity of some."""
     one = value.realize()
-    if getattr(type(look_behind(one).value), "__eq__", None) is object.__eq__:
+    found = look_behind(one).value
+    if found is not NONE and inspect.getattr_static(type(found), "__eq__") is object.__eq__:
         for other in others:
             _note_apart(recorder, one, other.realize(), (*_FIXED_BY_VALUE, *_EQUAL_BY_VALUE))
 

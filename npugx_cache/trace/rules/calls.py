@@ -200,7 +200,7 @@ def _is_maker_known(cls: type, name: str, call: Call) -> bool:
     if is_covered_class(owner) or not codes_of(maker) or _is_interpreted(maker, call.started):
         return True
     # Before torch 2.12 Dynamo makes a named tuple itself, and reads the defaults without a guard.
-    space = getattr(inspect.unwrap(getattr(maker, "__func__", maker)), "__globals__", {})
+    space = getattr(getattr(maker, "__func__", maker), "__globals__", {})
     is_plain = str(space.get("__name__")).startswith("namedtuple_")
     return is_plain and len(call.args) == len(getattr(cls, "_fields", ()))
 

@@ -41,19 +41,17 @@ _METHODS = (
 
 def obstacle_of_operator(operands: Iterable[Any]) -> str | None:
     """Why an operator on these operands may give something else than in Python, or None."""
-    kinds: list[Any] = [type_of(look_behind(each)) for each in operands]
-    own = [kind for kind in kinds if _is_of_users(kind) and not issubclass(kind, enum.Enum)]
-    if walked := next((kind for kind in own if _has_own_walk(kind)), None):
-        return f"a {walked.__qualname__} walks in its own way, which an operator does not do"
     if PLAYS_CPYTHON:
         return None
-    if {list, tuple} <= {*kinds}:
+    kinds: list[Any] = [type_of(look_behind(each)) for each in operands]
+    if any(kind is list for kind in kinds) and any(kind is tuple for kind in kinds):
         return "an operator of a list and a tuple is not traced with this torch"
+    own = [kind for kind in kinds if _is_of_users(kind) and not issubclass(kind, enum.Enum)]
     found = next((kind for kind in own if issubclass(kind, _CONTAINERS)), None)
     if found is None and len(own) > 1 and _asks_both(own):
         found = own[0]
     if found is not None:
-        return f"an operator of a {found.__qualname__} is not traced with this torch"
+        return f"an operator of {found.__qualname__} is not traced with this torch"
     return None
 
 
@@ -61,7 +59,7 @@ def _asks_both(kinds: list[Any]) -> bool:
     """Whether Python may ask the right operand as well, or before: old Dynamo never does."""
     methods = [vars(each).get(name) for kind in kinds for each in kind.__mro__ for name in _ASKED]
     codes = [each.__code__ for each in methods if isinstance(each, types.FunctionType)]
-    if len({*kinds}) > 1:
+    if any(kind is not kinds[0] for kind in kinds):
         return bool(codes)
     is_own = (code.co_filename != "<string>" for code in codes)  # not of a dataclass
     has_none = ("NotImplemented" in code.co_names for code in codes)
@@ -71,92 +69,110 @@ def _asks_both(kinds: list[Any]) -> bool:
 _ASKED = [name for name in by_value.ANYTHING if name not in ("__hash__", "__call__", "__repr__")]
 
 
-def obstacle_of_call(callee: StackValue, args: list[Any]) -> str | None:
-    """Why a function of Python's own does not do what the classes of its arguments say, or None."""
-    function, name = callee.value, called_name(callee)
-    if function is vars and args:
-        return obstacle_of_read(look_behind(args[0]), "__dict__")
-    if getattr(function, "__module__", None) == "_operator":
-        return obstacle_of_operator(args) if name not in _NO_OPERATORS else None
-    kinds: list[Any] = [type_of(look_behind(each)) for each in args]
-    is_unbound = getattr(function, "__objclass__", None) in _DICTS
-    holder = callee.owner if callee.owner is not None else vars(callee.variable).get("obj")
-    if holder is not None:
-        owner = look_behind(holder)
-        if isinstance(owner.value, type):  # dict.items(d), before torch 2.13
-            is_unbound = owner.value in _DICTS
-        else:
-            kinds.insert(0, type_of(owner))
-    elif isinstance(function, type) and (reason := _obstacle_of_making(function, kinds)):
-        return reason
-    return _obstacle_of_method(name, kinds, is_unbound=is_unbound) or _obstacle_of_walk(
-        function, kinds
-    )
-
-
-def _obstacle_of_walk(function: Any, kinds: list[Any]) -> str | None:
-    if PLAYS_CPYTHON or not isinstance(function, (types.BuiltinFunctionType, type)):
-        return None
-    for kind in kinds:
-        if _is_named_tuple(kind) and any(_has_own(kind, asked) for asked in _ASKED_OF_TUPLES):
-            what = f"{function.__name__}() of a {kind.__qualname__}"
-            return f"{what} is not traced with this torch"
+def obstacle_of_merge(operands: Iterable[Any]) -> str | None:
+    """Why `{**d}`, `f(**d)` or `d | e` may not ask a dict as Python does, or None."""
+    for each in operands:
+        if _has_own_walk(kind := type_of(look_behind(each))):
+            return f"a dict of {_name(kind)} is merged, which has methods of its own for that"
     return None
 
 
+def obstacle_of_call(callee: StackValue, args: list[Any], *, has_named: bool) -> str | None:
+    """Why a function of Python's own does not do what the classes of its arguments say, or None.
+
+    `has_named`: whether the call has arguments by name as well.
+    """
+    function, holder = callee.value, callee.owner
+    if function is vars and args:
+        return obstacle_of_read(look_behind(args[0]), "__dict__")
+    kinds: list[Any] = [type_of(look_behind(each)) for each in args]
+    if holder is None:
+        holder = vars(callee.variable).get("obj")
+    if isinstance(function, type) and holder is None:
+        made = _obstacle_of_making(function, kinds, is_filled=bool(args) or has_named)
+        return made or _obstacle_of_walk(function.__name__, kinds)
+    name = called_name(callee)
+    if holder is not None:
+        owner = look_behind(holder)
+        if not isinstance(owner.value, type):
+            return _obstacle_of_method(name, [type_of(owner), *kinds], is_unbound=False)
+        is_of_dict = any(owner.value is each for each in _DICTS)  # before torch 2.13
+        return _obstacle_of_method(name, kinds, is_unbound=True) if is_of_dict else None
+    if isinstance(function, types.MethodDescriptorType):
+        is_of_dict = any(function.__objclass__ is each for each in _DICTS)
+        return _obstacle_of_method(name, kinds, is_unbound=True) if is_of_dict else None
+    if not isinstance(function, types.BuiltinFunctionType):
+        return None
+    if function.__module__ == "_operator":
+        if name in ("or_", "ior") and (reason := obstacle_of_merge(args)):
+            return reason
+        return obstacle_of_operator(args) if name not in _NO_OPERATORS else None
+    return _obstacle_of_walk(name, kinds)
+
+
 _NO_OPERATORS = frozenset({"getitem", "setitem", "delitem", "contains", "is_", "is_not", "index"})
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+def _obstacle_of_walk(name: str, kinds: list[Any]) -> str | None:
+    for kind in () if PLAYS_CPYTHON else kinds:
+        if _is_named_tuple(kind) and any(_has_own(kind, asked) for asked in _ASKED_OF_TUPLES):
+            return f"{name}() of {_name(kind)} is not traced with this torch"
+    return None
+
+
+_ASKED_OF_TUPLES = ("__len__", "__iter__", "__getitem__", "__contains__", "index", "count")
 
 
 def _obstacle_of_method(name: str, kinds: list[Any], *, is_unbound: bool) -> str | None:
     """The same for a method of `dict`, which C code answers for a class derived from `dict`."""
-    if not kinds or kinds[0] is None or not issubclass(kinds[0], dict):
+    owner = kinds[0] if kinds else None
+    if not isinstance(owner, type) or not issubclass(owner, dict):
         return None
-    owner, *given = kinds
-    if _has_own(owner, name) and not is_unbound:
-        return None
-    what = f"{name}() of a {owner.__qualname__}"
+    if _has_own(owner, name):
+        what = f"{name}() of {_name(owner)} is not traced by the function of a base class"
+        return what if is_unbound else None
     if name == "copy" and _has_own_walk(owner):
-        return f"{what} is not traced, because the class has methods of its own"
-    if name in _FILLING and any(map(_has_own_walk, given)):
-        return f"{what} is not traced for what has methods of its own"
-    is_ordered = issubclass(owner, collections.OrderedDict)
-    if name in _FILLING and is_ordered and _has_own(owner, "__setitem__"):
-        return f"{what} is not traced, because the class has its own __setitem__"
-    if _has_own(owner, name):  # dict.items(d) of a class that has its own items()
-        return f"{what} is not traced by the function of a base class"
+        return f"copy() of {_name(owner)} is not traced, because the class has methods of its own"
+    is_filling = name in ("update", "setdefault") and issubclass(owner, collections.OrderedDict)
+    if is_filling and _has_own(owner, "__setitem__"):
+        return f"{name}() of {_name(owner)} is not traced, which has its own __setitem__"
+    if name == "update":
+        return next((_copied(kind) for kind in kinds[1:] if _has_own_walk(kind)), None)
     return None
 
 
-_FILLING = frozenset({"update", "setdefault", "__or__", "__ror__", "__ior__"})
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+def _copied(kind: Any) -> str:
+    return f"a dict of {_name(kind)} is copied without its own methods"
 
 
-def _obstacle_of_making(cls: type, kinds: list[Any]) -> str | None:
-    if cls in _DICTS and (walked := next(filter(_has_own_walk, kinds), None)):
-        return f"a {walked.__qualname__} is copied without its own methods"
-    is_filled = bool(kinds) and issubclass(cls, collections.OrderedDict)
-    if is_filled and _has_own(cls, "__setitem__") and not _has_own(cls, "__init__"):
-        return f"a {cls.__qualname__} is filled without its own __setitem__"
+def _obstacle_of_making(cls: type, kinds: list[Any], *, is_filled: bool) -> str | None:
+    if issubclass(cls, dict) and not _has_own(cls, "__init__"):
+        if walked := next(filter(_has_own_walk, kinds), None):
+            return _copied(walked)
+        is_ordered = issubclass(cls, collections.OrderedDict)
+        if is_filled and is_ordered and _has_own(cls, "__setitem__"):
+            return f"a dict of {_name(cls)} is filled without its own __setitem__"
     if PLAYS_CPYTHON or not _is_frozen(cls) or is_covered_class(cls):
         return None
     maker = inspect.getattr_static(cls, "__init__")
     if getattr(maker, "__code__", _NO_CODE).co_filename != "<string>":
-        return f"the __init__ of {cls.__qualname__} is not traced with this torch"
+        return f"the __init__ of {_name(cls)} is not traced with this torch"
     return None
 
 
 _NO_CODE = (lambda: None).__code__
 
 
+def _name(kind: Any) -> str:
+    return str(kind.__qualname__)
+
+
 def _has_own_walk(kind: Any) -> bool:
-    """Whether a class derived from dict has methods by which somebody may walk it."""
-    if kind is None or not issubclass(kind, dict) or not _is_of_users(kind):
+    """Whether a class derived from dict has a method by which somebody may walk it."""
+    if not _is_of_users(kind) or not issubclass(kind, dict):
         return False
-    return any(_has_own(kind, name) for name in _OF_WALKS)
-
-
-_OF_WALKS = ("keys", "items", "values", "__iter__", "__getitem__", "__setitem__", "copy")
-_ASKED_OF_TUPLES = ("__len__", "__iter__", "__getitem__", "__contains__", "index", "count")
+    return any(_has_own(kind, name) for name in ("__iter__", "keys", "items", "__getitem__"))
 
 
 def _has_own(cls: Any, name: str) -> bool:
@@ -166,7 +182,10 @@ def _has_own(cls: Any, name: str) -> bool:
 
 
 def _is_frozen(kind: Any) -> bool:
-    return bool(getattr(getattr(kind, "__dataclass_params__", None), "frozen", False))
+    if not isinstance(kind, type):
+        return False
+    parameters = inspect.getattr_static(kind, "__dataclass_params__", None)
+    return bool(getattr(parameters, "frozen", False))
 
 
 def _is_of_users(kind: Any) -> bool:
@@ -174,14 +193,16 @@ def _is_of_users(kind: Any) -> bool:
 
 
 def _is_named_tuple(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+    if not isinstance(kind, type) or not issubclass(kind, tuple):
+        return False
+    return any("_fields" in vars(each) for each in kind.__mro__)
 
 
 # --- attributes
 
 
-class _Deleted(set[tuple[int, str]]):
-    """The attributes that a trace has deleted: the `id` of the variable, and the name."""
+class _Deleted(dict[tuple[int, str], Any]):
+    """The attributes that a trace has deleted: by the `id` of the variable, which stays alive."""
 
 
 def obstacle_of_read(found: StackValue, name: str) -> str | None:
@@ -215,7 +236,7 @@ def obstacle_of_write(
         return "the class of an object is changed"
     deleted, key = recorder.state(_Deleted), (id(found.variable), name)
     if deletes:
-        deleted.add(key)
+        deleted[key] = found.variable
     elif key in deleted:  # Python puts the name last, and the caller frame where it was
         return f"the attribute {name} is deleted and set again"
     kind: Any = type_of(found)

@@ -15,7 +15,6 @@ class Does(enum.Enum):
     """What an instruction may do to objects that the traced code did not make."""
 
     STARTS = "begins to run the code of a function"
-    ENDS = "ends the code of a function"
     MOVES = "nothing: moves values, makes containers, jumps without a question"
     READS = "reads a name or an attribute"
     CALLS = "calls what is on the stack"
@@ -25,7 +24,6 @@ class Does(enum.Enum):
 
 _NAMES = {
     Does.STARTS: "RESUME",
-    Does.ENDS: "RETURN_VALUE RETURN_CONST",
     Does.MOVES: """
         LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST
         LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST
@@ -41,7 +39,7 @@ _NAMES = {
         BUILD_TUPLE BUILD_LIST BUILD_STRING BUILD_SLICE LIST_APPEND LIST_TO_TUPLE
         SETUP_LOOP SETUP_EXCEPT SETUP_FINALLY POP_BLOCK RAISE_VARARGS RERAISE CLEANUP_THROW
         PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH STOPITERATION_ERROR
-        YIELD_VALUE INTERPRETER_EXIT
+        RETURN_VALUE RETURN_CONST YIELD_VALUE INTERPRETER_EXIT
     """,
     Does.READS: """
         LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_CLASSDEREF LOAD_LOCALS LOAD_FROM_DICT_OR_DEREF

@@ -16,10 +16,7 @@ Importing this module loads the compiler.
 from __future__ import annotations
 
 import collections
-import dis
 import enum
-import functools
-import inspect
 import itertools
 import types
 from functools import partial
@@ -27,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.variables import VariableTracker
 
-from npugx_cache import location
 from npugx_cache.trace.rules import containers, sets
 from npugx_cache.trace.stack_value import called_name, look_behind, type_of
 
@@ -337,45 +333,3 @@ def _has_more(iterator: Any) -> bool:
 def _is_of_list(iterator: Any) -> bool:
     """Whether Dynamo knows all items of an iterator, and counts how many the code has taken."""
     return isinstance(getattr(iterator, "index", None), int) and hasattr(iterator, "items")
-
-
-# --- generators that are dropped
-
-
-class _Running(collections.Counter[types.CodeType]):
-    """The generators that have begun and not returned, and have something to do at their end."""
-
-
-def note_start(recorder: Recorder, code: types.CodeType, instruction: Any) -> None:
-    """When code begins to run, or a generator goes on."""
-    is_start = not (instruction.arg or 0) & _PLACE
-    if is_start and code.co_flags & inspect.CO_GENERATOR and _has_an_end(code):
-        recorder.state(_Running)[code] += 1
-
-
-_PLACE = 3
-"""The bits of the argument of RESUME that say where it stands; 0 is the start of the code."""
-
-
-def note_end(recorder: Recorder, code: types.CodeType) -> None:
-    """When code returns."""
-    if code.co_flags & inspect.CO_GENERATOR and _has_an_end(code):
-        recorder.state(_Running)[code] -= 1
-
-
-@functools.cache
-def _has_an_end(code: types.CodeType) -> bool:
-    """Whether code has a `finally`, a `with` or an `except`."""
-    return any(each.opname == "PUSH_EXC_INFO" for each in dis.get_instructions(code))
-
-
-def refuse_dropped(recorder: Recorder) -> None:
-    """Refuse a generator that is dropped early: Python runs its `finally` then, and Dynamo never.
-
-    A search such as `any(generator)` drops it.
-    """
-    running = recorder.state(_Running)
-    if dropped := next((code for code in running if running[code] > 0), None):
-        place = location.Place(dropped.co_filename, dropped.co_firstlineno, dropped.co_name, "")
-        what = f"the generator {dropped.co_qualname} is dropped before its end"
-        recorder.refuse(what, where=place)
