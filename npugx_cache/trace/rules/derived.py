@@ -201,8 +201,11 @@ def _is_named_tuple(kind: Any) -> bool:
 # --- attributes
 
 
-class _Deleted(dict[tuple[int, str], Any]):
-    """The attributes that a trace has deleted: by the `id` of the variable, which stays alive."""
+class _Written(dict[tuple[int, str], tuple[Any, bool]]):
+    """The attributes that a trace has written, by the `id` of the variable, which stays alive.
+
+    With it: whether the attribute was set and then deleted.
+    """
 
 
 def obstacle_of_read(found: StackValue, name: str) -> str | None:
@@ -234,11 +237,15 @@ def obstacle_of_write(
     """Why a write to an attribute may do something else than in Python, or None."""
     if name == "__class__":
         return "the class of an object is changed"
-    deleted, key = recorder.state(_Deleted), (id(found.variable), name)
+    written, key = recorder.state(_Written), (id(found.variable), name)
+    before = written.get(key)
     if deletes:
-        deleted[key] = found.variable
-    elif key in deleted:  # Python puts the name last, and the caller frame where it was
+        written[key] = found.variable, before is not None
+    elif before is not None and before[1] and found.source is None:
+        # Python puts the name last, and the caller frame where it was.
         return f"the attribute {name} is deleted and set again"
+    else:
+        written[key] = found.variable, False
     kind: Any = type_of(found)
     if PLAYS_CPYTHON or kind is None or isinstance(found.value, type):
         return None
