@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def _written(base: Any) -> type:
+def _make_class(base: Any) -> type:
     class Written(base):  # type: ignore[misc]
         """The `__dict__` of an object, with the writes that Dynamo knows of now."""
 
@@ -44,4 +44,4 @@ def following(
     # is collected.
     written.output = weakref.ref(tx.output)
     kind: Any = type(written)
-    written.__class__ = _written(kind)
+    written.__class__ = _make_class(kind)

@@ -57,13 +57,13 @@ def obstacle_of_operator(operands: Iterable[Any]) -> str | None:
 
 def _asks_both(kinds: list[Any]) -> bool:
     """Whether Python may ask the right operand as well, or before: old Dynamo never does."""
-    methods = [vars(each).get(name) for kind in kinds for each in kind.__mro__ for name in _ASKED]
+    bases = (each for kind in kinds for each in kind.__mro__ if not is_covered_class(each))
+    methods = [vars(each).get(name) for each in bases for name in _ASKED]
     codes = [each.__code__ for each in methods if isinstance(each, types.FunctionType)]
     if any(kind is not kinds[0] for kind in kinds):
         return bool(codes)
-    is_own = (code.co_filename != "<string>" for code in codes)  # not of a dataclass
-    has_none = ("NotImplemented" in code.co_names for code in codes)
-    return any(map(all, zip(is_own, has_none, strict=True)))
+    written = [code for code in codes if code.co_filename != "<string>"]  # not by a dataclass
+    return any("NotImplemented" in code.co_names for code in written)
 
 
 _ASKED = [name for name in by_value.ANYTHING if name not in ("__hash__", "__call__", "__repr__")]
@@ -201,7 +201,7 @@ def _is_named_tuple(kind: Any) -> bool:
 # --- attributes
 
 
-class _Written(dict[tuple[int, str], tuple[Any, bool]]):
+class _AttributeWrites(dict[tuple[int, str], tuple[Any, bool]]):
     """The attributes that a trace has written, by the `id` of the variable, which stays alive.
 
     With it: whether the attribute was set and then deleted.
@@ -237,7 +237,7 @@ def obstacle_of_write(
     """Why a write to an attribute may do something else than in Python, or None."""
     if name == "__class__":
         return "the class of an object is changed"
-    written, key = recorder.state(_Written), (id(found.variable), name)
+    written, key = recorder.state(_AttributeWrites), (id(found.variable), name)
     before = written.get(key)
     if deletes:
         written[key] = found.variable, before is not None
