@@ -41,6 +41,7 @@ from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
 from npugx_cache.trace.rules import (
     answers,
+    attributes,
     calls,
     containers,
     derived,
@@ -289,7 +290,7 @@ def _ask_for_name(
         if function is hasattr:
             names.note_question(tx, owner, name)
         else:
-            _refuse_write(recorder, owner, name, deletes=function is delattr)
+            _refuse_write(recorder, owner, name, args[2] if len(args) > 2 else None)
         return run()
     if len(args) > 2:
         names.note_question(tx, owner, name)
@@ -393,13 +394,14 @@ _OF_SUPER = frozenset({"LOAD_SUPER_ATTR"})  # since Python 3.12; Dynamo runs it 
 def _write(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     if (name := instruction.opname) in ("STORE_ATTR", "DELETE_ATTR"):
         names.note_name(recorder, tx, tx.stack[-1], instruction.argval)
-        _refuse_write(recorder, tx.stack[-1], instruction.argval, deletes=name == "DELETE_ATTR")
+        value = tx.stack[-2] if name == "STORE_ATTR" else None
+        _refuse_write(recorder, tx.stack[-1], instruction.argval, value)
     return _run_and_show(recorder, original, tx, instruction)
 
 
-def _refuse_write(recorder: Recorder, owner: Any, name: str, *, deletes: bool) -> None:
+def _refuse_write(recorder: Recorder, owner: Any, name: str, value: Any) -> None:
     found = look_behind(owner.realize())
-    if reason := derived.obstacle_of_write(recorder, found, name, deletes=deletes):
+    if reason := attributes.obstacle_of_write(recorder, found, name, value):
         recorder.refuse(reason)
 
 
@@ -513,7 +515,7 @@ def _refuse_derived(recorder: Recorder, instruction: Any, operands: tuple[Any, .
     if name == "COMPARE_OP" or (name == "BINARY_OP" and "__getitem__" not in asked):
         reason = reason or derived.obstacle_of_operator(operands)
     elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-        reason = derived.obstacle_of_item_write(operands[-2])
+        reason = attributes.obstacle_of_item_write(operands[-2])
     if reason is not None:
         recorder.refuse(reason)
 

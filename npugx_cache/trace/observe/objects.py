@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, is_typeddict
 import torch
 from torch._dynamo.variables import user_defined
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
+from torch._guards import TracingContext
 
 from npugx_cache.backend import graph_calls
 from npugx_cache.conditions import source_facts
@@ -55,10 +56,19 @@ def note_ordered(recorder: Recorder, value: object) -> None:
 def refuse_object_dict(
     recorder: Recorder, variable: Any, obj: Any, name: str, *_: Any, **__: Any
 ) -> None:
-    """Refuse to read the `__dict__` of an object that the trace did not make itself."""
+    """Refuse to read the `__dict__` of an object that the trace did not make itself.
+
+    `nn.Module` asks there for its own tables, whose names are always the same.
+    """
     del variable
-    if name == "__dict__" and obj.source:
+    if name == "__dict__" and obj.source and not _is_in_module():
         recorder.refuse("with this torch the attributes in a __dict__ have no guard")
+
+
+def _is_in_module() -> bool:
+    """Whether the code that is interpreted now is that of `nn.Module`."""
+    stack = TracingContext.extract_stack()
+    return bool(stack) and stack[-1].filename == torch.nn.modules.module.__file__
 
 
 # --- classes and objects

@@ -1,10 +1,9 @@
-"""Rules about objects of user classes, where Dynamo does not do what CPython does.
+"""Rules about operators and copies of objects of user classes, where Dynamo is not as CPython.
 
 Since torch 2.13 Dynamo plays the operators of CPython's `abstract.c` and `object.c`. An older one
 has shortcuts: an operator of a class derived from `list` gives an object of that class, a reflected
-method is not asked, a named tuple is its fields whatever its class says, and a write to an
-attribute passes by properties and slots. All of that is refused there. Some shortcuts of classes
-derived from `dict` are left in each torch.
+method is not asked, and a named tuple is its fields whatever its class says. What may differ is
+refused there. Some shortcuts for classes derived from `dict` are left in each torch.
 """
 
 from __future__ import annotations
@@ -15,28 +14,20 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import variables
-
 from npugx_cache.portable import is_covered_class
-from npugx_cache.trace.rules import by_value
-from npugx_cache.trace.rules.values import Entry
-from npugx_cache.trace.stack_value import NONE, StackValue, called_name, look_behind, type_of
+from npugx_cache.trace.rules import attributes, by_value
+from npugx_cache.trace.rules.attributes import (
+    PLAYS_CPYTHON,
+    is_frozen,
+    is_named_tuple,
+    is_of_users,
+)
+from npugx_cache.trace.stack_value import StackValue, called_name, look_behind, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from npugx_cache.trace.observe.observation import Recorder
-
-PLAYS_CPYTHON = hasattr(getattr(variables, "object_protocol", None), "generic_richcompare")
-"""Whether this torch plays CPython's operators and writes to attributes."""
-
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-_FIELD: type = type(vars(Entry)["value"])
-"""What reads a field of a named tuple."""
-_METHODS = (
-    *(types.FunctionType, staticmethod, classmethod),
-    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
-)
 
 
 def obstacle_of_operator(operands: Iterable[Any]) -> str | None:
@@ -46,7 +37,7 @@ def obstacle_of_operator(operands: Iterable[Any]) -> str | None:
     kinds: list[Any] = [type_of(look_behind(each)) for each in operands]
     if any(kind is list for kind in kinds) and any(kind is tuple for kind in kinds):
         return "an operator of a list and a tuple is not traced with this torch"
-    own = [kind for kind in kinds if _is_of_users(kind) and not issubclass(kind, enum.Enum)]
+    own = [kind for kind in kinds if is_of_users(kind) and not issubclass(kind, enum.Enum)]
     found = next((kind for kind in own if issubclass(kind, _CONTAINERS)), None)
     if found is None and len(own) > 1 and _asks_both(own):
         found = own[0]
@@ -84,7 +75,7 @@ def obstacle_of_call(callee: StackValue, args: list[Any], *, has_named: bool) ->
     """
     function, holder = callee.value, callee.owner
     if function is vars and args:
-        return obstacle_of_read(look_behind(args[0]), "__dict__")
+        return attributes.obstacle_of_read(look_behind(args[0]), "__dict__")
     kinds: list[Any] = [type_of(look_behind(each)) for each in args]
     if holder is None:
         holder = vars(callee.variable).get("obj")
@@ -116,7 +107,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 def _obstacle_of_walk(name: str, kinds: list[Any]) -> str | None:
     for kind in () if PLAYS_CPYTHON else kinds:
-        if _is_named_tuple(kind) and any(_has_own(kind, asked) for asked in _ASKED_OF_TUPLES):
+        if is_named_tuple(kind) and any(_has_own(kind, asked) for asked in _ASKED_OF_TUPLES):
             return f"{name}() of {_name(kind)} is not traced with this torch"
     return None
 
@@ -153,7 +144,7 @@ def _obstacle_of_making(cls: type, kinds: list[Any], *, is_filled: bool) -> str 
         is_ordered = issubclass(cls, collections.OrderedDict)
         if is_filled and is_ordered and _has_own(cls, "__setitem__"):
             return f"a dict of {_name(cls)} is filled without its own __setitem__"
-    if PLAYS_CPYTHON or not _is_frozen(cls) or is_covered_class(cls):
+    if PLAYS_CPYTHON or not is_frozen(cls) or is_covered_class(cls):
         return None
     maker = inspect.getattr_static(cls, "__init__")
     if getattr(maker, "__code__", _NO_CODE).co_filename != "<string>":
@@ -170,7 +161,7 @@ def _name(kind: Any) -> str:
 
 def _has_own_walk(kind: Any) -> bool:
     """Whether a class derived from dict has a method by which somebody may walk it."""
-    if not _is_of_users(kind) or not issubclass(kind, dict):
+    if not is_of_users(kind) or not issubclass(kind, dict):
         return False
     return any(_has_own(kind, name) for name in ("__iter__", "keys", "items", "__getitem__"))
 
@@ -179,98 +170,3 @@ def _has_own(cls: Any, name: str) -> bool:
     """Whether a class has a method from a user's class, not from Python's own."""
     holder = next((each for each in getattr(cls, "__mro__", ()) if name in vars(each)), None)
     return holder is not None and not is_covered_class(holder)
-
-
-def _is_frozen(kind: Any) -> bool:
-    if not isinstance(kind, type):
-        return False
-    parameters = inspect.getattr_static(kind, "__dataclass_params__", None)
-    return bool(getattr(parameters, "frozen", False))
-
-
-def _is_of_users(kind: Any) -> bool:
-    return isinstance(kind, type) and not is_covered_class(kind)
-
-
-def _is_named_tuple(kind: Any) -> bool:
-    if not isinstance(kind, type) or not issubclass(kind, tuple):
-        return False
-    return any("_fields" in vars(each) for each in kind.__mro__)
-
-
-# --- attributes
-
-
-class _AttributeWrites(dict[tuple[int, str], tuple[Any, bool]]):
-    """The attributes that a trace has written, by the `id` of the variable, which stays alive.
-
-    With it: whether the attribute was set and then deleted.
-    """
-
-
-def obstacle_of_read(found: StackValue, name: str) -> str | None:
-    """Why what Dynamo gives for an attribute may not be what the class gives, or None."""
-    kind: Any = type_of(found)
-    if name == "__dict__" and found.source is None and _is_frozen(kind):
-        return f"the __dict__ of a new {kind.__qualname__} is not traced"
-    if PLAYS_CPYTHON or isinstance(found.value, type):
-        return None
-    if name == "__dict__" and _is_of_users(kind) and _slots(kind):
-        return "the __dict__ of an object with slots is not traced with this torch"
-    if name == "args" and isinstance(kind, type) and issubclass(kind, BaseException):
-        return "what an exception says is not traced with this torch"
-    if not _is_named_tuple(kind):
-        return None
-    member = inspect.getattr_static(kind, name, NONE)
-    if kind is not None and kind.__module__ == "torch.return_types" and name.startswith("_"):
-        return f"{name} of what an operator returns is not traced with this torch"
-    if member is NONE or name == "_fields" or isinstance(member, (_FIELD, *_METHODS)):
-        return None
-    if is_covered_class(next(each for each in kind.__mro__ if name in vars(each))):
-        return None
-    return f"the attribute {name} of a {kind.__qualname__} is not traced with this torch"
-
-
-def obstacle_of_write(
-    recorder: Recorder, found: StackValue, name: str, *, deletes: bool
-) -> str | None:
-    """Why a write to an attribute may do something else than in Python, or None."""
-    if name == "__class__":
-        return "the class of an object is changed"
-    written, key = recorder.state(_AttributeWrites), (id(found.variable), name)
-    before = written.get(key)
-    if deletes:
-        written[key] = found.variable, before is not None
-    elif before is not None and before[1] and found.source is None:
-        # Python puts the name last, and the caller frame where it was.
-        return f"the attribute {name} is deleted and set again"
-    else:
-        written[key] = found.variable, False
-    kind: Any = type_of(found)
-    if PLAYS_CPYTHON or kind is None or isinstance(found.value, type):
-        return None
-    if deletes and _is_of_users(kind):
-        return f"the attribute {name} is deleted, which is not traced with this torch"
-    member = inspect.getattr_static(kind, name, NONE)
-    if isinstance(member, types.MemberDescriptorType):
-        return None
-    if _is_of_users(kind) and _slots(kind):
-        return f"the attribute {name} is no slot of {kind.__qualname__}"
-    setter = inspect.getattr_static(type(member), "__set__", None) if member is not NONE else None
-    if setter is not None and not isinstance(setter, types.FunctionType):
-        return f"the attribute {name} is a {type(member).__name__} of {kind.__qualname__}"
-    return None
-
-
-def obstacle_of_item_write(container: Any) -> str | None:
-    """Why a write to an item may pass by the object whose `__dict__` it is in, or None."""
-    found = look_behind(container)
-    is_dict = found.name == "__dict__" or getattr(found.source, "member", None) == "__dict__"
-    if PLAYS_CPYTHON or not is_dict:
-        return None
-    return "an item of a __dict__ is set, which is not traced with this torch"
-
-
-def _slots(kind: type) -> bool:
-    own = (each for each in kind.__mro__ if not is_covered_class(each))
-    return any("__slots__" in vars(each) for each in own)

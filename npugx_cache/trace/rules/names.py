@@ -18,7 +18,7 @@ import torch
 
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import callables, classes, torch_guards
-from npugx_cache.trace.rules import derived
+from npugx_cache.trace.rules import attributes
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
     NONE,
@@ -45,7 +45,7 @@ def note_name(recorder: Recorder, tx: Any, variable: Any, name: str) -> None:
     variable = variable.realize()  # as Dynamo does before it reads
     if found.is_waiting:
         found = look_behind(variable)
-    if (reason := derived.obstacle_of_read(found, name)) is not None:
+    if (reason := attributes.obstacle_of_read(found, name)) is not None:
         recorder.refuse(reason)
     value, fields = found.value, vars(variable)
     if "typevar" in fields:
