@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -46,7 +47,7 @@ def obstacle_of_read(found: StackValue, name: str) -> str | None:
         return f"the __dict__ of a new {kind.__qualname__} is not traced"
     if PLAYS_CPYTHON or isinstance(found.value, type):
         return None
-    if name == "__dict__" and is_of_users(kind) and (found.source is None or _has_slots(kind)):
+    if name == "__dict__" and is_of_users(kind) and _has_slots(kind):
         return f"the __dict__ of a {kind.__qualname__} is not traced with this torch"
     if name == "args" and isinstance(kind, type) and issubclass(kind, BaseException):
         return "what an exception says is not traced with this torch"
@@ -103,7 +104,9 @@ def obstacle_of_item_write(container: Any) -> str | None:
     """Why a write to an item may pass by the object whose `__dict__` it is in, or None."""
     found = look_behind(container)
     is_dict = found.name == "__dict__" or getattr(found.source, "member", None) == "__dict__"
-    if PLAYS_CPYTHON or not is_dict:
+    table = vars(found.variable).get("items")
+    follows = isinstance(table, MutableMapping) and not isinstance(table, dict)  # an object's names
+    if PLAYS_CPYTHON or not (is_dict or follows):
         return None
     return "an item of a __dict__ is set, which is not traced with this torch"
 
