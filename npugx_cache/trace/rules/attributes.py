@@ -58,7 +58,7 @@ def obstacle_of_read(found: StackValue, name: str) -> str | None:
         return f"{name} of what an operator returns is not traced with this torch"
     if member is NONE or name == "_fields" or isinstance(member, (_FIELD, *_METHODS)):
         return None
-    if is_covered_class(next(each for each in kind.__mro__ if name in vars(each))):
+    if is_covered_class(_holder(kind, name)):
         return None
     return f"the attribute {name} of a {kind.__qualname__} is not traced with this torch"
 
@@ -94,10 +94,17 @@ def _obstacle_of_older_torch(kind: type, name: str, value: Any) -> str | None:
         return None
     if is_of_users(kind) and _has_slots(kind):
         return f"the attribute {name} is no slot of {kind.__qualname__}"
-    setter = inspect.getattr_static(type(member), "__set__", None) if member is not NONE else None
+    if member is NONE or is_covered_class(_holder(kind, name)):
+        return None
+    setter = inspect.getattr_static(type(member), "__set__", None)
     if setter is not None and not isinstance(setter, types.FunctionType):
         return f"the attribute {name} is a {type(member).__name__} of {kind.__qualname__}"
     return None
+
+
+def _holder(kind: type, name: str) -> type:
+    """The class that gives a class an attribute, by itself or as its metaclass."""
+    return next((each for each in kind.__mro__ if name in vars(each)), type(kind))
 
 
 def obstacle_of_item_write(container: Any) -> str | None:
