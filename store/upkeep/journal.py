@@ -11,7 +11,9 @@ import contextlib
 import json
 import math
 import os
+import threading
 import time
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,8 +66,10 @@ class Journal:
 
     def __init__(self, root: str, state: Path) -> None:
         self._place = Derived("journal", root, state)
-        # A deque, because its methods are atomic: a lock could be held by a thread at a fork.
+        # A deque, because its methods are atomic, so that `add` waits for no write.
         self._pending: deque[JournalLine] = deque(maxlen=_MAX_PENDING)
+        self._writing = threading.RLock()
+        _of_this_process.add(self)
 
     @property
     def folder(self) -> Path:
@@ -77,13 +81,22 @@ class Journal:
         flushing.has_hits(self)
 
     def flush(self) -> None:
-        """Write the lines that this process has added. Loses them if that fails."""
-        flushing.flushed(self)
-        # In a forked child the lines of its parent are left out, because the parent writes them.
-        data = "".join(_as_text(line) for line in self._taken() if line.pid == os.getpid())
-        if data:
-            with self._place.harmless("storing"):
-                self._append(data.encode())
+        """Write the lines that this process has added. Loses them if that fails.
+
+        Waits for a flush of another thread. Otherwise the lines that the other thread has taken
+        would be written neither when this call returns nor, at the end of the process, at all.
+        """
+        with self._writing:
+            flushing.flushed(self)
+            # A forked child leaves its parent's lines out, because the parent writes them.
+            data = "".join(_as_text(line) for line in self._taken() if line.pid == os.getpid())
+            if data:
+                with self._place.harmless("storing"):
+                    self._append(data.encode())
+
+    def forget_parent(self) -> None:
+        """Forget who was writing at the fork, because a thread of the parent ends no flush here."""
+        self._writing = threading.RLock()
 
     def load(self, since: float = 0.0) -> list[JournalLine]:
         """The lines of at most `MAX_AGE` and not before `since`, the newest first.
@@ -162,7 +175,16 @@ class Journal:
             syscalls.close(at)
 
 
+_of_this_process: weakref.WeakSet[Journal] = weakref.WeakSet()
 _journals: dict[tuple[str, str], Journal] = {}
+
+
+def _after_fork() -> None:
+    for journal in list(_of_this_process):
+        journal.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def journal_of(root: str, state: Path) -> Journal:

@@ -272,16 +272,22 @@ for number in range(300):
 
 
 def test_threads_lose_nothing(journal):
+    not_written = []
+
     def work(name):
         for number in range(50):
             journal.add(line(f"{name}-{number}"))
             journal.flush()
+            # Another thread, as that of the timer, may have taken the line and still write it.
+            if f"{name}-{number}" not in functions(journal):
+                not_written.append(f"{name}-{number}")
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert not_written == []
     assert len(set(functions(journal))) == 8 * 50
 
 
