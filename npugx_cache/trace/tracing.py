@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch._dynamo.config as dynamo_config
+from torch._dynamo import convert_frame, trace_rules
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
-from torch._dynamo import trace_rules
 from torch._dynamo.bytecode_transformation import _cached_cleaned_instructions
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.exc import Unsupported
@@ -100,13 +100,33 @@ def capture(
     # Dynamo remembers the instructions of equal code. Functions inside the traced one would then be
     # those of another file with the same text, and the entry would depend on that other file.
     _cached_cleaned_instructions.cache_clear()
-    with get_metrics_context(), dynamo_timed("npugx_cache.capture"), _dynamic_shapes(dynamic):
+    with (
+        get_metrics_context(),
+        dynamo_timed("npugx_cache.capture"),
+        _dynamic_shapes(dynamic),
+        _own_global_state(),
+    ):
         drawn = random.getstate()  # Dynamo draws what the code draws
         try:
             with _lazy_graph_module._use_lazy_graph_module(True):  # nobody runs Dynamo's graph
                 return fullgraph_capture(function, args, kwargs)
         finally:
             random.setstate(drawn)
+
+
+@contextlib.contextmanager
+def _own_global_state() -> Iterator[None]:
+    """Have the guard on torch's global state taken when this trace begins.
+
+    Torch 2.10 keeps the state with which the last `torch.compile` of the process began, and would
+    take it for the state of this trace. The trace is then refused if, for example, the grad mode
+    was another one.
+    """
+    before, convert_frame.initial_global_state = convert_frame.initial_global_state, None
+    try:
+        yield
+    finally:
+        convert_frame.initial_global_state = before
 
 
 class Met(NamedTuple):

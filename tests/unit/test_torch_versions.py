@@ -30,6 +30,19 @@ def cached(tmp_path, monkeypatch):
     return make
 
 
+def test_a_compile_of_torchs_own_under_another_state_refuses_nothing(tmp_path):
+    """Torch 2.10 takes the state of the last `torch.compile` for that of the next trace."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        torch.compile(doubled, backend="eager")(torch.ones(3))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    cached = cache_compile(doubled, cache_dir=tmp_path)
+    assert torch.equal(cached(torch.ones(3)), torch.full((3,), 2.0))
+    assert cached.cache_info()[:3] == (0, 1, 0)
+
+
 def test_the_installed_torch_is_served():
     assert environment.unsupported(untested_torch=False) is None
 
