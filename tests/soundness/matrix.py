@@ -32,6 +32,7 @@ A row that says none of `hit`, `bypass` and `refused` must miss.
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 import sys
@@ -184,8 +185,25 @@ def _is_for_this_torch(text: str) -> bool:
 
 ROWS = _load("rows")
 _WANTED = os.environ.get("NPUGX_TEST_ROWS", "")
-CHOSEN = {name: row for name, row in ROWS.items() if re.search(_WANTED, name)}
-"""The rows that run: those whose names match the regular expression in NPUGX_TEST_ROWS, or all."""
+_SAMPLE = os.environ.get("NPUGX_TEST_SAMPLE", "")
+
+
+def _is_sampled(name: str) -> bool:
+    """Whether a row is of the sample that NPUGX_TEST_SAMPLE describes; all are without one.
+
+    `8 3f2a`: one of eight rows; another text in the place of `3f2a` chooses others.
+    """
+    if not _SAMPLE:
+        return True
+    share, _, seed = _SAMPLE.partition(" ")
+    drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(drawn[:4], "big") % int(share) == 0
+
+
+CHOSEN = {name: row for name, row in ROWS.items() if re.search(_WANTED, name) and _is_sampled(name)}
+"""The rows that run: those whose names match the regular expression in NPUGX_TEST_ROWS, or all.
+
+Of these a sample, if NPUGX_TEST_SAMPLE asks for one."""
 LONG = {"control_flow", "inner_tensors", "nested", "operators", "refused", "unguarded"}
 """The categories whose rows take the longest to compile: half of the time of all rows. They run
 with the thorough tests only."""
