@@ -246,6 +246,9 @@ def _refuse_what_is_lost(graph_module: fx.GraphModule) -> None:
     if found is not None:
         node, what = found
         raise NotKept(what, node.stack_trace)
+    use = streams.unnumbered(subgraphs.nodes_of(graph_module))
+    if use is not None:
+        raise NotKept(streams.UNNUMBERED, use.stack_trace)
 
 
 def _first_shared(lowered: fx.GraphModule) -> fx.Node | None:

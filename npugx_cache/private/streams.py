@@ -8,6 +8,7 @@ else in the graph tells that a node stood in a block on a stream, so we must ins
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,39 @@ def make_switches_explicit(graph: fx.Graph) -> None:
         if label != current:
             _switch(node, current, label)
             current = label
+
+
+UNNUMBERED = "this torch does not trace which stream is the current one"
+"""Why nothing on streams and events can be kept where `unnumbered` finds something."""
+
+
+def unnumbered(nodes: Iterable[fx.Node]) -> fx.Node | None:
+    """A node on a stream or an event of which this torch does not tell which one it is, or None.
+
+    Before torch 2.12 the numbers begin with whatever the function touches first, so the current
+    stream may have no number. Nor does that torch have an operator that waits for a device.
+    """
+    if _numbers_current() or not torch.accelerator.is_available():
+        return None
+    return next((node for node in nodes if _is_on_streams(node)), None)
+
+
+def _numbers_current() -> bool:
+    made_by = sys.modules.get("torch._dynamo.graph_bytecode_inputs")
+    return made_by is None or hasattr(made_by, "CURRENT_STREAM_INDEX")
+
+
+def _is_on_streams(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        asked = getattr(next(iter(node.args), None), "meta", {}).get("example_value")
+        return isinstance(asked, (torch.Stream, torch.Event))
+    if node.op != "call_function":
+        return False
+    named = str(node.target).startswith("streams.") or _name(node.target) == _BY_NUMBER
+    return named or "stream" in (node.meta.get("custom") or {}) or waits_for_device(node.target)
+
+
+_BY_NUMBER = "getexternalobjectbyindex"
 
 
 def _is_of_no_stream(node: fx.Node) -> bool:
@@ -114,6 +148,11 @@ def waits_for_device(target: object) -> bool:
     return target is not None and target is getattr(module, "synchronize", None)
 
 
+def has_wait_operator() -> bool:
+    """Whether torch has the operator that `wait_operator` gives. Torch 2.10 and 2.11 have not."""
+    return hasattr(torch.ops.streams, "synchronize_device")
+
+
 def wait_operator(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[str, int]]:
     """The operator of Dynamo that stands for a call of `synchronize`, and its arguments.
 
@@ -125,7 +164,12 @@ def wait_operator(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[Any, 
 
 
 def make_waits_operators(graph_module: fx.GraphModule) -> None:
-    """Replace each call of `synchronize` by the operator, in a graph that the user has traced."""
+    """Replace each call of `synchronize` by the operator, in a graph that the user has traced.
+
+    A torch without the operator keeps the calls, and `unnumbered` finds them.
+    """
+    if not has_wait_operator():
+        return
     nodes = graph_module.graph.nodes
     found = [n for n in nodes if n.op == "call_function" and waits_for_device(n.target)]
     for node in found:

@@ -28,6 +28,10 @@ def lost_order(graph_module: torch.fx.GraphModule) -> str | None:
     for name, stack in opaque.folded_queries(graph_module):
         what, change = f"{name} is answered while tracing", "ask outside the cached function"
         return location.reason(what, location.of_text(stack), change)
+    use = streams.unnumbered(graph_module.graph.nodes)
+    if use is not None:
+        what, change = streams.UNNUMBERED, "use streams outside the cached function"
+        return location.reason(what, location.of_text(use.stack_trace), change)
     switch = streams.unpaired_switch(graph_module.graph)
     if switch is not None:
         what, change = "the current stream is set", 'use a block: "with torch.npu.stream(s):"'

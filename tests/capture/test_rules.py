@@ -8,6 +8,8 @@ import pytest
 import torch
 from capture_programs import Failing, agree, graphs, randn, step, twins
 
+from npugx_cache import version
+
 
 @pytest.fixture
 def warnings(caplog):
@@ -331,6 +333,10 @@ def test_a_failed_recapture_keeps_the_graph_that_was_there(compiled, device):
 # --- surroundings
 
 
+@pytest.mark.skipif(
+    version.minor_version(torch.__version__) < (2, 11),
+    reason="a capture of torch_npu 2.10 writes to its generator's seed, which inference mode made",
+)
 def test_inference_mode_and_no_grad_have_graphs_of_their_own(compiled, device):
     run = compiled(lambda x: (x * 2, x.view(-1)), randn(device, 5))
     for inference in (True, False, True, False):

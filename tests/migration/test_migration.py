@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from npugx_cache import version
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,6 +26,15 @@ DEVICE = os.environ.get("NPUGX_TEST_DEVICE", "cpu")
 PASSED_ON = ("TORCH_DEVICE_BACKEND_AUTOLOAD",)
 PRECISIONS = ("float16", "float32")
 UNCAPTURED = ("ladder", "eager_ladder")
+OLD = {
+    "library_operator": "torch 2.10 fails to trace an operator that a process registers twice",
+    "tutorial": "torch 2.10 traces a graph on the CPU and the device, which is not captured",
+}
+
+
+def skip_on_old(name):
+    if DEVICE == "npu" and version.minor_version(torch.__version__) < (2, 11) and name in OLD:
+        pytest.skip(OLD[name])
 
 
 def as_diff(old, new):
@@ -66,6 +78,7 @@ def start(surroundings, example):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_cold_and_restarted(surroundings, name):
+    skip_on_old(name)
     example = EXAMPLES[name]
     first, second = (start(surroundings, example).result() for _ in range(2))
     for precision in PRECISIONS:
@@ -86,6 +99,7 @@ def test_an_example_runs_cold_and_restarted(surroundings, name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", OF_TORCH_COMPILE)
 def test_torch_compile_needs_no_edit_but_the_name_of_the_backend(surroundings, name):
+    skip_on_old(name)
     worker = start(surroundings, OF_TORCH_COMPILE[name])
     for precision, found in worker.result().items():
         assert f"torch.{precision}" in found["dtypes"]

@@ -1,9 +1,10 @@
 """Build the simulated NPU for an unpacked torch_npu wheel: python build.py WHEEL_FOLDER OUT_FOLDER
 
 The wheel needs CANN's libraries, which exist on NPU hosts only. Here each one it can't find is
-made, empty but for one thing: it needs libnpustub.so. That one has runtime.c, written by hand, and
-for all other symbols a function that returns 0. libnpusim.so (device.cpp) gives tensors on the
-device CPU kernels.
+made, empty but for one thing: it needs libnpustub.so and libnpusettings.so. The first has
+runtime.c, written by hand, and for all other symbols a function that returns 0. The second
+(settings.cpp) lets torch_npu be loaded beside a CUDA build of torch. libnpusim.so (device.cpp)
+gives tensors on the device CPU kernels.
 """
 
 from __future__ import annotations
@@ -86,11 +87,16 @@ def stub(wheel: Path, out: Path) -> None:
         *("gcc", *COMPILE, "-shared", "-Wl,-soname,libnpustub.so", "-o", out / "libnpustub.so"),
         *(out / "generated.c", out / "runtime.o", "-lpthread"),
     )
+    linked = ("-L", torch_folder() / "lib", "-lc10", f"-Wl,-rpath,{torch_folder() / 'lib'}")
+    build(
+        *("g++", *with_torch(wheel), "-Wl,-soname,libnpusettings.so", HERE / "settings.cpp"),
+        *("-o", out / "libnpusettings.so", *linked),
+    )
     (out / "empty.c").write_text("")
     for name in sorted(missing):
         build(
             *("gcc", "-shared", f"-Wl,-soname,{name}", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"),
-            *("-o", out / name, out / "empty.c", "-L", out, "-lnpustub"),
+            *("-o", out / name, out / "empty.c", "-L", out, "-lnpustub", "-lnpusettings"),
         )
     print(f"{len(missing)} libraries, {len(asked)} symbols, {len(asked & written)} of them by hand")
 
@@ -113,15 +119,29 @@ def generate(names: list[str], path: Path) -> None:
     path.write_text("\n".join([*lines, ""]))
 
 
-def simulate(out: Path) -> None:
+def with_torch(wheel: Path) -> list[object]:
+    """Options of g++ for a library that includes headers of torch and of torch_npu."""
+    torch = torch_folder() / "include"
+    includes = (
+        torch,
+        torch / "torch" / "csrc" / "api" / "include",
+        wheel / "torch_npu" / "include",
+    )
+    return ["-std=c++20", *COMPILE, "-shared", *(f"-I{each}" for each in includes)]
+
+
+def simulate(wheel: Path, out: Path) -> None:
     """Make libnpusim.so."""
-    torch = torch_folder()
-    include = torch / "include"
+    torch, npu = torch_folder() / "lib", wheel / "torch_npu" / "lib"
     build(
-        *("g++", "-std=c++20", *COMPILE, "-shared", "-I", include),
-        *("-I", include / "torch" / "csrc" / "api" / "include", HERE / "device.cpp"),
-        *("-o", out / "libnpusim.so", "-L", torch / "lib", "-ltorch_cpu", "-lc10"),
-        *("-L", out, "-lnpustub", f"-Wl,-rpath,{torch / 'lib'}", "-Wl,-rpath,$ORIGIN"),
+        *("g++", *with_torch(wheel), HERE / "device.cpp", "-o", out / "libnpusim.so"),
+        *("-L", torch, "-ltorch_cpu", "-lc10", "-L", npu, "-ltorch_npu", "-L", out, "-lnpustub"),
+        *(
+            f"-Wl,-rpath,{torch}",
+            f"-Wl,-rpath,{npu}",
+            "-Wl,-rpath,$ORIGIN",
+            "-Wl,--allow-shlib-undefined",
+        ),
     )
 
 
@@ -129,4 +149,4 @@ if __name__ == "__main__":
     wheel_folder, out_folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     out_folder.mkdir(parents=True, exist_ok=True)
     stub(wheel_folder, out_folder)
-    simulate(out_folder)
+    simulate(wheel_folder, out_folder)

@@ -8,6 +8,7 @@
 #include <ATen/native/TensorConversions.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
+#include <torch_npu/csrc/core/npu/NPUStream.h>
 #include <unordered_map>
 #include <cstring>
 #include <cstdio>
@@ -81,10 +82,7 @@ Tensor to_npu(const Tensor& r, bool poison, std::vector<Tensor>* outs, c10::Devi
   if (outs) outs->push_back(a);
   return o;
 }
-void* current_stream() {
-  c10::impl::VirtualGuardImpl device(c10::DeviceType::PrivateUse1);
-  return device.getStreamNativeHandle(device.getStream(device.getDevice()));
-}
+void* current_stream() { return c10_npu::getCurrentNPUStream().stream(false); }
 uint32_t deterministic_level() {              // what torch_npu's kernels ask for whenever they are issued
   static auto asked = (uint32_t (*)())dlsym(dlopen("libtorch_npu.so", RTLD_NOLOAD | RTLD_LAZY), "_ZN7c10_npu21GetDeterministicLevelEv");
   TORCH_CHECK(asked, "npu sim: libtorch_npu.so has no GetDeterministicLevel");

@@ -13,13 +13,19 @@ if os.environ.get("NPUGX_TEST_DEVICE") != "npu":
 import places
 import torch
 
-from npugx_cache import cache_compile
+from npugx_cache import cache_compile, version
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.evaluate import Scope
 
 SCRIPT = Path(places.__file__)
 KEPT = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 KEEP = {name: os.environ[name] for name in KEPT if name in os.environ}
+OLD = {
+    "a device as a key": "torch 2.10 reads the device of a key with its index: another entry",
+    "a default device": "torch 2.10 can't trace a factory under a default device with an index",
+}
+if version.minor_version(torch.__version__) >= (2, 11):
+    OLD = {}
 ROWS = {**dict.fromkeys([*places.HITS, "a default device"], "hit"), **dict.fromkeys(places.RIGHT)}
 
 
@@ -35,6 +41,9 @@ def both(surroundings):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_compiled_on_one_device_and_called_on_another(once, name):
+    if name in OLD:
+        assert all(run[name]["right"] for run in once("places", both))
+        pytest.skip(OLD[name])
     cold, warm, verified = (run[name] for run in once("places", both))
     assert cold == {**cold, "hits": 0, "misses": 1, "bypasses": 0, "right": True}
     hits = int(ROWS[name] == "hit")

@@ -13,7 +13,7 @@ import npu_sim
 import stream_programs
 import torch
 
-from npugx_cache import cache_compile
+from npugx_cache import cache_compile, version
 from npugx_cache.backend import dynamo_backend, scope
 
 NAMES = tuple(stream_programs.PROGRAMS)
@@ -23,6 +23,14 @@ PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 
 BETWEEN = ("record", "wait", "replay", "synchronize", "synchronize device")
 WAITING = ("waiting_of_the_host", "waiting_for_the_device")
+NUMBERED = version.minor_version(torch.__version__) >= (2, 12)
+ON_ONE_STREAM = ("limited_cores", "deterministic_parts", "scopes_of_the_vendors")
+"""What is cached where torch does not trace which stream is the current one."""
+needs_numbers = pytest.mark.skipif(
+    not NUMBERED, reason="torch before 2.12 does not trace which stream is the current one"
+)
+FILLS = () if NUMBERED else ("fill",)
+"""torch_npu 2.10 fills the seed and the offset of its generator before a capture and a replay."""
 COPIES = ("copy", "_foreach_copy", "_copy_from", "clone")
 
 
@@ -54,7 +62,7 @@ def captured_runs(once):
 
 def kernels(issued):
     """What runs on a device, in order, and the same by stream, whatever streams are called."""
-    every = [each for each in issued if each[0] not in (*BETWEEN, *COPIES)]
+    every = [each for each in issued if each[0] not in (*BETWEEN, *COPIES, *FILLS)]
     by_stream = {}
     for what, on, stream in every:
         by_stream.setdefault(stream, []).append((what, on))
@@ -66,6 +74,11 @@ def kernels(issued):
 def test_everything_is_issued_to_the_stream_and_in_the_order_of_eager(runs, name, phase):
     row = runs[phase == "restarted"]["rows"][name]
     assert row["equal"]
+    if not NUMBERED and name not in ON_ONE_STREAM:
+        # Refused. The trace itself may have recorded an event, and waited.
+        assert row["issued"][1:] == row["eager"][1:]
+        assert (row["hits"], row["misses"], row["bypasses"]) == (0, 0, 3)
+        return
     assert row["issued"] == row["eager"]
     if phase == "cold":
         assert (row["misses"], row["bypasses"]) == (1, 0)
@@ -98,7 +111,7 @@ def test_a_restart_loads_no_compiler(runs):
 
 
 @pytest.mark.parametrize("phase", ["cold", "restarted"])
-@pytest.mark.parametrize("name", sorted({*NAMES} - {*WAITING}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*WAITING}) if NUMBERED else ON_ONE_STREAM)
 def test_a_capture_takes_the_work_of_all_streams_in_and_replays_it(captured_runs, name, phase):
     row = captured_runs[phase == "restarted"]["rows"][name]
     assert row["equal"]
@@ -111,6 +124,7 @@ def test_a_capture_takes_the_work_of_all_streams_in_and_replays_it(captured_runs
         assert [each[0] for each in call].count("replay") == 1
 
 
+@needs_numbers
 @pytest.mark.parametrize("name", WAITING)
 def test_a_program_that_makes_the_host_wait_is_not_captured(captured_runs, name):
     for run in captured_runs:
@@ -119,6 +133,7 @@ def test_a_program_that_makes_the_host_wait_is_not_captured(captured_runs, name)
         assert (row["replays"], row["issued"]) == (0, row["eager"])
 
 
+@needs_numbers
 def test_a_wait_for_the_device_stays_in_its_place(runs):
     for run in runs:
         issued = [what for what, *_ in run["rows"]["waiting_for_the_device"]["issued"][0]]
@@ -127,6 +142,7 @@ def test_a_wait_for_the_device_stays_in_its_place(runs):
         assert issued.index("mul") < waits[0] < issued.index("add") < waits[1]
 
 
+@needs_numbers
 def test_a_replay_waits_for_the_streams_of_its_caller_and_they_for_it(captured_runs):
     waits = [
         [what, stream] if what == "wait" else what
@@ -136,6 +152,7 @@ def test_a_replay_waits_for_the_streams_of_its_caller_and_they_for_it(captured_r
     assert waits == [["wait", ""], "replay", ["wait", "side"]]
 
 
+@needs_numbers
 def test_events_of_the_caller_are_recorded_after_a_replay(captured_runs):
     issued = captured_runs[1]["rows"]["events_between_streams"]["issued"][2]
     after = issued[[what for what, _, _ in issued].index("replay") :]
@@ -151,6 +168,7 @@ def waits_for_what_the_caller_recorded(x, stream, event):
     return y
 
 
+@needs_numbers
 def test_labels_that_stand_for_one_stream_are_another_graph(tmp_path):
     cached = cache_compile(waits_for_what_the_caller_recorded, cache_dir=tmp_path)
     x, side, event = torch.ones(3).npu(), torch.npu.Stream(), torch.npu.Event()
@@ -165,6 +183,7 @@ def test_labels_that_stand_for_one_stream_are_another_graph(tmp_path):
     assert before.count("wait") == 2  # for the stream, and for the event recorded outside
 
 
+@needs_numbers
 def test_other_core_limits_of_a_side_stream_are_another_graph(tmp_path):
     cached = cache_compile(waits_for_what_the_caller_recorded, cache_dir=tmp_path)
     x, side, event = torch.ones(3).npu(), torch.npu.Stream(), torch.npu.Event()
@@ -174,7 +193,9 @@ def test_other_core_limits_of_a_side_stream_are_another_graph(tmp_path):
     assert [graph.replays for graph in cached.cache_info().graphs] == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["events_between_streams", "made_inside", "limited_cores"])
+@pytest.mark.parametrize(
+    "name", [*(["events_between_streams", "made_inside"] if NUMBERED else []), "limited_cores"]
+)
 def test_torch_compile_with_this_backend_keeps_the_order_as_well(name):
     function, arguments, streams = stream_programs.PROGRAMS[name]
     options = {"force_eager": True}
@@ -209,6 +230,7 @@ def with_the_vendors_scopes(x):
     return both_scopes(torch.npu.npugraph_ex.scope, x)
 
 
+@needs_numbers
 def test_our_scopes_issue_what_the_vendors_do_in_eager_and_compiled(tmp_path):
     options = {"force_eager": True}
     runs = [
@@ -232,6 +254,9 @@ def test_our_scopes_issue_what_the_vendors_do_in_eager_and_compiled(tmp_path):
     assert ("deterministic", 2, "") in orders[0]
 
 
+@pytest.mark.skipif(
+    not NUMBERED, reason="a guard of that torch refuses the level that is set around the call"
+)
 def test_another_level_of_determinism_is_another_graph(tmp_path):
     cached, x = (
         cache_compile(stream_programs.deterministic_parts, cache_dir=tmp_path),
@@ -269,6 +294,7 @@ def of_a_level_that_is_not_there_and_not_stored(x):
 of_the_vendors = torch.npu.npugraph_ex.scope
 
 
+@needs_numbers
 def test_what_is_not_stored_leaves_streams_and_scopes_as_eager_does(tmp_path):
     function = of_a_level_that_is_not_there_and_not_stored
     cached, side = cache_compile(function, cache_dir=tmp_path), stream_programs.SIDE
@@ -302,6 +328,7 @@ def test_what_a_scope_raises_leaves_all_as_it_was(tmp_path):
 SCOPES = "scopes_of_the_vendors", "scopes_of_the_vendors_on_streams"
 
 
+@needs_numbers
 def test_the_vendors_scopes_do_the_same_beside_its_compiler(surroundings):
     def run(way, *names):
         command = "-W", "ignore", SCRIPT, way, *names

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+from npugx_cache import version
 from npugx_cache.backend.capture import planned
 
 WORKER = Path(__file__).parent / "streams_worker.py"
@@ -16,6 +18,10 @@ GRAPHS = {"between_events": 4 if DEVICE == "npu" else 3, "made_inside": 1, "modu
 """Two streams that are told apart from the current one in the same way share a graph; those whose
 cores are limited on an NPU don't."""
 
+needs_numbers = pytest.mark.skipif(
+    version.minor_version(torch.__version__) < (2, 12),
+    reason="torch before 2.12 does not trace which stream is the current one",
+)
 needs_streams = pytest.mark.skipif(DEVICE == "cpu", reason="a CPU has no streams")
 
 
@@ -31,6 +37,7 @@ def runs(once):
 
 
 @needs_streams
+@needs_numbers
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_restarted_worker_captures_ahead_what_uses_streams(runs, name):
     first, warmed = (runs[how]["rows"][name] for how in ("call", "warm"))

@@ -209,9 +209,9 @@ def _note_index(variable: Any) -> None:
 
 
 def noting_index(get_device: Callable[..., Any]) -> Callable[..., Any]:
-    def method_get_device(self: Any, tx: Any) -> Any:
+    def method_get_device(self: Any, *tx: Any) -> Any:  # torch 2.10 passes none
         _note_index(self)
-        return get_device(self, tx)
+        return get_device(self, *tx)
 
     return method_get_device
 

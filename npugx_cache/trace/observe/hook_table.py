@@ -369,7 +369,7 @@ DEVICE_ROWS = (
         "variables.tensor:TensorVariable.method_get_device",
         device_values.noting_index,
         "get_device()",
-        bodies=("e55fd1d815d79c20",),
+        bodies=("e55fd1d815d79c20", "49a53aabc213da1c", "24cefcf6e88379b5", "ca5b20eaf4fb9d7a"),
         before=_SLOTS,
     ),
     Hook(

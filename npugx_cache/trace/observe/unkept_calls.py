@@ -48,7 +48,8 @@ def checking(
     if what is not None:
         recorder.refuse(what)
         raise NotKept(what)
-    if kind == "call_function" and streams.waits_for_device(target):
+    is_wait = kind == "call_function" and streams.waits_for_device(target)
+    if is_wait and streams.has_wait_operator():
         target, args = streams.wait_operator(args or (), kwargs or {})
         kwargs = {}
     args, kwargs = numpy_numbers.as_floats(recorder, target, args, kwargs)
