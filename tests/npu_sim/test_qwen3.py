@@ -5,14 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cann_folder import install
 from flips import ELSEWHERE, MERGED, NPU, PASSES, REPLAY, STATIC, UNCAPTURED
 
-from npugx_cache import version
 from npugx_cache.backend.options import SPECS
 
 SCRIPT = Path(__file__).parent / "qwen3.py"
@@ -28,8 +26,6 @@ ON_NPU = ["default", *REPLAY, *NPU, "force_eager", "super_kernel_optimize", *SOM
 EVERY = [*EVERYWHERE, *NPU, *STATIC, *MERGED] if DEVICE == "npu" else [*EVERYWHERE]
 SOME = {"cpu": ON_CPU, "cuda": [*ON_CPU, *REPLAY], "npu": ON_NPU}
 HERE = EVERY if ALL else [*dict.fromkeys(SOME[DEVICE])]
-OLD = version.minor_version(torch.__version__) < (2, 11)
-NO_GUARDS = "torch 2.10 can't make its guards for a model that is called without a cache"
 SECONDS = 3000 if ALL else 500
 pytestmark = pytest.mark.timeout(3 * SECONDS)  # the first test of a group runs it, twice
 GROUPS = [HERE[start : start + 4] for start in range(0, len(HERE), 4)]
@@ -75,8 +71,6 @@ def test_qwen3_cold_and_restarted(run_both, name, loop):
     assert cold["close"]
     assert warm["close"]
     assert warm["digest"] == cold["digest"]
-    if OLD and loop == "growing":
-        pytest.skip(NO_GUARDS)  # so it runs uncached
     assert (warm["misses"], warm["bypasses"], cold["bypasses"]) == (0, 0, 0)
     assert warm["graphs"] == cold["graphs"]
     captures = DEVICE != "cpu" or name in REPLAY
@@ -92,7 +86,7 @@ def test_qwen3_cold_and_restarted(run_both, name, loop):
 @pytest.mark.parametrize("name", SOME_STATIC)
 def test_static_kernels_of_a_model_are_found_again(run_both, name):
     cold, warm = run_both(name)
-    for loop in ("decoding",) if OLD else ("growing", "decoding"):
+    for loop in ("growing", "decoding"):
         assert warm[loop]["kernels"] == cold[loop]["kernels"]
         assert cold[loop]["kernels"] > 20
 

@@ -94,12 +94,21 @@ def lead_to_module(recorder: Recorder, variable: Any, tx: Any, name: str) -> Non
 
 def guard_hasattr(variable: Any, tx: Any, name: str) -> None:
     del tx
-    if variable.source:
+    if not variable.source:
+        return
+    if not _ASKS_BY_NAME and variable.value is None:
+        # Torch can't tell None from no object at all here, and would read the missing attribute.
+        install_guard(variable.source.make_guard(GuardBuilder.CONSTANT_MATCH))
+    else:
         install_guard(_having(variable.source, name))
 
 
+_ASKS_BY_NAME = "attr" in inspect.signature(GuardBuilder.HASATTR).parameters
+"""Whether a guard on an attribute is one on its owner. Before torch 2.12 it has a source."""
+
+
 def _having(source: Any, name: str) -> Any:
-    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:  # since torch 2.12
+    if _ASKS_BY_NAME:
         return source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name))
     return AttrSource(source, name).make_guard(GuardBuilder.HASATTR)
 
