@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REPOSITORY = Path(__file__).parents[1]
+PATIENCE = float(os.environ.get("NPUGX_TEST_PATIENCE", "1"))
+"""How many times longer than on a usual machine a process may take: emulated, it is slow."""
 
 # By default Hypothesis fails a test that takes long on a busy machine.
 hypothesis.settings.register_profile(
@@ -35,7 +37,7 @@ class Worker:
         self.process = process
 
     def result(self, timeout: float = 300) -> Any:
-        out, err = self.process.communicate(timeout=timeout)
+        out, err = self.process.communicate(timeout=timeout * PATIENCE)
         assert self.process.returncode == 0, err[-4000:]
         self.stderr = err
         assert out.strip(), err[-4000:]
@@ -112,7 +114,7 @@ class Surroundings:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
             check=False,
         )
 

@@ -47,8 +47,9 @@ def test_surroundings_that_do_not_matter_are_a_hit(elsewhere, name):
 
 @pytest.mark.parametrize("name", [name for name in STARTED if name not in HITS])
 def test_surroundings_that_matter_are_a_miss(elsewhere, name):
-    if name == "with fewer instructions of the CPU":
-        assert torch.backends.cpu.get_cpu_capability() != "DEFAULT", "this CPU can't show it"
+    lesser = name == "with fewer instructions of the CPU"
+    if lesser and torch.backends.cpu.get_cpu_capability() == "DEFAULT":  # an aarch64 without SVE
+        pytest.skip("torch has no lesser code for this CPU")
     for row in elsewhere[name].values():
         assert row["difference"] is None
         assert (row["hits"], row["misses"]) == (0, 1)
