@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import types
 import weakref
 from collections import OrderedDict
@@ -161,6 +162,9 @@ def accepts(call, model):
     return checker(call).holds_quickly(scope)
 
 
+@pytest.mark.parametrize(
+    "cached", [bound, pytest.param(free, marks=pytest.mark.thorough)], indirect=True
+)
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_is_noticed(cached, write):
     model = made()
@@ -255,9 +259,26 @@ def in_place(model, folder):
     return None, compiled
 
 
-@pytest.mark.parametrize("later", [lambda _: None, filled])
-@pytest.mark.parametrize("change", [lambda _: None, in_a_cycle, with_a_loader, hooked])
-@pytest.mark.parametrize("way", [as_argument, as_method_of_class, as_bound, in_place])
+def untouched(model):
+    pass
+
+
+WAYS = [as_argument, as_method_of_class, as_bound, in_place]
+# All of each with one of the others; all of all of them are thorough.
+QUICK = [
+    *itertools.product(WAYS, [hooked], [filled]),
+    *itertools.product([as_bound], [untouched, in_a_cycle, with_a_loader], [untouched]),
+]
+REST = [
+    pytest.param(*case, marks=pytest.mark.thorough)
+    for case in itertools.product(
+        WAYS, [untouched, in_a_cycle, with_a_loader, hooked], [untouched, filled]
+    )
+    if case not in QUICK
+]
+
+
+@pytest.mark.parametrize(("way", "change", "later"), [*QUICK, *REST])
 def test_a_model_that_is_deleted_is_let_go(tmp_path, way, change, later):
     model = made()
     change(model)
