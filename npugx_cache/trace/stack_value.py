@@ -223,3 +223,13 @@ def code_made_here(found: StackValue) -> types.CodeType | None:
     if code is not None and not isinstance(code, types.CodeType):
         code = constant_of(look_behind(code))
     return code if isinstance(code, types.CodeType) else None
+
+
+def table_of(variable: Any) -> Any:
+    """The variable for the items of a container, also of one of a derived class."""
+    inner = (vars(variable).get(name) for name in _TABLES)
+    return next((each for each in inner if each is not None), variable)
+
+
+_TABLES = ("_base_vt", "_dict_vt", "_list_vt", "_set_vt")
+"""Where Dynamo keeps the items of derived classes; the first of them since torch 2.12."""

@@ -42,6 +42,8 @@ def rows(*, hit=None):
     ]
 
 
+ELSEWHERE = ("the first result of", "the caller frame calls", "torch can't make its guards")
+"""Refusals of no line of the function's: of its results, of the call, of code of torch's."""
 MISSES, HITS = rows(hit=False), rows(hit=True)
 LIVE = [name for name, row in CHOSEN.items() if row.can_happen_live]
 
@@ -55,7 +57,8 @@ def test_compiled_it_gives_eagers_result(asked, name):
     else:
         assert (cold["misses"], cold["bypasses"]) == (0, 1)
         assert refused in cold["warnings"]
-        assert "/main.py:" in cold["warnings"], "the reason names no line"
+        if not refused.startswith(ELSEWHERE):
+            assert "/main.py:" in cold["warnings"], "the reason names no line"
 
 
 @pytest.mark.parametrize("name", rows())

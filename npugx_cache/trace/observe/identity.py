@@ -29,7 +29,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.observation import Question
-from npugx_cache.trace.stack_value import NONE, look_behind
+from npugx_cache.trace.stack_value import NONE, look_behind, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -185,7 +185,7 @@ def note_written(recorder: Recorder, effects: Any, *_: Any) -> None:
 def _changes(effects: Any, variable: Any) -> bool:
     """Whether the caller frame changes an object. It may write what stands there already."""
     plain = type(variable) is UserDefinedObjectVariable and hasattr(variable.value, "__dict__")
-    if not plain or vars(variable).get("_base_vt") is not None:  # until torch 2.14
+    if not plain or table_of(variable) is not variable:  # until torch 2.14
         return bool(effects.is_modified(variable))
     held = vars(variable.value)
     return any(

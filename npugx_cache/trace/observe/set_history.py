@@ -17,7 +17,7 @@ from npugx_cache.conditions import set_order
 from npugx_cache.portable import encode
 from npugx_cache.trace.observe import observation, torch_guards
 from npugx_cache.trace.observe.observation import Observation, Question
-from npugx_cache.trace.stack_value import look_behind
+from npugx_cache.trace.stack_value import look_behind, table_of
 
 if TYPE_CHECKING:
     import types
@@ -303,8 +303,8 @@ def set_of(variable: Any) -> Any:
         if not isinstance(found.value, (set, frozenset)):
             return None
         found = look_behind(variable.realize())
-    inner = found.variable, vars(found.variable).get("_base_vt")
-    return next((each for each in inner if each is not None and is_plain(each)), None)
+    both = found.variable, table_of(found.variable)
+    return next((each for each in both if is_plain(each)), None)
 
 
 def is_plain(variable: Any) -> bool:

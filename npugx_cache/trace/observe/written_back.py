@@ -26,6 +26,7 @@ from torch._guards import Source
 
 from npugx_cache.trace.observe import torch_guards
 from npugx_cache.trace.observe.observation import Question
+from npugx_cache.trace.stack_value import table_of
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -60,8 +61,8 @@ def refuse_lost(recorder: Recorder, effects: Any, *_: Any) -> None:
 
 def _holds_more(effects: Any, variable: Any) -> bool:
     """Whether the trace changed what an object holds besides its attributes."""
-    inner = getattr(variable, "_base_vt", None)
-    if inner is not None:
+    inner = table_of(variable)
+    if inner is not variable:
         return bool(effects.is_modified(inner))
     return bool(getattr(variable.mutation_type, "is_modified", False))
 

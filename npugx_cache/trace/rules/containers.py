@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from npugx_cache.trace.observe import objects, torch_guards, unkept_calls
-from npugx_cache.trace.stack_value import StackValue, called_name, look_behind, type_of
+from npugx_cache.trace.stack_value import StackValue, called_name, look_behind, table_of, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,13 +150,3 @@ def end_change(recorder: Recorder, variable: Any) -> NoReturn:
     reason = f"a {kind} that changes while it is walked is traced as if it did not"
     recorder.refuse(reason)
     raise unkept_calls.NotKept(reason)
-
-
-def table_of(variable: Any) -> Any:
-    """The variable for the items of a container, also of one of a derived class."""
-    inner = (vars(variable).get(name) for name in _TABLES)
-    return next((each for each in inner if each is not None), variable)
-
-
-_TABLES = ("_base_vt", "_dict_vt", "_list_vt", "_set_vt")
-"""Where Dynamo keeps the items of derived classes; the first of them since torch 2.12."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.trace.rules import containers, sets
-from npugx_cache.trace.stack_value import called_name, look_behind, type_of
+from npugx_cache.trace.stack_value import called_name, look_behind, table_of, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -238,7 +238,7 @@ def _note_walks(
         is_deque = collections.deque in kinds
         if not is_deque and (not is_backwards or _CHANGING.isdisjoint(kinds)):
             continue
-        table = containers.table_of(look_behind(found.variable.realize()).variable)
+        table = table_of(look_behind(found.variable.realize()).variable)
         if containers.has_items(table):
             walks.append(_Walk(iterator, table, containers.items_of(table), list not in kinds))
         elif is_deque:

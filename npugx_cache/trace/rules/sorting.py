@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.trace.rules import by_value, containers, operators
-from npugx_cache.trace.stack_value import called_name, look_behind
+from npugx_cache.trace.stack_value import called_name, look_behind, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def _run_with_key(keys: _Keys, key: Any, run: Callable[[], Any]) -> Any:
 
 def _sort(recorder: Recorder, listed: Any, run: Callable[[], Any]) -> Any:
     """Sort in place; sorted() makes a list of its own first, which no key can change."""
-    table = containers.table_of(look_behind(listed.realize()).variable)
+    table = table_of(look_behind(listed.realize()).variable)
     before = sorted(containers.items_of(table)) if containers.has_items(table) else None
     result = run()
     if before is not None and sorted(containers.items_of(table)) != before:
