@@ -433,15 +433,17 @@ def group_ranks(_: str, name: str) -> str:
 
 
 PRINT_OPTIONS = ("numpy", "get_printoptions")
+LRU_CACHE: Any = type(functools.lru_cache(len))
+"""What `functools.lru_cache` and `functools.cache` make of a function."""
 """The function of NumPy's that tells how the texts of its numbers look."""
 
 
 def constant_answer(module: str, name: str) -> str:
     """What a function gives now that its author marked with `assume_constant_result`.
 
-    No other function is called, whatever a stored entry names, but NumPy's own that only tells its
-    settings. If a decorator wraps the function, both must give the same, because code may call
-    either.
+    No other function is called, whatever a stored entry names, but those with a
+    `functools.lru_cache`, and NumPy's own that only tells its settings. If a decorator wraps a
+    marked function, both must give the same, because code may call either.
     """
     from npugx_cache.private.runtime import MARK_OF_CONSTANTS
 
@@ -452,8 +454,10 @@ def constant_answer(module: str, name: str) -> str:
     else:
         inner = [each for each in function_chain(named) if each is not named]
         marked = [each for each in (named, *inner) if getattr(each, MARK_OF_CONSTANTS, False)]
+    if not marked and type(named) is LRU_CACHE:
+        marked = [named]
     if not marked or marked[0] is not named:
-        raise NotPortable(f"{module}.{qualname} is not marked as giving a constant")
+        raise NotPortable(f"{module}.{qualname} is not a function that gives a constant")
     given, by_name = ast.literal_eval(arguments) if arguments else ((), {})
     try:
         found = {answer_text(each(*given, **by_name)) for each in marked}
@@ -467,7 +471,8 @@ def constant_answer(module: str, name: str) -> str:
 def asked_again(function: Any, arguments: str) -> str:
     """What a restore will find for a function that was traced; raises `NotPortable`."""
     module, qualname = function.__module__, function.__qualname__
-    if not any(each is function for each in function_chain(look_up(module, qualname))):
+    named = look_up(module, qualname)
+    if not any(each is function for each in (named, *function_chain(named))):
         raise NotPortable(f"no name leads to {qualname}")
     return constant_answer(module, f"{qualname}({arguments})")
 

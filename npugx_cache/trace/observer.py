@@ -42,6 +42,7 @@ from npugx_cache.trace.observe.replacements import Replacements, dynamo_modules
 from npugx_cache.trace.rules import (
     answers,
     attributes,
+    cached_functions,
     calls,
     containers,
     derived,
@@ -238,6 +239,7 @@ def _look_at_call(
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sorting.call, recorder, callee, args, kwargs, run)
     run = partial(iterators.call, recorder, tx, callee, args, kwargs, run)
+    run = partial(cached_functions.call, recorder, tx, callee, args, kwargs, run)
     if (name := _name_asked(function, args)) is None:
         result = run()
     else:
@@ -627,6 +629,7 @@ PLACES = Places()
 def close(recorder: Recorder, graph: Any) -> None:
     """At the end of a trace: guard what came in without a guard, or refuse the trace."""
     seen = recorder.state(Seen)
+    iterators.refuse_unfinished(recorder)
     names = {
         (each.owner, each.argument)
         for each in recorder.observed()

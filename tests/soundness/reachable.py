@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import random
 import threading
 import types
@@ -13,6 +14,7 @@ _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice),
     *(torch.dtype, torch.device),
 )
+_CACHED = type(functools.lru_cache(len))
 
 
 class World:
@@ -50,6 +52,8 @@ class World:
             self._function(path, value)
         elif isinstance(value, types.MethodType):
             self.reach(f"{path}.__self__", value.__self__)
+        elif isinstance(value, (_CACHED, staticmethod, classmethod)):
+            self.reach(f"{path}.__wrapped__", value.__wrapped__)  # what it remembers can't be seen
         elif hasattr(type(value), "__next__"):
             self._say(path, value)
             self._iterators.append((path, value))
@@ -113,6 +117,7 @@ class World:
         space = dict(getattr(value, "__dict__", {}))
         if kind is threading.local:
             space = dict(threading.local.__getattribute__(value, "__dict__"))
+        self.lines.append(f"{path} has the names {list(space)}")
         slots = [n for c in type(value).__mro__ for n, m in vars(c).items() if _is_slot(m)]
         space |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
         self._attributes(path, space)

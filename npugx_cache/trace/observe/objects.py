@@ -146,10 +146,10 @@ def noting_constant(
     changed = _sees_changes(function, tx.output)
     answer = original(tx, function, name, args, kwargs)
     try:
-        arguments = _arguments(args, kwargs)
+        arguments = arguments_of(args, kwargs)
         asked = source_facts.asked_again(function, arguments)
         found = answer.as_python_constant()
-        if changed or not _is_fixed(found) or source_facts.answer_text(found) != asked:
+        if changed or not is_fixed(found) or source_facts.answer_text(found) != asked:
             raise NotPortable(arguments)  # noqa: TRY301
     except Exception:  # noqa: BLE001 - an argument or the answer is no constant, or not portable
         recorder.refuse(f"{name}() is assumed to give a constant")
@@ -177,20 +177,20 @@ def _sees_changes(function: Any, output: Any) -> bool:
     return bool(changed) and source_facts.reaches(function, [each.value for each in changed])
 
 
-def _arguments(args: list[Any], kwargs: dict[str, Any]) -> str:
+def arguments_of(args: list[Any], kwargs: dict[str, Any]) -> str:
     """The arguments as a literal, "" for none. Raises anything if they can't be given again."""
     given = tuple(each.as_python_constant() for each in args)
     named = {key: each.as_python_constant() for key, each in kwargs.items()}
     text = repr((given, named))
-    if ast.literal_eval(text) != (given, named) or not _is_fixed((given, *named.values())):
+    if ast.literal_eval(text) != (given, named) or not is_fixed((given, *named.values())):
         raise NotPortable(text)
     return text if given or named else ""
 
 
-def _is_fixed(value: object) -> bool:
+def is_fixed(value: object) -> bool:
     """Whether nobody can change the value: of a list, Dynamo gives the function a copy."""
     if isinstance(value, tuple):
-        return all(map(_is_fixed, value))
+        return all(map(is_fixed, value))
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 

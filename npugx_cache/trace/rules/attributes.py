@@ -36,7 +36,7 @@ _METHODS = (
 class _AttributeWrites(dict[tuple[int, str], tuple[Any, bool]]):
     """The attributes that a trace has written, by the `id` of the variable, which stays alive.
 
-    With it: whether the attribute was set and then deleted.
+    With it: whether the attribute was there and was then deleted.
     """
 
 
@@ -72,10 +72,11 @@ def obstacle_of_write(recorder: Recorder, found: StackValue, name: str, value: A
         return "the class of an object is changed"
     written, key = recorder.state(_AttributeWrites), (id(found.variable), name)
     before = written.get(key)
-    if value is not None and found.source is None and before is not None and before[1]:
+    if value is not None and before is not None and before[1]:
         # Python puts the name last, and the caller frame where it was.
         return f"the attribute {name} is deleted and set again"
-    written[key] = found.variable, value is None and before is not None
+    was_there = before is not None or found.source is not None
+    written[key] = found.variable, value is None and was_there
     kind = type_of(found)
     if PLAYS_CPYTHON or kind is None or isinstance(found.value, type):
         return None

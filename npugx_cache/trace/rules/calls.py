@@ -65,7 +65,10 @@ def refusal_before(callee: object) -> str | None:
 
     A lazy module draws its weights in its first call. Dynamo lets it do so during the trace, and
     sets the generators of random numbers back afterwards, so that the next draw is the same again.
+    Of a class Dynamo makes an object for itself, whose `__del__` runs when the trace drops it.
     """
+    if isinstance(callee, type) and hasattr(callee, "__del__"):
+        return f"an object of {callee.__qualname__} is made inside, and its __del__ is not traced"
     if not isinstance(callee, LazyModuleMixin) or not hasattr(callee, "_initialize_hook"):
         return None
     return f"{type(callee).__name__} makes its weights in its first call, not in a graph"

@@ -138,6 +138,8 @@ def _copied(kind: Any) -> str:
 
 
 def _obstacle_of_making(cls: type, kinds: list[Any], *, is_filled: bool) -> str | None:
+    if cls is types.MappingProxyType and (shown := next(filter(is_of_users, kinds), None)):
+        return f"a mappingproxy of {_name(shown)} is traced without its own methods"
     if issubclass(cls, dict) and not _has_own(cls, "__init__"):
         if walked := next(filter(_has_own_walk, kinds), None):
             return _copied(walked)

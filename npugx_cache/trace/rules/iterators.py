@@ -15,7 +15,9 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
+import builtins
 import collections
+import dis
 import enum
 import itertools
 import types
@@ -24,12 +26,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.variables import VariableTracker
 
+from npugx_cache.trace.observe import observation
 from npugx_cache.trace.rules import containers, sets
-from npugx_cache.trace.stack_value import called_name, look_behind, table_of, type_of
+from npugx_cache.trace.stack_value import (
+    called_name,
+    look_behind,
+    table_of,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from npugx_cache import location
     from npugx_cache.trace.observe.observation import Recorder
     from npugx_cache.trace.stack_value import StackValue
 
@@ -53,13 +62,15 @@ class _Known:
     """The walks of one trace by the ids of their iterators, and the given iterators.
 
     `running` are the walks that an instruction or a call goes on with, as `list(map(f, items))`
-    does: what `f` changes is seen at the next call of `f`.
+    does: what `f` changes is seen at the next call of `f`. `generators` are those that the traced
+    code makes and that handle exceptions, with the places of their calls.
     """
 
     def __init__(self) -> None:
         self.walks: dict[int, list[_Walk]] = {}
         self.running: list[_Walk] = []
         self.given: dict[int, Any] = {}
+        self.generators: list[tuple[Any, location.Place | None]] = []
 
 
 class Takes(enum.Enum):
@@ -96,7 +107,58 @@ def call(
     result = _watch(recorder, tx, operands, how_much, run)
     if result is not None:
         _note_call(recorder, callee, args, look_behind(result).variable)
+        _note_generator(recorder, look_behind(result))
     return result
+
+
+def _note_generator(recorder: Recorder, made: StackValue) -> None:
+    """After a call that may have made a generator that does something when it is dropped."""
+    is_new = type_of(made) is types.GeneratorType and made.source is None
+    if is_new and _handles_exceptions(made.variable.get_code()):
+        place = observation.place_of_the_trace()
+        recorder.state(_Known).generators.append((made.variable, place))
+
+
+def refuse_unfinished(recorder: Recorder) -> None:
+    """At the end of a trace: refuse generators that were dropped where that does something.
+
+    Python raises `GeneratorExit` where a generator waits, so that its `finally` or `except` runs,
+    or it leaves its `with`. Dynamo does nothing.
+    """
+    for generator, place in recorder.state(_Known).generators:
+        if _does_something_when_dropped(generator.inline_tracer):
+            name = generator.get_code().co_qualname
+            recorder.refuse(f"the generator {name} is dropped before its end", where=place)
+
+
+def _handles_exceptions(code: types.CodeType) -> bool:
+    """Whether code has an `except`, a `finally` or a `with`."""
+    if not code.co_exceptiontable:
+        return False
+    return any(each.opname == _HANDLES for each in dis.get_instructions(code))
+
+
+def _does_something_when_dropped(tracer: Any) -> bool:
+    """Whether a `GeneratorExit` comes to code of the user's, where Dynamo has come to."""
+    if getattr(tracer, "generator_exhausted", False) or tracer.instruction_pointer is None:
+        return False
+    instructions = tracer.instructions
+    entry = instructions[tracer.instruction_pointer].exn_tab_entry
+    while entry is not None:
+        # What does not begin so only raises the exception again, to the next handler outside.
+        if entry.target.opname == _HANDLES:
+            start = instructions.index(entry.target) + 1
+            names, match = instructions[start : start + 2]
+            error = vars(builtins).get(names.argval) if names.opname == "LOAD_GLOBAL" else None
+            is_other = isinstance(error, type) and issubclass(error, Exception)
+            if match.opname != "CHECK_EXC_MATCH" or not is_other:
+                return True
+        entry = entry.target.exn_tab_entry
+    return False
+
+
+_HANDLES = "PUSH_EXC_INFO"
+"""The first instruction of an `except`, a `finally`, and of what an exception runs of a `with`."""
 
 
 def operate(
