@@ -27,14 +27,16 @@ PASSED_ON = ("TORCH_DEVICE_BACKEND_AUTOLOAD",)
 PRECISIONS = ("float16", "float32")
 UNCAPTURED = ("ladder", "eager_ladder")
 OLD = {
-    "library_operator": "torch 2.10 fails to trace an operator that a process registers twice",
-    "tutorial": "torch 2.10 traces a graph on the CPU and the device, which is not captured",
+    "library_operator": ((2, 13), "fails to trace an operator that a process registers twice"),
+    "tutorial": ((2, 12), "traces a graph on the CPU and the device, which is not captured"),
 }
+"""What works since which torch, and what an older one does."""
 
 
 def skip_on_old(name):
-    if DEVICE == "npu" and version.minor_version(torch.__version__) < (2, 11) and name in OLD:
-        pytest.skip(OLD[name])
+    since, reason = OLD.get(name, ((0, 0), ""))
+    if DEVICE == "npu" and version.minor_version(torch.__version__) < since:
+        pytest.skip(f"torch before {since[0]}.{since[1]} {reason}")
 
 
 def as_diff(old, new):

@@ -21,10 +21,9 @@ SCRIPT = Path(places.__file__)
 KEPT = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 KEEP = {name: os.environ[name] for name in KEPT if name in os.environ}
 OLD = {
-    "a device as a key": "torch 2.10 reads the device of a key with its index: another entry",
-    "a default device": "torch 2.10 can't trace a factory under a default device with an index",
+    "a default device": "torch before 2.12 traces no factory under a default device with an index",
 }
-if version.minor_version(torch.__version__) >= (2, 11):
+if version.minor_version(torch.__version__) >= (2, 12):
     OLD = {}
 ROWS = {**dict.fromkeys([*places.HITS, "a default device"], "hit"), **dict.fromkeys(places.RIGHT)}
 
@@ -142,7 +141,9 @@ def test_each_thread_has_its_current_device(tmp_path):
     for thread in threads:
         thread.join()
     assert not faults
-    assert counts(cached) == (1, 1, 0)
+    hits, misses, bypasses = counts(cached)
+    # The thread on the other device finds the entry, or has begun to compile as well.
+    assert (hits + misses, misses > 0, bypasses) == (2, True, 0)
 
 
 def test_managers_and_the_full_check_agree_on_devices(tmp_path):

@@ -93,7 +93,8 @@ _READS_EQUALITY = frozenset(
         "iter_contains",
         "is_constant_match",
         "is_constant_none",
-        "hash_impl",  # the order of a set depends on hashes, but is a condition of its own
+        # The order of a set depends on hashes, but is a condition of its own.
+        *("hash_impl", "get_python_hash"),
         "python_type",
         "vt_identity_compare",
         "__repr__",
