@@ -121,7 +121,7 @@ def _facts_of_layout(spec: Any) -> Iterator[Any]:
 def _facts_of_mesh(mesh: Any) -> Iterator[Any]:
     if mesh._coordinate_on_dim is None:
         raise NoName("this rank is not in the mesh")
-    if mesh._rank != torch.distributed.get_rank():
+    if not _is_of_this_rank(mesh):
         raise NoName("the mesh is that of another rank")
     yield from _own_facts(mesh)
     root = mesh._get_root_mesh()
@@ -130,6 +130,15 @@ def _facts_of_mesh(mesh: Any) -> Iterator[Any]:
     flattened = sorted(root._flatten_mapping.items())
     yield [[name, *_own_facts(each)] for name, each in flattened if is_mesh(each)]
     yield _switches()
+
+
+def _is_of_this_rank(mesh: Any) -> bool:
+    rank = torch.distributed.get_rank()
+    if hasattr(mesh, "_rank"):
+        return bool(mesh._rank == rank)
+    # Torch 2.10 keeps only where in the mesh the rank is.
+    places = (mesh.mesh == rank).nonzero().tolist()
+    return [mesh._coordinate_on_dim] == places
 
 
 def _own_facts(mesh: Any) -> Iterator[Any]:

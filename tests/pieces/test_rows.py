@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from of_this_torch import compiles_in_threads
 
 pytestmark = pytest.mark.thorough
 SCRIPT = Path(__file__).with_name("rows.py")
@@ -220,7 +216,6 @@ def test_a_store_that_may_only_be_read_is_read(place, surroundings):
         assert found["breaks"]["info"] == [hits, misses, 0, 0]
 
 
-@compiles_in_threads
 def test_threads_that_compile_at_once_have_right_results(surroundings):
     (surroundings.folder / "kernels.py").write_text(
         KERNELS.format(kernel=3, fake="", default=2.0, copies=2)
