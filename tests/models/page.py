@@ -35,6 +35,7 @@ no such row (half precision has fewer).
 
 - forward: one call without a cache. masked: the same with an attention mask that hides padding.
 - static cache, dynamic cache: 6 tokens and 3 steps more with `StaticCache`, with `DynamicCache`.
+- own cache: one call that says nothing of a cache, so that the model makes one.
 - generate: `model.generate()` for 8 tokens, with padding.
 
 """

@@ -33,12 +33,9 @@ def inputs_of(model):
             return {"input_features": noise(2, 8, 32).to(dtype)}
         case "CLIPModel":
             return {"input_ids": tokens(), "pixel_values": noise(2, 3, 8, 8).to(dtype)}
-        case "T5ForConditionalGeneration":
-            return {
-                "input_ids": tokens(),
-                "decoder_input_ids": tokens(length=3),
-                "use_cache": False,
-            }
+        case "WhisperForConditionalGeneration":
+            features = noise(2, 8, 32).to(dtype)
+            return {"input_features": features, "decoder_input_ids": tokens(length=3)}
         case "TransformerEncoder":
             return {"src": noise(2, 6, 32).to(dtype)}
         case "LSTM":
@@ -51,6 +48,12 @@ def inputs_of(model):
             return {"x": noise(2, 16).to(dtype)}
         case "BertForMaskedLM" | "LongformerModel":
             return {"input_ids": tokens()}
+    if model.config.is_encoder_decoder:
+        return {
+            "input_ids": tokens(),
+            "decoder_input_ids": tokens(length=3),
+            "use_cache": False,
+        }
     return {"input_ids": tokens(), "use_cache": False}
 
 
@@ -108,6 +111,14 @@ def dynamic_cache(model, call):
     return decode(model, call, cache)
 
 
+def own_cache(model, call):
+    """As a user calls it who says nothing of a cache: the model makes one."""
+    inputs = inputs_of(model)
+    inputs.pop("use_cache", None)
+    out = call(**inputs)
+    return out.logits, held(out.past_key_values)
+
+
 def generate(model, _):
     """As a user does it: `generate()` finds the cached forward by itself."""
     return model.generate(
@@ -121,5 +132,6 @@ WAYS = {
     "masked": masked,
     "static cache": static_cache,
     "dynamic cache": dynamic_cache,
+    "own cache": own_cache,
     "generate": generate,
 }

@@ -111,7 +111,7 @@ FORWARD = ("forward",)
 MASKED = ("forward", "masked")
 GENERATE = ("forward", "generate")
 DECODE = ("forward", "dynamic cache")
-ALL = ("forward", "masked", "static cache", "dynamic cache", "generate")
+ALL = ("forward", "masked", "static cache", "dynamic cache", "own cache", "generate")
 
 
 def decoder(name: str, architecture: str, *, often: Any, **config: Any) -> Model:
@@ -119,6 +119,12 @@ def decoder(name: str, architecture: str, *, often: Any, **config: Any) -> Model
     ways = {"float32": ALL, "bfloat16": DECODE, "float16": DECODE}
     build = of_transformers(architecture, **config)
     return Model(name, build, ways, often if isinstance(often, dict) else {"float32": often})
+
+
+def translator(name: str, architecture: str, *, often: bool = False, **config: Any) -> Model:
+    """An encoder and a decoder, called as a user does, with the cache that the model makes."""
+    ways = {"float32": ("own cache",)}
+    return Model(name, of_transformers(architecture, **config), ways, ways if often else {})
 
 
 def encoder(
@@ -165,6 +171,12 @@ WHISPER = {
     "max_source_positions": 16, "vocab_size": 96, "pad_token_id": 0, "init_std": 0.3,
 }  # fmt: skip
 
+SEQ2SEQ = {
+    "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": 96,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 1, "forced_eos_token_id": None, "init_std": 0.3,
+}  # fmt: skip
 DEEPSEEK = {
     **LLAMA, "head_dim": 4, "num_key_value_heads": 4, "first_k_dense_replace": 0,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
@@ -188,7 +200,7 @@ TRANSFORMERS = (
     decoder("Gemma 2", "Gemma2ForCausalLM", often=("static cache",), **LOCAL_AND_GLOBAL),
     decoder("Gemma 3 (text)", "Gemma3ForCausalLM", often=MASKED, **LOCAL_AND_GLOBAL),
     decoder("GPT-2", "GPT2LMHeadModel", often=GENERATE, **GPT2),
-    decoder("T5", "T5ForConditionalGeneration", often=("masked", "dynamic cache"), **T5),
+    decoder("T5", "T5ForConditionalGeneration", often=("masked", "own cache"), **T5),
     decoder("Mixtral", "MixtralForCausalLM", often=GENERATE, num_local_experts=4, **LLAMA),
     decoder(
         "Mistral, sliding window",
@@ -211,6 +223,14 @@ TRANSFORMERS = (
     encoder("CLIP", clip, ways=MASKED),
     encoder("ViT", of_transformers("ViTForImageClassification", **VIT)),
     encoder("Whisper (encoder)", of_transformers("WhisperModel", **WHISPER)),
+    translator("Whisper", "WhisperForConditionalGeneration", often=True, **WHISPER),
+    translator("BART", "BartForConditionalGeneration", often=True, **SEQ2SEQ),
+    translator("mBART", "MBartForConditionalGeneration", **SEQ2SEQ),
+    translator("Marian", "MarianMTModel", **SEQ2SEQ),
+    translator("Pegasus", "PegasusForConditionalGeneration", **SEQ2SEQ),
+    translator("M2M100", "M2M100ForConditionalGeneration", **SEQ2SEQ),
+    translator("BlenderbotSmall", "BlenderbotSmallForConditionalGeneration", **SEQ2SEQ),
+    translator("mT5", "MT5ForConditionalGeneration", **T5),
 )
 PLAIN = (
     encoder("TransformerEncoder", transformer_encoder, ways=MASKED, often=ALL_DTYPES),
