@@ -79,7 +79,7 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
         # in each call.
         "skip_guards_on_constant_func_defaults": False,
     }
-    if not _FLOATS_MAY_VARY:
+    if False and not _FLOATS_MAY_VARY:
         changes["specialize_float"] = True
     if dynamic is True:
         changes["assume_static_by_default"] = False
