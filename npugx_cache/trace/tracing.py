@@ -73,6 +73,9 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
         # in each call.
         "skip_guards_on_constant_func_defaults": False,
     }
+    if not __debug__:
+        # `python -O` compiles no assertion, and torch before 2.12 fails where it looks for one.
+        changes["rewrite_assert_with_torch_assert"] = False
     if dynamic is True:
         changes["assume_static_by_default"] = False
     elif dynamic is False:
