@@ -7,7 +7,7 @@ from __future__ import annotations
 
 VERSION = "0.1.0"
 
-FORMAT = "36"
+FORMAT = "37"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 TESTED_TORCH = ((2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
@@ -37,6 +37,11 @@ def unserved_torch(version: str, *, untested: bool = False) -> str | None:
 def is_too_old(version: str) -> bool:
     """Whether the backend can't run on a torch either, so that graphs run as they were traced."""
     return minor_version(version) < OLDEST_TORCH
+
+
+def is_between(version: str, since: tuple[int, int], before: tuple[int, int]) -> bool:
+    """Whether a torch is of the minor version `since` or a later one, and older than `before`."""
+    return since <= minor_version(version) < before
 
 
 def unserved_python(name: str, version: tuple[int, ...], flags: str) -> str | None:

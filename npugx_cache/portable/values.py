@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+import re
 import sys
 import types
 from collections import OrderedDict
@@ -82,6 +83,8 @@ def _encode_torch_value(value: Any, depth: int) -> Plain | None:
         return ["torch", str(value).removeprefix("torch.")]
     if isinstance(value, torch.device):
         return ["device", str(value)]
+    if isinstance(value, (torch.finfo, torch.iinfo)):
+        return [type(value).__name__, value.dtype]
     if type(value) is torch.Size:
         return ["size", [encode(n, depth + 1) for n in value]]
     if type(value) is type(torch.__version__):  # what a version does depends on its text alone
@@ -95,6 +98,7 @@ _SCALARS: dict[type, Any] = {
     complex: lambda v: ["complex", _encode_float(v.real)[1], _encode_float(v.imag)[1]],
     type(Ellipsis): lambda _: ["ellipsis"],
     range: lambda v: ["range", v.start, v.stop, v.step],
+    re.Pattern: lambda v: ["pattern", v.pattern, v.flags],
 }
 _CONTAINERS: dict[type, Any] = {
     list: lambda v, d: ["list", [encode(x, d) for x in v]],
@@ -157,6 +161,10 @@ def _decode_numpy(name: str, text: str) -> Any:
     return numpy.float64(_decode_float(text))
 
 
+def _decode_limits(name: str) -> Callable[[str], Any]:
+    return lambda dtype: getattr(_torch(), name)(_decode_torch(dtype))
+
+
 def _decode_version(text: str) -> Any:
     return type(_torch().__version__)(text)
 
@@ -179,6 +187,9 @@ _DECODERS: dict[str, Any] = {
     "device": lambda text: _torch().device(text),
     "size": lambda items: _torch().Size([decode(x) for x in items]),
     "torch_version": _decode_version,
+    "finfo": _decode_limits("finfo"),
+    "iinfo": _decode_limits("iinfo"),
+    "pattern": re.compile,
 }
 
 

@@ -137,8 +137,7 @@ def _is_of_this_rank(mesh: Any) -> bool:
     if hasattr(mesh, "_rank"):
         return bool(mesh._rank == rank)
     # Torch 2.10 keeps only where in the mesh the rank is.
-    places = (mesh.mesh == rank).nonzero().tolist()
-    return [mesh._coordinate_on_dim] == places
+    return bool((mesh.mesh == rank).nonzero().tolist() == [mesh._coordinate_on_dim])
 
 
 def _own_facts(mesh: Any) -> Iterator[Any]:

@@ -45,6 +45,7 @@ from npugx_cache.trace.rules import (
     cached_functions,
     calls,
     containers,
+    copies,
     derived,
     instructions,
     iterators,
@@ -230,7 +231,7 @@ def _look_at_call(
     if (reason := calls.refusal_before(function)) is not None:
         recorder.refuse(reason)
         raise unkept_calls.NotKept(reason)
-    if (asked := pure_calls.answer(recorder, tx, function, args, kwargs)) is not None:
+    if (asked := _answer(recorder, tx, function, args, kwargs)) is not None:
         return asked
     mark = len(started)
     kinds.note_call(recorder, tx, callee, args)
@@ -267,6 +268,14 @@ def _look_at_call(
             recorder.note(Question.ANSWER, question)
     names.note_class(recorder, found)
     return result
+
+
+def _answer(
+    recorder: Recorder, tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """The answer of ours to a call, as a value of the trace; None where Dynamo is to answer."""
+    asked = pure_calls.answer(recorder, tx, function, args, kwargs)
+    return copies.answer_id(recorder, tx, function, args) if asked is None else asked
 
 
 def _name_asked(function: Any, args: list[Any]) -> str | None:

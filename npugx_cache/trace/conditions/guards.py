@@ -6,6 +6,7 @@ import collections
 import copyreg
 import functools
 import inspect
+import re
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -222,7 +223,8 @@ def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
 
 def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     step = builder.nodes[node].step
-    if type(value) is frozenset:  # before torch 2.12; its elements are all that a trace can ask
+    # All that a trace can ask of these is in their encoding. Of a frozenset before torch 2.12.
+    if type(value) in (frozenset, re.Pattern):
         builder.check_type(node)
         _constant(builder, node, value, None)
         return

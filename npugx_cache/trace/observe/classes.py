@@ -65,21 +65,12 @@ def note_name(recorder: Recorder, variable: Any, name: object) -> None:
         if isinstance(variable.value, type) and not variable.source:
             kind: type = type(cls)
             _note_value(recorder, (*cls.__mro__, *kind.__mro__), name)
-        if name == "__reduce_ex__":
-            _refuse_to_copy(recorder, cls)
 
 
 def note_name_in(recorder: Recorder, cls: type, name: str) -> None:
     """Which of its bases gives a class a name."""
     if _is_of_users(recorder, cls):
         recorder.note(Question.NAME, cls, name)
-
-
-def _refuse_to_copy(recorder: Recorder, cls: type) -> None:
-    """`copy.copy` calls these methods of a class, and Dynamo's own version of it does not."""
-    for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
-        if any(name in vars(base) for base in _of_users(cls)):
-            recorder.refuse(f"{cls.__qualname__} is copied without its {name}")
 
 
 def _refuse_subclasses(recorder: Recorder, variable: Any) -> None:

@@ -149,7 +149,7 @@ _TARGET = re.compile(r"([\w.]+):(?:([\w.]+)\.)?(\w+)(?:\[(\w+)\])?")
 
 def find(hook: Hook) -> Found | None:
     """What a row is about in this torch; None for a row that is about other versions of torch."""
-    if not hook.since <= version.minor_version(torch.__version__) < hook.before:
+    if not version.is_between(torch.__version__, hook.since, hook.before):
         return None
     names = hook.target.split(" | ")
     target = next((name for name in names if value_of(name) is not ABSENT), names[-1])

@@ -51,9 +51,9 @@ def refuse_lost(recorder: Recorder, effects: Any, *_: Any) -> None:
             continue
         kind = variable.python_type()
         if isinstance(variable.mutation_type, (AttributeMutationNew, ValueMutationNew)):
-            if _builtin_base(kind) not in _MADE:
+            if builtin_base(kind) not in _MADE:
                 recorder.refuse(f"an object of {_described(kind)} is made inside")
-        elif _holds_more(effects, variable) and _builtin_base(kind) not in _WRITTEN:
+        elif _holds_more(effects, variable) and builtin_base(kind) not in _WRITTEN:
             recorder.refuse(f"what an object of {_described(kind)} holds is changed inside")
         if issubclass(kind, threading.local):
             _note_thread_local(recorder, kind)
@@ -67,7 +67,7 @@ def _holds_more(effects: Any, variable: Any) -> bool:
     return bool(getattr(variable.mutation_type, "is_modified", False))
 
 
-def _builtin_base(kind: type) -> type:
+def builtin_base(kind: type) -> type:
     """The class written in C that objects of a class are made by."""
     return next(
         base
@@ -77,7 +77,7 @@ def _builtin_base(kind: type) -> type:
 
 
 def _described(kind: type) -> str:
-    base = _builtin_base(kind)
+    base = builtin_base(kind)
     return f"{kind.__qualname__}, a class derived from {base.__module__}.{base.__qualname__},"
 
 

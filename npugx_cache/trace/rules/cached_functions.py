@@ -12,6 +12,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from npugx_cache.conditions import source_facts
@@ -23,6 +24,8 @@ from npugx_cache.trace.stack_value import NONE, classes_of, look_behind, table_o
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import fx
 
     from npugx_cache.trace.observe.observation import Recorder
     from npugx_cache.trace.stack_value import StackValue
@@ -68,7 +71,13 @@ def _cached(callee: StackValue) -> Any:
 def _done(tx: Any) -> tuple[object, ...]:
     """What the trace has computed and written so far."""
     output = tx.output
-    return len(output.graph.nodes), len(output.random_calls), _written(output.side_effects)
+    computed = sum(not _is_number(node) for node in output.graph.nodes)
+    return computed, len(output.random_calls), _written(output.side_effects)
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether a node computes with symbolic sizes, which no caller can write to."""
+    return isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _written(effects: Any) -> dict[int, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -235,6 +236,8 @@ def _is_method_known(
     held = vars(holder)[name]
     if _is_interpreted(held, started):
         return True
+    if holder in (re.Pattern, re.Match):
+        return all(map(_is_plain, args))
     if pure.is_pure(held) or holder in pure.PLAIN_TYPES:
         asked = [callee.owner, *args]
         if by_value.obstacle_of_method(holder, name, asked) is not None:

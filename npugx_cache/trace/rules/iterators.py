@@ -139,11 +139,15 @@ def _handles_exceptions(code: types.CodeType) -> bool:
 
 
 def _does_something_when_dropped(tracer: Any) -> bool:
-    """Whether a `GeneratorExit` comes to code of the user's, where Dynamo has come to."""
-    if getattr(tracer, "generator_exhausted", False) or tracer.instruction_pointer is None:
+    """Whether a `GeneratorExit` comes to code of the user's, where Dynamo has come to.
+
+    A generator that Dynamo left by an exception stands behind its last instruction.
+    """
+    instructions, at = tracer.instructions, tracer.instruction_pointer
+    is_over = getattr(tracer, "generator_exhausted", False)
+    if is_over or at is None or at >= len(instructions):
         return False
-    instructions = tracer.instructions
-    entry = instructions[tracer.instruction_pointer].exn_tab_entry
+    entry = instructions[at].exn_tab_entry
     while entry is not None:
         # What does not begin so only raises the exception again, to the next handler outside.
         if entry.target.opname == _HANDLES:
