@@ -19,7 +19,7 @@ from npugx_cache.private import runtime
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_CASTS_FIRST = torch._C.DispatchKey.AutocastCPU in torchs_operator.py_kernels
+_CASTS_FIRST = any(key.name == "AutocastCPU" for key in torchs_operator.py_kernels)
 """Since torch 2.11. Before, each operator of `sdpa_dense` casts what it is given, or does not."""
 
 

@@ -1,9 +1,9 @@
 """Makes a float that is zero a constant of a trace, also where Dynamo would let the float vary.
 
-Dynamo computes with floats that vary by sympy, which has one zero. Where the code asks for the value
-(`math.copysign(1.0, x)`, a text, a key), it would get 0.0 for -0.0, and the condition on the value
-would hold for both. A constant keeps its sign, and so does the condition on a constant. Importing
-this module loads the compiler.
+Dynamo computes with floats that vary by sympy, which has one zero. Where the code asks for the
+value (`math.copysign(1.0, x)`, a text, a key), it would get 0.0 for -0.0, and the condition on the
+value would hold for both. A constant keeps its sign, and so does the condition on a constant.
+Importing this module loads the compiler.
 """
 
 from __future__ import annotations
