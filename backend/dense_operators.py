@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._higher_order_ops.associative_scan import generic_associative_scan
+from torch._higher_order_ops.flex_attention import flex_attention as torchs_operator
 from torch._higher_order_ops.flex_attention import sdpa_dense
 
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_CASTS_FIRST = any(key.name == "AutocastCPU" for key in torchs_operator.py_kernels)
+"""Since torch 2.11. Before, each operator of `sdpa_dense` casts what it is given, or does not."""
 
 
 def flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
@@ -25,7 +29,7 @@ def flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     As in eager, the scores of all positions are one matrix.
     """
     kind = query.device.type
-    if not torch.is_autocast_enabled(kind):
+    if not (_CASTS_FIRST and torch.is_autocast_enabled(kind)):
         return sdpa_dense(query, key, value, *rest)
     dtype = torch.get_autocast_dtype(kind)
     query, key, value = (_cast(each, kind, dtype) for each in (query, key, value))

@@ -234,18 +234,19 @@ class CachedFunction(Generic[P, R]):
         """The code of the function, for tools that take any callable for one: `torch.export`."""
         return self._recipe.function.__code__
 
-    @overload
-    def __get__(self, instance: None, owner: type | None = None) -> CachedFunction[P, R]: ...
-    @overload
-    def __get__(
-        self: CachedFunction[Concatenate[Any, Q], R], instance: object, owner: type | None = None
-    ) -> CachedFunction[Q, R]: ...
-    def __get__(self, instance: object | None, owner: type | None = None) -> CachedFunction[..., R]:
-        if instance is None or self._owner is not None:  # as a bound method in a class
-            return self
-        if torch.compiler.is_dynamo_compiling():
-            return cast("CachedFunction[..., R]", self._function.__get__(instance))
-        return self._twin(instance, self._state_of(instance))
+    if TYPE_CHECKING:  # in a class body it is an `_Unbound`, or stays as it is
+
+        @overload
+        def __get__(self, instance: None, owner: type | None = None) -> CachedFunction[P, R]: ...
+        @overload
+        def __get__(
+            self: CachedFunction[Concatenate[Any, Q], R],
+            instance: object,
+            owner: type | None = None,
+        ) -> CachedFunction[Q, R]: ...
+        def __get__(
+            self, instance: object | None, owner: type | None = None
+        ) -> CachedFunction[..., R]: ...
 
     def _state_of(self, instance: object) -> State:
         """The binding of one instance, kept for as long as the instance lives."""
@@ -273,9 +274,7 @@ class CachedFunction(Generic[P, R]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedFunction[P, R]:
         owner = copy.deepcopy(self._owner, memo)
-        return CachedFunction(
-            self._recipe, self._settings, owner, self._warm, of_class=self._of_class
-        )
+        return type(self)(self._recipe, self._settings, owner, self._warm, of_class=self._of_class)
 
     def __getstate__(self) -> tuple[Recipe, Settings, object | None, str | None, bool]:
         return self._recipe, self._settings, self._owner, self._warm, self._of_class
@@ -287,6 +286,23 @@ class CachedFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<cache_compile {self._recipe.title} {self.cache_info()}>"
+
+
+class _Unbound(CachedFunction[P, R]):
+    """A cached function without an owner, which is a descriptor.
+
+    One that has an owner is no descriptor, because it may be an attribute of an instance, where
+    Dynamo before torch 2.12 looks for a descriptor in the class.
+    """
+
+    def __get__(  # type: ignore[override]
+        self, instance: object | None, owner: type | None = None
+    ) -> CachedFunction[..., R]:
+        if instance is None:
+            return self
+        if torch.compiler.is_dynamo_compiling():
+            return cast("CachedFunction[..., R]", self._function.__get__(instance))
+        return self._twin(instance, self._state_of(instance))
 
 
 def _is_traced() -> bool:
@@ -411,9 +427,8 @@ def cache_compile(
             decompositions=decompositions,
         )
         of_class = is_module and type(decorated).forward is function
-        cached: CachedFunction[..., Any] = CachedFunction(
-            recipe, settings, owner, warm, of_class=of_class
-        )
+        kind = _Unbound if owner is None else CachedFunction
+        cached: CachedFunction[..., Any] = kind(recipe, settings, owner, warm, of_class=of_class)
         if warm == "plan" and owner is not None:
             cached.warm_from_plan()
         if not is_module:

@@ -158,8 +158,9 @@ def _switches() -> list[str]:
     if sharded is None:
         return []
     known: Any = sharded._op_dispatcher.sharding_propagator
-    for table in ("op_to_rules", "op_strategy_funcs", "op_single_dim_strategy_funcs"):
-        for operator, rule in getattr(known, table).items():
+    since_2_11 = getattr(known, "op_single_dim_strategy_funcs", {})
+    for table in (known.op_to_rules, known.op_strategy_funcs, since_2_11):
+        for operator, rule in table.items():
             home = str(getattr(getattr(rule, "func", rule), "__module__", ""))
             if not home.startswith(f"{_TENSORS}._ops."):
                 raise NoName(f"the rule by which {operator} is split up is not torch's own")

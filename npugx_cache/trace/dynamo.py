@@ -22,6 +22,7 @@ from npugx_cache.trace.observe import (
     device_values,
     hook_table,
     identity,
+    lstm,
     observation,
     opaque,
     size_memory,
@@ -133,6 +134,7 @@ def _run(
             observer.PLACES.in_place(),
         ):
             class_caches.forget()
+            lstm.mend_states()
             device_values.begin(recorder, unseen_devices)
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"

@@ -119,6 +119,7 @@ def _lowered(
         raise NotPortable(reason)
     if reason := tensor_patches.replaced():
         raise NotPortable(reason)
+    lstm.mend_states()
     try:
         graph = lower(graph_module, inputs, decompositions, ran.note, called.note)
         ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))

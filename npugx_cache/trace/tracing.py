@@ -23,7 +23,6 @@ from torch._dynamo import source as sources
 from torch._dynamo.bytecode_transformation import _cached_cleaned_instructions
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.exc import Unsupported
-from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.utils import dict_keys_getitem, dynamo_timed, get_metrics_context
 from torch._guards import Guard, Source, TracingContext, tracing
 from torch.fx import _lazy_graph_module
@@ -61,11 +60,6 @@ dict_key_at: Any = dict_keys_getitem
 """Gives the n-th key as Dynamo counts, which ignores what `move_to_end` did."""
 
 
-_FLOATS_MAY_VARY = hasattr(GuardBuilder, "DICT_NOT_CONTAINS")
-"""Since torch 2.12, which has this kind of guard too, a float that differs in a second call becomes
-an input of the graph. Before, the tensor that it becomes has a guard that is refused."""
-
-
 @contextlib.contextmanager
 def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
     """Give `dynamic` the meaning that it has for torch.compile."""
@@ -79,8 +73,9 @@ def _dynamic_shapes(dynamic: bool | None) -> Iterator[None]:
         # in each call.
         "skip_guards_on_constant_func_defaults": False,
     }
-    if not _FLOATS_MAY_VARY:
-        changes["specialize_float"] = True
+    if not __debug__:
+        # `python -O` compiles no assertion, and torch before 2.12 fails where it looks for one.
+        changes["rewrite_assert_with_torch_assert"] = False
     if dynamic is True:
         changes["assume_static_by_default"] = False
     elif dynamic is False:

@@ -10,14 +10,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from npugx_cache import version
+
 PROGRAMS: dict[str, tuple[typing.Callable, str]] = {}
+OLD = {
+    "a_stream_of_the_cpu_waited_for": ((2, 12), "synchronize() of a stream or an event"),
+    "keys_without_a_name": ((2, 13), "hash"),
+    "a_branch_that_returns_a_view": ((2, 12), None),
+}
+"""The reason before some version of torch, or None where eager torch does not run it either."""
 
 
 def refused(reason):
     """The reason that must stand in the warning, in the listing and in the strict error."""
 
     def decorate(function):
-        PROGRAMS[function.__name__] = function, reason
+        since, before = OLD.get(function.__name__, ((0, 0), None))
+        said = before if version.minor_version(torch.__version__) < since else reason
+        if said is not None:
+            PROGRAMS[function.__name__] = function, said
         return function
 
     return decorate

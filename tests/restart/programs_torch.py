@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 
 import torch
@@ -337,6 +338,16 @@ def scales(x, factor):
 def a_float_argument_that_changes(cached):
     call = cached(scales)
     return [call(tensor(3), factor) for factor in (0.5, 0.75, 1.25, -0.0, 0.0)]
+
+
+def by_sign(x, factor):
+    return x * (2 if math.copysign(1.0, factor) > 0 else 3)
+
+
+@program
+def the_sign_of_a_float_argument_that_changes(cached):
+    call = cached(by_sign)
+    return [call(tensor(3), factor) for factor in (0.5, 0.75, 0.0, -0.0, 0.0, 1.5, -1.5)]
 
 
 @program

@@ -46,9 +46,10 @@ class Shard(torch.nn.Module):
         self.part, self.table = part, {object(): 2.0}
 
     def forward(self, x):
+        x = double(x) + self.part  # at first: torch before 2.13 gives up at the table
         for value in self.table.values():
             x = x * value
-        return double(x) + self.part
+        return x
 
 
 def traces():

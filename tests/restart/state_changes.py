@@ -322,6 +322,11 @@ def checks_and_counts_api_use(x):
     torch._check(x.shape[0] == 4)
     torch._assert(x.shape[1] == 4, "columns")
     torch._C._log_api_usage_once("npugx.test")
+    return x + 1
+
+
+@leaves
+def clears_autocast_cache(x):
     torch.clear_autocast_cache()
     return x + 1
 

@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+from npugx_cache import version
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "programs_refused.py"
@@ -23,6 +26,8 @@ def _names():
 
 
 NAMES = list(_names())
+if version.minor_version(torch.__version__) < (2, 12):
+    NAMES.remove("a_branch_that_returns_a_view")  # eager raises as well
 
 pytestmark = pytest.mark.thorough  # rows of the matrix look at the same quickly
 

@@ -10,13 +10,18 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
+
+from npugx_cache import version
 
 pytestmark = pytest.mark.thorough
 
 PROGRAM = Path(__file__).with_name("texts.py")
 SECRET, OTHER = "hf_QxSecretTokenValue_0123456789", "hf_QxAnotherSecretOne_9876543210"
 WORD = "the-word-in-the-code"
-IGNORED = ("ignored", "ignored_inside", "applied")
+READS_PARTIALS = version.minor_version(torch.__version__) < (2, 11)
+"""Whether this torch reads each argument of a partial that is called, also one that nobody uses."""
+IGNORED = ("ignored", "ignored_inside", *(() if READS_PARTIALS else ("applied",)))
 READ = (
     "compared",
     "counted",
@@ -30,6 +35,7 @@ READ = (
     "through_a_default",
     "of_a_member",
     "walked_set",
+    *(("applied",) if READS_PARTIALS else ()),
 )
 UNCACHED = ("raises", "untraceable")
 

@@ -120,6 +120,8 @@ class TreeBuilder:
         if type(source) is S.CallFunctionNoArgsSource and _is_subclasses(source.base):
             cls = vars(source.base)["base"]
             return self.step(self.node(cls), Step.SUBCLASSES, None)
+        if type(source.base) is S.FloatTensorSource and type(source) is S.CallMethodItemSource:
+            return self.node(source.base.base)  # before torch 2.12: the float is that of the tensor
         base = self.node(source.base)
         if isinstance(source, TRANSPARENT_SOURCES):
             return base

@@ -218,6 +218,9 @@ def _add_guard(builder: TreeBuilder, kind: str, node: int, parameters: dict[str,
 
 
 def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    if meshes.is_mesh(value):  # before torch 2.12
+        _mesh(builder, node)
+        return
     builder.check(node, Kind.EQUALS, encode(value))
 
 

@@ -34,6 +34,7 @@ from npugx_cache.trace.observe import (
     torch_guards,
     unkept_calls,
     written_back,
+    zeros,
 )
 from npugx_cache.trace.observe.body_hash import body_hash
 from npugx_cache.trace.observe.hooks import EVERY_TRACE, Hook, Hooks, find, value_of
@@ -296,6 +297,12 @@ _BUILTINS = [
         "variables.constant:ConstantVariable.__init__",
         numpy_numbers.kept,
         "the type of a number of NumPy's that is a constant",
+        needed=EVERY_TRACE,
+    ),
+    Hook(
+        "variables.builder:VariableBuilder.wrap_symfloat",
+        zeros.kept,
+        "the sign of a float that is zero",
         needed=EVERY_TRACE,
     ),
 ]

@@ -3,25 +3,50 @@
 A trace does not ask the CPU: it takes one operator of oneDNN for each layer of float32 or bfloat16,
 and many small operators for float16. Eager asks the CPU. If the CPU can't run bfloat16, the traced
 operator raises; if the CPU can run float16, eager rounds differently.
+
+The small operators of torch before 2.13 also give the last states one dimension too many, which
+`mend_states` takes away.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._decomp import decompositions
 
 from npugx_cache.backend import subgraphs
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _LSTM = torch._VF.lstm
 _QUESTIONS = {
     torch.bfloat16: runtime.BFLOAT16_ON_CPU,
     torch.float16: runtime.FLOAT16_ON_CPU,
 }
+
+
+def mend_states() -> None:
+    """Have torch's decomposition of an LSTM give states of two dimensions, as the LSTM has them.
+
+    Before torch 2.13 it keeps a dimension of length 1, unless the batch has one row. The mended one
+    stays for the process: a compile of torch's own gets right states too.
+    """
+    layer = decompositions.one_layer_lstm
+    if not hasattr(layer, "__wrapped__"):
+        decompositions.one_layer_lstm = _with_flat_states(layer)
+
+
+def _with_flat_states(layer: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(layer)
+    def one_layer(*args: Any, **kwargs: Any) -> Any:
+        out, states = layer(*args, **kwargs)
+        return out, tuple(each.squeeze(0) if each.dim() == 3 else each for each in states)
+
+    return one_layer
 
 
 def _calls(called: torch.fx.GraphModule | None) -> Iterator[torch.fx.Node]:

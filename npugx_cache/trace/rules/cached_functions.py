@@ -94,7 +94,12 @@ def _written(effects: Any) -> dict[int, object]:
 
 
 def _reads_arguments_alone(function: Any) -> bool:
-    """Whether code names nothing outside of it, as one that does arithmetic."""
+    """Whether code names nothing outside of it, as one that does arithmetic.
+
+    The functions of `torch.overrides` list names of torch's, and are called for each subclass.
+    """
+    if getattr(function, "__module__", None) == "torch.overrides":
+        return True
     code = getattr(function, "__code__", None)
     return code is not None and not (code.co_names or code.co_freevars)
 
