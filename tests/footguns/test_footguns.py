@@ -18,7 +18,7 @@
 | nothing is compiled before the first call | silent | `.warm(...)` |
 | a kernel raises after objects were changed | raised; objects are unchanged | don't count on them |
 | an error of a call that nothing uses | silent mismatch: not raised | `remove_dead_ops=False` |
-| a stale `lru_cache` | eager's result, uncached while it is stale | clear it when its inputs change |
+| a stale `lru_cache` | eager's result, uncached while stale | clear it when its inputs change |
 """
 
 from __future__ import annotations
