@@ -30,8 +30,6 @@ def obstacle(trace: DynamoTrace, untraced: Iterable[types.CodeType], owners: Own
     own = [code for code in own if not _is_of_transformers(code)]
     if any(not _ASKED.isdisjoint(_names(code, owners[id(code)])) for code in own):
         return "it asks whether it is traced, and may do something else by itself"
-    if owners.is_remembered([function for code in own for function in owners[id(code)]]):
-        return "it has a functools.lru_cache, which a trace does not ask and a run fills"
     return None
 
 

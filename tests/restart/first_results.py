@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import logging
@@ -252,15 +251,6 @@ def rounds(x):
     return torch.round(x * 8)
 
 
-@functools.lru_cache
-def remembered():
-    return 2
-
-
-def remembers(x):
-    return x * remembered()
-
-
 def large(x):
     return x.expand(1 << 20, 3) * 2
 
@@ -350,7 +340,7 @@ def uncompared() -> dict[str, Any]:
     first_result.MOST_BYTES = 1 << 20
     rows = {
         each.__name__: row(each, ONES, calls=1)
-        for each in (asks, remembers, unset, chooses, rounds, large, compiles)
+        for each in (asks, unset, chooses, rounds, large, compiles)
     }
     rows["passes"] = row(
         no_kernel, ONES, calls=1, options={"post_grad_custom_post_pass": lambda *_: None}

@@ -110,7 +110,6 @@ def test_what_can_be_seen_besides_the_result_happens_once(surroundings):
 
 UNCOMPARED = {
     "asks": "it asks whether it is traced",
-    "remembers": "it has a functools.lru_cache",
     "unset": "aten.new_empty.default leaves memory as it was",
     "chooses": "aten.argmax.default makes a choice that rounding may change",
     "rounds": "makes a choice that rounding may change",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 
 import pytest
@@ -31,21 +30,3 @@ def test_each_function_of_a_code_is_found(others):
 
 def test_no_code_has_no_functions():
     assert Owners([]) == {}
-
-
-def halved(x):
-    return x / 2
-
-
-def thirded(x):
-    return x / 3
-
-
-@pytest.mark.parametrize("others", [0, 100])
-def test_a_function_that_a_cache_stands_before_is_remembered(others):
-    kept = functools.lru_cache(halved)
-    more = [compile(f"{n} + 2", "<more>", "eval") for n in range(others)]
-    owners = Owners([halved.__code__, thirded.__code__, *more])
-    assert owners.is_remembered([thirded, halved])
-    assert not owners.is_remembered([thirded])
-    assert kept(4) == 2

@@ -7,7 +7,7 @@ import functools
 import gc
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npugx_cache import location
 from npugx_cache.conditions import Check, Kind
@@ -29,7 +29,7 @@ from npugx_cache.portable import (
 from npugx_cache.portable.pinned import is_covered_module
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Owners(dict[int, list[types.FunctionType]]):
@@ -42,26 +42,14 @@ class Owners(dict[int, list[types.FunctionType]]):
     def __init__(self, codes: Iterable[types.CodeType]) -> None:
         wanted = {id(code): code for code in codes}
         super().__init__((each, []) for each in wanted)
-        self._caches: list[Any] | None = None
         if not wanted:
             return
-        is_few, caches = len(wanted) <= _FEW, []
+        is_few = len(wanted) <= _FEW
         for found in gc.get_referrers(*wanted.values()) if is_few else gc.get_objects():
             if type(found) is types.FunctionType and id(found.__code__) in self:
                 self[id(found.__code__)].append(found)
-            elif type(found) is _LRU_CACHE:
-                caches.append(found)
-        self._caches = None if is_few else caches
-
-    def is_remembered(self, functions: Collection[types.FunctionType]) -> bool:
-        """Whether a `functools.lru_cache` keeps what one of the functions gives."""
-        caches = gc.get_referrers(*functions) if self._caches is None else self._caches
-        found = [each for each in caches if type(each) is _LRU_CACHE]
-        wrapped = {id(getattr(each, "__wrapped__", None)) for each in found}
-        return not wrapped.isdisjoint(map(id, functions))
 
 
-_LRU_CACHE: Any = type(functools.lru_cache(len))
 _FEW = 8
 """For how many objects it is faster to ask Python for what refers to them."""
 
