@@ -67,12 +67,19 @@ def refusal_before(callee: object) -> str | None:
     A lazy module draws its weights in its first call. Dynamo lets it do so during the trace, and
     sets the generators of random numbers back afterwards, so that the next draw is the same again.
     Of a class Dynamo makes an object for itself, whose `__del__` runs when the trace drops it.
+    Before torch 2.13 Dynamo interprets the module `re`, which looks patterns up in a dict of the
+    process.
     """
+    if callee is not None and callee is _PATTERN:
+        return "which patterns re has compiled before has no guard"
     if isinstance(callee, type) and hasattr(callee, "__del__"):
         return f"an object of {callee.__qualname__} is made inside, and its __del__ is not traced"
     if not isinstance(callee, LazyModuleMixin) or not hasattr(callee, "_initialize_hook"):
         return None
     return f"{type(callee).__name__} makes its weights in its first call, not in a graph"
+
+
+_PATTERN = getattr(re, "_compile", None)
 
 
 def obstacle(call: Call) -> str | None:
