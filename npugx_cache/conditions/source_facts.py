@@ -433,9 +433,9 @@ def group_ranks(_: str, name: str) -> str:
 
 
 PRINT_OPTIONS = ("numpy", "get_printoptions")
+"""The function of NumPy's that tells how the texts of its numbers look."""
 LRU_CACHE: Any = type(functools.lru_cache(len))
 """What `functools.lru_cache` and `functools.cache` make of a function."""
-"""The function of NumPy's that tells how the texts of its numbers look."""
 
 
 def constant_answer(module: str, name: str) -> str:
@@ -456,6 +456,9 @@ def constant_answer(module: str, name: str) -> str:
         marked = [each for each in (named, *inner) if getattr(each, MARK_OF_CONSTANTS, False)]
     if not marked and type(named) is LRU_CACHE:
         marked = [named]
+        known = named.cache_info()
+        if known.maxsize is not None and 2 * known.currsize >= known.maxsize:
+            raise NotPortable(f"{module}.{qualname} may soon forget what it remembers")
     if not marked or marked[0] is not named:
         raise NotPortable(f"{module}.{qualname} is not a function that gives a constant")
     given, by_name = ast.literal_eval(arguments) if arguments else ((), {})

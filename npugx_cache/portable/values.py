@@ -48,6 +48,8 @@ def encode(value: object, depth: int = 0) -> Plain:
     kind = type(value)
     if value is None or kind is str or kind is bytes:
         return value
+    if kind is re.Pattern:
+        return _encode_pattern(value)  # type: ignore[arg-type]
     if kind is int:
         return value if -_INT64 <= value < _INT64 else ["int", str(value)]  # type: ignore[operator]
     if depth > MAX_DEPTH:
@@ -77,6 +79,12 @@ def _encode_float(value: Any) -> Any:
     return ["float", value.hex() if math.isfinite(value) else repr(value)]
 
 
+def _encode_pattern(value: re.Pattern[Any]) -> Any:
+    if value.flags & (re.LOCALE | re.DEBUG):  # asks for the locale, or prints
+        raise NotPortable("a pattern of re has the flag LOCALE or DEBUG")
+    return ["pattern", value.pattern, value.flags]
+
+
 def _encode_torch_value(value: Any, depth: int) -> Plain | None:
     torch = _torch()
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
@@ -98,7 +106,6 @@ _SCALARS: dict[type, Any] = {
     complex: lambda v: ["complex", _encode_float(v.real)[1], _encode_float(v.imag)[1]],
     type(Ellipsis): lambda _: ["ellipsis"],
     range: lambda v: ["range", v.start, v.stop, v.step],
-    re.Pattern: lambda v: ["pattern", v.pattern, v.flags],
 }
 _CONTAINERS: dict[type, Any] = {
     list: lambda v, d: ["list", [encode(x, d) for x in v]],

@@ -228,7 +228,7 @@ def _look_at_call(
     function = callee.value
     seen = recorder.state(Seen)
     started = seen.started
-    if (reason := calls.refusal_before(function)) is not None:
+    if (reason := calls.refusal_before(callee, args)) is not None:
         recorder.refuse(reason)
         raise unkept_calls.NotKept(reason)
     if (asked := _answer(recorder, tx, function, args, kwargs)) is not None:
@@ -236,11 +236,7 @@ def _look_at_call(
     mark = len(started)
     kinds.note_call(recorder, tx, callee, args)
     containers.note_call(tx, callee, args, kwargs)
-    answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
-    run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
-    run = partial(sorting.call, recorder, callee, args, kwargs, run)
-    run = partial(iterators.call, recorder, tx, callee, args, kwargs, run)
-    run = partial(cached_functions.call, recorder, tx, callee, args, kwargs, run)
+    run = _with_rules(recorder, tx, callee, args, kwargs, answer)
     if (name := _name_asked(function, args)) is None:
         result = run()
     else:
@@ -268,6 +264,28 @@ def _look_at_call(
             recorder.note(Question.ANSWER, question)
     names.note_class(recorder, found)
     return result
+
+
+def _with_rules(
+    recorder: Recorder,
+    tx: Any,
+    callee: StackValue,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    answer: Callable[[], Any],
+) -> Callable[[], Any]:
+    """The call with what rules do before and after it.
+
+    Each is a frame of Python's for each call in the traced code, and a deep trace comes near to the
+    recursion limit.
+    """
+    answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
+    run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
+    run = partial(sorting.call, recorder, callee, args, kwargs, run)
+    run = partial(iterators.call, recorder, tx, callee, args, kwargs, run)
+    if cached_functions.function_of(callee) is not None:
+        run = partial(cached_functions.call, recorder, tx, callee, args, kwargs, run)
+    return run
 
 
 def _answer(

@@ -173,7 +173,7 @@ CONSTRUCTS = {
         unrelated=("model.kind = list[int]",),
     ),
     "table made at the first call": Construct(
-        top="@functools.lru_cache\ndef angles(n):\n    return torch.arange(3.0) * n\n",
+        top="@functools.lru_cache\ndef angles(n):\n    return n * 0.5\n",
         init="self.cosines = None\nself.tables = {}\nself.width = 2",
         lines=(
             (

@@ -3,16 +3,16 @@
 Python gives what the first call with equal arguments gave, and runs nothing. The two are the same
 only if the function writes nothing, and computes nothing with tensors, because the caller may write
 to a tensor that is remembered. And of what the function reads, Python sees no change, so that the
-function itself is asked for its answer: now, at a restore, and at each later call, as eager asks.
+function itself is asked for its answer, a constant: now, at a restore, and at each later call.
 """
 
 from __future__ import annotations
 
-import functools
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.exc import ObservedException
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from npugx_cache.conditions import source_facts
@@ -39,27 +39,36 @@ def call(
     kwargs: dict[str, Any],
     run: Callable[[], Any],
 ) -> Any:
-    """Run a call, and refuse what Python would not do at each call."""
-    function = _cached(callee)
-    if function is None:
-        return run()
-    before = _done(tx)
-    result = run()
+    """Run a call of a function with a cache, and refuse what Python would not do at each call."""
+    function = function_of(callee)
+    before = _effects_so_far(tx)
     name = f"{function.__qualname__}, which has a functools.lru_cache,"
-    if _done(tx) != before:
+    try:
+        result = run()
+    except ObservedException:
+        recorder.refuse(f"{name} raises an exception, which Python does not remember")
+        raise
+    if _effects_so_far(tx) != before:
         recorder.refuse(
             f"{name} computes with tensors or writes, which Python does in the first call alone"
         )
-    elif not _reads_arguments_alone(function.__wrapped__):
-        _ask(recorder, function, name, args, kwargs, result)
+    elif getattr(function, "__module__", None) != _OVERRIDES:
+        _ask(recorder, function, name, callee, args, kwargs, result)
     return result
 
 
-def _cached(callee: StackValue) -> Any:
-    """The function with a cache that a call runs, or None."""
+_OVERRIDES = "torch.overrides"
+"""Lists names of torch's, in functions that a trace comes by for each subclass of a tensor."""
+
+
+def function_of(callee: StackValue) -> Any:
+    """The function with a cache that a call runs, also as a method; or None.
+
+    A partial calls it inside, where that call comes by here.
+    """
     value = callee.value
-    while isinstance(value, (functools.partial, types.MethodType, staticmethod, classmethod)):
-        value = value.func if isinstance(value, functools.partial) else value.__func__
+    if isinstance(value, types.MethodType):
+        value = value.__func__
     if value is NONE and callee.owner is not None and callee.name is not None:
         classes = classes_of(look_behind(callee.owner))
         holder = next((each for each in classes if callee.name in vars(each)), object)
@@ -68,7 +77,7 @@ def _cached(callee: StackValue) -> Any:
     return value if type(value) is source_facts.LRU_CACHE else None
 
 
-def _done(tx: Any) -> tuple[object, ...]:
+def _effects_so_far(tx: Any) -> tuple[object, ...]:
     """What the trace has computed and written so far."""
     output = tx.output
     computed = sum(not _is_number(node) for node in output.graph.nodes)
@@ -88,32 +97,31 @@ def _written(effects: Any) -> dict[int, object]:
         if not is_new and effects.is_modified(variable):
             table = table_of(variable)
             items = containers.items_of(table) if containers.has_items(table) else []
+            items += map(id, getattr(vars(table).get("items"), "values", tuple)())
             names = effects.store_attr_mutations.get(variable, {})
             written[id(variable)] = items, {name: id(each) for name, each in names.items()}
     return written
-
-
-def _reads_arguments_alone(function: Any) -> bool:
-    """Whether code names nothing outside of it, as one that does arithmetic.
-
-    The functions of `torch.overrides` list names of torch's, and are called for each subclass.
-    """
-    if getattr(function, "__module__", None) == "torch.overrides":
-        return True
-    code = getattr(function, "__code__", None)
-    return code is not None and not (code.co_names or code.co_freevars)
 
 
 def _ask(
     recorder: Recorder,
     function: Any,
     name: str,
+    callee: StackValue,
     args: list[Any],
     kwargs: dict[str, Any],
     result: Any,
 ) -> None:
-    """Ask the function itself; a condition asks again."""
+    """Ask the function itself; a condition asks again.
+
+    Where the trace is refused already, eager must be the first that asks.
+    """
+    if any(each.question is Question.UNCHECKABLE for each in recorder.observed()):
+        return
     try:
+        if callee.value is not function or "obj" in vars(callee.variable):
+            # A method, whose object is no constant.
+            raise NotPortable(name)  # noqa: TRY301
         arguments = objects.arguments_of(args, kwargs)
         traced = look_behind(result).variable.as_python_constant()
         if not objects.is_fixed(traced):

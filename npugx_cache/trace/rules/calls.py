@@ -23,6 +23,7 @@ from npugx_cache.trace.stack_value import (
     CONSTANTS,
     NONE,
     StackValue,
+    called_name,
     classes_of,
     code_made_here,
     codes_of,
@@ -35,7 +36,7 @@ from npugx_cache.trace.stack_value import (
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 _POLYFILLS = "torch/_dynamo/polyfills/"
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -61,7 +62,7 @@ class Call(NamedTuple):
         return isinstance(self.module, str) and is_covered_module(self.module)
 
 
-def refusal_before(callee: object) -> str | None:
+def refusal_before(found: StackValue, args: list[Any]) -> str | None:
     """Why a trace must not come to this call, which Dynamo would run for real; or None.
 
     A lazy module draws its weights in its first call. Dynamo lets it do so during the trace, and
@@ -70,16 +71,40 @@ def refusal_before(callee: object) -> str | None:
     Before torch 2.13 Dynamo interprets the module `re`, which looks patterns up in a dict of the
     process.
     """
+    callee = found.value
     if callee is not None and callee is _PATTERN:
         return "which patterns re has compiled before has no guard"
-    if isinstance(callee, type) and hasattr(callee, "__del__"):
-        return f"an object of {callee.__qualname__} is made inside, and its __del__ is not traced"
+    name = called_name(found)
+    if _substitutes(found) and not all(map(_is_plain, args)):
+        return "a function of re calls one of the user's"
+    for made in (callee, *(_made_by(found, args) if name in _MAKERS else ())):
+        if isinstance(made, type) and hasattr(made, "__del__"):
+            return f"an object of {made.__qualname__} is made inside, and its __del__ is not traced"
     if not isinstance(callee, LazyModuleMixin) or not hasattr(callee, "_initialize_hook"):
         return None
     return f"{type(callee).__name__} makes its weights in its first call, not in a graph"
 
 
+def _substitutes(found: StackValue) -> bool:
+    """Whether it is a function of `re` or a method of a pattern that may be given a function."""
+    if found.owner is None or found.name not in ("sub", "subn"):
+        return found.value is re.sub or found.value is re.subn
+    return type_of(look_behind(found.owner)) is re.Pattern
+
+
 _PATTERN = getattr(re, "_compile", None)
+
+
+def _made_by(found: StackValue, args: list[Any]) -> Iterator[Any]:
+    """The classes of which such a method may make an object."""
+    yield getattr(found.value, "__self__", None)
+    for each in (found.owner, *args[:1]):
+        if each is not None:
+            yield look_behind(each).value
+
+
+_MAKERS = frozenset({"__new__", "_make", "fromkeys"})
+"""Methods that make an object of the class that they are given, or are called on."""
 
 
 def obstacle(call: Call) -> str | None:

@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.variables import constant
 
 from npugx_cache.portable import is_covered_class
+from npugx_cache.trace import tracing
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.observe.written_back import builtin_base
-from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, look_behind, type_of
+from npugx_cache.trace.stack_value import (
+    CONSTANTS,
+    NONE,
+    StackValue,
+    is_constant,
+    look_behind,
+    table_of,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -39,16 +48,31 @@ def answer_id(recorder: Recorder, tx: Any, function: Any, args: list[Any]) -> An
     """What `id()` gives in the module `copy`, as a value of the trace; None for other calls."""
     if function is not id or tx.f_globals is not vars(copy) or _NUMBER is None or len(args) != 1:
         return None
+    if _is_given(tx.symbolic_locals.get("memo")):
+        recorder.refuse("copy.deepcopy is given a dict of what is copied already")
     found = look_behind(args[0].realize())
-    number = id(found.variable if found.value is NONE else found.value)
+    if found.source is None:
+        return _NUMBER(id(found.variable if found.value is NONE else found.value))
+    number = id(tracing.value_at(tx, found.source))
     kind = type_of(found)
-    if found.source is not None and kind is not None and kind not in CONSTANTS:
+    if kind is not None and kind not in CONSTANTS:
         known = recorder.state(_Copied).numbers.setdefault(kind, {})
         for source, other in known.items():
             if other != number:
                 recorder.note(Question.APART, (source, found.source))
+            elif kind is tuple and source != found.source:  # of others torch guards that
+                recorder.refuse("one tuple that is copied has two places")
         known[found.source] = number
     return _NUMBER(number)
+
+
+def _is_given(memo: Any) -> bool:
+    """Whether a dict of copies may hold numbers that are not those of the trace."""
+    if memo is None:
+        return False
+    found = look_behind(memo)
+    keys = vars(table_of(found.variable)).get("items") or {}
+    return found.source is not None or any(is_constant(each.vt) for each in keys)
 
 
 def obstacle_of_reduce(found: StackValue) -> str | None:

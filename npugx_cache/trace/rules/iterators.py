@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.variables import VariableTracker
 
+from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.rules import containers, sets
 from npugx_cache.trace.stack_value import (
@@ -113,8 +114,9 @@ def call(
 
 def _note_generator(recorder: Recorder, made: StackValue) -> None:
     """After a call that may have made a generator that does something when it is dropped."""
-    is_new = type_of(made) is types.GeneratorType and made.source is None
-    if is_new and _handles_exceptions(made.variable.get_code()):
+    # Dynamo gives some the source of their function, so that a source says nothing.
+    is_run_here = getattr(made.variable, "inline_tracer", None) is not None
+    if is_run_here and _handles_exceptions(made.variable.get_code()):
         place = observation.place_of_the_trace()
         recorder.state(_Known).generators.append((made.variable, place))
 
@@ -139,14 +141,17 @@ def _handles_exceptions(code: types.CodeType) -> bool:
 
 
 def _does_something_when_dropped(tracer: Any) -> bool:
-    """Whether a `GeneratorExit` comes to code of the user's, where Dynamo has come to.
+    """Whether a `GeneratorExit` comes to a handler, where Dynamo has come to.
 
-    A generator that Dynamo left by an exception stands behind its last instruction.
+    A generator that Dynamo left by an exception stands behind its last instruction. Of Python's own
+    code and torch's, a handler may be one that catches an `Exception` alone.
     """
     instructions, at = tracer.instructions, tracer.instruction_pointer
     is_over = getattr(tracer, "generator_exhausted", False)
     if is_over or at is None or at >= len(instructions):
         return False
+    module = tracer.f_globals.get("__name__")
+    is_of_library = isinstance(module, str) and is_covered_module(module)
     entry = instructions[at].exn_tab_entry
     while entry is not None:
         # What does not begin so only raises the exception again, to the next handler outside.
@@ -155,7 +160,7 @@ def _does_something_when_dropped(tracer: Any) -> bool:
             names, match = instructions[start : start + 2]
             error = vars(builtins).get(names.argval) if names.opname == "LOAD_GLOBAL" else None
             is_other = isinstance(error, type) and issubclass(error, Exception)
-            if match.opname != "CHECK_EXC_MATCH" or not is_other:
+            if not is_of_library or match.opname != "CHECK_EXC_MATCH" or not is_other:
                 return True
         entry = entry.target.exn_tab_entry
     return False

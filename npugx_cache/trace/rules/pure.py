@@ -45,7 +45,7 @@ _STANDARD = """
 """Of the standard library, whose version is in the key."""
 
 _OF_CONSTANTS = """
-    re.compile re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape
+    re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape
     os.fspath sys.intern string.capwords
     torch._C._has_torch_function torch._C._has_torch_function_variadic
     torch.overrides.has_torch_function torch.overrides.has_torch_function_variadic
