@@ -301,7 +301,7 @@ _BUILTINS = [
     ),
     Hook(
         "variables.builder:VariableBuilder.wrap_symfloat",
-        zeros.kept,
+        zeros.make_zero_constant,
         "the sign of a float that is zero",
         needed=EVERY_TRACE,
     ),

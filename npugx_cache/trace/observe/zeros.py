@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 @observation.around
-def kept(recorder: Recorder, wrap: Callable[..., Any], builder: Any, value: float) -> Any:
+def make_zero_constant(
+    recorder: Recorder, wrap: Callable[..., Any], builder: Any, value: float
+) -> Any:
     del recorder
     if value != 0:
         return wrap(builder, value)

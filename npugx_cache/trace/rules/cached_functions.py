@@ -81,7 +81,7 @@ def _effects_so_far(tx: Any) -> tuple[object, ...]:
     """What the trace has computed and written so far."""
     output = tx.output
     computed = sum(not _is_number(node) for node in output.graph.nodes)
-    return computed, len(output.random_calls), _written(output.side_effects)
+    return computed, len(output.random_calls), _writes_by_object(output.side_effects)
 
 
 def _is_number(node: fx.Node) -> bool:
@@ -89,7 +89,7 @@ def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _written(effects: Any) -> dict[int, object]:
+def _writes_by_object(effects: Any) -> dict[int, object]:
     """What the trace has written to each object that was there before the call."""
     written: dict[int, object] = {}
     for variable in effects.id_to_variable.values():
