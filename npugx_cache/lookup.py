@@ -239,16 +239,17 @@ class Lookup(StoreClient):
         shape = Signature(scope.frame_locals)
         failed = self._untraced.known(shape, scope.frame_locals)
         breaks = failed is not None and failed.breaks and self.recipe.breaks
-        reason = None if failed is None or breaks else failed.reason
-        unsupported = environment.unsupported(untested_torch=self.settings.untested_torch)
-        reason = reason or unsupported
-        if self._beyond and not warming:
-            reason = reason or self._beyond.get(shape.exact)
-        if self._failed:
-            reason = reason or self._failed.get(shape.exact)
+        reason, kind = None if failed is None or breaks else failed.reason, ""
+        if reason is None and self._beyond and not warming:
+            reason = self._beyond.get(shape.exact)
+        if reason is None and self._failed:
+            reason = self._failed.get(shape.exact)
+        if reason is None:  # last, because torch's whole state is read for it
+            reason = environment.unsupported(untested_torch=self.settings.untested_torch)
+            kind = "unsupported"
         if reason is not None:
             self.refusals = ()  # those of an earlier lookup are about another call
-            return self._bypass(reason, "unsupported" if reason is unsupported else "")
+            return self._bypass(reason, kind)
         if failed is not None:
             return self._broken(failed, scope.frame_locals)
         if "einops" in sys.modules:

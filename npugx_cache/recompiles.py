@@ -21,6 +21,7 @@ Leaves: TypeAlias = tuple[tuple[str, str], ...]
 _SUBJECT = re.compile(r"(?:no longer true: )?(.+?)(?=: | was | changed| does not exist|$)")
 _ADVICE = (
     (": size was", "pass dynamic=True, so that one graph serves all sizes, or pad to a few sizes"),
+    (".size(", "pad to a few sizes, because the function needs this size as a number"),
     ("len(", "keep what grows out of the function and of hooks, or empty it between calls"),
     ("torch.", "set torch's switches once, before the first call"),
 )

@@ -1,7 +1,8 @@
 """Finds, among many graphs of one function, the few whose conditions may hold for a call.
 
 The conditions of most graphs pin facts of the arguments: the sizes and the dtype of a tensor, the
-value of a number or a flag. An `Index` looks up by these facts which graphs a call may have. The
+value of a number or a flag, a size that could vary and that the trace compared with a number. An
+`Index` looks up by these facts which graphs a call may have. The
 index decides nothing: it leaves out a graph only if one of the graph's own conditions certainly
 fails, and the conditions of the others are still checked.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from npugx_cache.conditions import shapes
 from npugx_cache.conditions.data import Kind, Step
 from npugx_cache.interruptions import let_through
 from npugx_cache.portable import decode, encode, seal
@@ -32,6 +34,7 @@ _CONTAINERS = frozenset({dict, list, tuple})
 _SCALARS = frozenset({type(None), bool, int, float, str, torch.dtype})
 _ENCODED = frozenset({"bool", "int", "float", "torch"})
 """How the encodings of such values begin that are lists."""
+_INT = ["class", "builtins", "int"]
 _TENSORS: dict[tuple[str, ...], type] = {
     ("class", "torch", "Tensor"): torch.Tensor,
     ("class", "torch.nn.parameter", "Parameter"): torch.nn.Parameter,
@@ -42,7 +45,7 @@ class Place(NamedTuple):
     """Where a fact is read: an argument by its name, or what a container has under `key`.
 
     `dims` are the dimensions of a tensor whose sizes count; None means all of them. `sealed`: a
-    text is read by its length and digest.
+    text is read by its length and digest. `dim`: one size of a tensor is read, and nothing else.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Place(NamedTuple):
     key: Any = None
     dims: tuple[int, ...] | None = None
     sealed: bool = False
+    dim: int | None = None
 
 
 class Pinned(NamedTuple):
@@ -118,6 +122,25 @@ def _pins(tree: Conditions) -> Iterator[tuple[Place, Any]]:
             kind = _TENSORS.get(tuple(ident)) if _is_flat(ident) else None
             if kind is not None:
                 yield _of_tensor(places[node], kind, tensor)
+    yield from _pins_of_shapes(tree, places)
+
+
+def _pins_of_shapes(tree: Conditions, places: Mapping[int, Place]) -> Iterator[tuple[Place, Any]]:
+    """Sizes and whole numbers for which a graph is symbolic but that must equal a number."""
+    whole = {
+        node
+        for node, arg in zip(*tree.checks.get(Kind.TYPE, ((), ())), strict=True)
+        if tree.idents[arg] == _INT
+    }
+    tensors = {*tree.checks.get(Kind.TENSOR, ((), ()))[0]}
+    for condition in tree.arguments(Kind.SHAPE):
+        for node, number in shapes.equalities(condition):
+            parent, step, arg = tree.node(node)
+            # Without a check of its type, a value that equals the number but is no int would do.
+            if node in places and node in whole:
+                yield places[node], (number,)
+            elif step == Step.SIZE and parent in places and parent in tensors:
+                yield places[parent]._replace(dim=arg), number
 
 
 def _places(tree: Conditions) -> dict[int, Place]:
@@ -161,7 +184,7 @@ def _fact(place: Place, frame_locals: Mapping[str, Any]) -> Any:
 
     Only values of exactly the known types are read, so that no code of a user's runs.
     """
-    name, inside, key, dims, sealed = place
+    name, inside, key, dims, sealed, dim = place
     value = frame_locals[name]
     if inside:
         if type(value) not in _CONTAINERS:
@@ -170,10 +193,12 @@ def _fact(place: Place, frame_locals: Mapping[str, Any]) -> Any:
     kind = type(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         sizes = value.shape
+        if dim is not None:
+            return sizes[dim]
         if dims is not None:
             count = len(sizes)
             sizes = (count, *[sizes[dim] for dim in dims if dim < count])
         return kind, value.dtype, value.requires_grad, sizes
-    if kind not in _SCALARS:
+    if kind not in _SCALARS or dim is not None:
         raise LookupError(name)
     return _flat(seal(value) if sealed and kind is str else encode(value))

@@ -233,6 +233,8 @@ class LiveArguments:
             return [self._idents[arg] for arg in args]
         if kind is Kind.TENSOR:
             return [self._tensors[arg] for arg in args]
+        if kind is Kind.SHAPE:
+            return [shapes.prepare(arg) for arg in args]
         return [Place(*arg) for arg in args] if kind is Kind.DEVICE else args
 
 
@@ -465,6 +467,15 @@ def _different_reasons(words: Wording, _: str, group: Any, values: Any) -> Itera
         if other != node:
             what = "tensors" if isinstance(values[node], torch.Tensor) else "objects"
             yield f"{words.path(node)} and {words.path(other)} were different {what}"
+
+
+def _shape_reason(words: Wording, _: str, condition: Any, values: Any) -> str:
+    text = shapes.wording(condition, words.path)
+    for node, number in shapes.equalities(condition):
+        path = words.path(node)
+        if text == f"{path} == {number}":  # the condition says nothing else
+            return f"{path} was {number}, is {values[node]!r}"
+    return f"no longer true: {text}"
 
 
 def _device_as_python(_: Wording, _path: str, device: Any) -> str:
@@ -739,12 +750,10 @@ KINDS: dict[Kind, Row] = {
         moved=lambda group, place: [place[node] for node in group if node in place],
     ),
     Kind.SHAPE: Row(
-        test=lambda values, condition: shapes.holds(condition, values),
+        test=lambda values, condition: bool(condition(values)),
         native=_left_to_python,
         python=lambda words, _, condition: shapes.wording(condition, words.path),
-        reason=lambda words, _, condition, _values: (
-            f"shape condition failed: {shapes.wording(condition, words.path)}"
-        ),
+        reason=_shape_reason,
         nodes=shapes.nodes_in,
         moved=shapes.moved,
     ),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.portable import NotPortable, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npugx_cache.portable import Plain
 
@@ -64,9 +64,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     **dict(_BINARY.values()),
     **dict(_UNARY.values()),
     **_CALLS,
-    "and": lambda *parts: all(parts),
-    "or": lambda *parts: any(parts),
-    "if": lambda test, yes, no: yes if test else no,
 }
 
 
@@ -128,6 +125,17 @@ def nodes_in(condition: Plain) -> set[int]:
     return set().union(*map(nodes_in, condition[1:]))
 
 
+def equalities(condition: Plain) -> Iterator[tuple[int, int]]:
+    """The nodes that must equal a whole number for the condition to be true, and the numbers."""
+    if condition[0] == "and":
+        for part in condition[1:]:
+            yield from equalities(part)
+    elif condition[0] == "==":
+        sides = {side[0]: side[1] for side in condition[1:]}
+        if sides.keys() == {"node", "const"} and type(sides["const"]) is int:
+            yield sides["node"], sides["const"]
+
+
 def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
     """The condition for another numbering of nodes."""
     if condition[0] == "node":
@@ -137,18 +145,30 @@ def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
     return [condition[0], *(moved(part, place) for part in condition[1:])]
 
 
-def holds(condition: Plain, values: Sequence[Any]) -> bool:
-    """Whether a condition is true of the values of the nodes; unknown operators raise KeyError."""
-    return bool(_value(condition, values))
+def prepare(condition: Plain) -> Callable[[Sequence[Any]], Any]:
+    """What a condition gives for the values of the nodes, ready to be asked often.
 
-
-def _value(data: Plain, values: Sequence[Any]) -> Any:
-    head = data[0]
+    Raises anything for data that `parse` can't have made.
+    """
+    head = condition[0]
     if head == "node":
-        return values[data[1]]
+        return operator.itemgetter(condition[1])
     if head == "const":
-        return decode(data[1])
-    return _OPERATORS[head](*(_value(part, values) for part in data[1:]))
+        value = decode(condition[1])
+        return lambda _: value
+    parts = [prepare(part) for part in condition[1:]]
+    if head == "and":
+        return lambda values: all(part(values) for part in parts)
+    if head == "or":
+        return lambda values: any(part(values) for part in parts)
+    if head == "if":
+        test, yes, no = parts
+        return lambda values: yes(values) if test(values) else no(values)
+    compute = _OPERATORS[head]
+    if len(parts) == 2:
+        left, right = parts
+        return lambda values: compute(left(values), right(values))
+    return lambda values: compute(*[part(values) for part in parts])
 
 
 def wording(data: Plain, name: Callable[[int], str]) -> str:

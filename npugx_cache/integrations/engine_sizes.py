@@ -52,8 +52,9 @@ class EngineSizes:
                 return f"the graph needs {said}, and the engine gives a range for one size only"
             if self.last is None:
                 return f"the graph needs {said}, and the engine calls it with any size"
+            is_true = shapes.prepare(condition)
             for size in range(max(_LEAST, self.first), self.last + 1):
-                if not shapes.holds(condition, [size]):
+                if not is_true([size]):
                     return (
                         f"the graph needs {said}, which is not true of {size}, and the engine "
                         f"calls it with {self.first} to {self.last} without a check"

@@ -179,7 +179,7 @@ class PieceLookup(StoreClient):
         """
         values = self.piece.text.symbols.symbolic()
         for condition in candidate.conditions.arguments(Kind.SHAPE):
-            if not shapes.holds(condition, values):
+            if not shapes.prepare(condition)(values):
                 raise NotPortable("a condition on sizes does not hold of the symbols of this trace")
 
     def _ready(

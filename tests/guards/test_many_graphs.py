@@ -26,6 +26,7 @@ from npugx_cache.store.io import syscalls
 MANY = 32
 LEVEL = 0
 FILES_EACH = 8
+SLOTS = 5
 AGAIN_EACH = 2  # the C++ managers of a graph are made at its second full check
 
 
@@ -181,6 +182,34 @@ def test_graphs_that_no_argument_tells_apart_are_found(tmp_path, monkeypatch):
     assert restored.cache_info()[:2] == (4, 0)
 
 
+def test_graphs_that_a_symbolic_number_tells_apart_are_found_by_the_number(
+    tmp_path, monkeypatch, full_checks
+):
+    def put(x, table, slot):
+        table[: x.shape[0], slot] = x
+        return table.sum(0)
+
+    monkeypatch.setenv("NPUGX_CACHE_RECOMPILE_LIMIT", str(SLOTS))
+    x, cached = torch.ones(3, 4), cache_compile(put, cache_dir=tmp_path, dynamic=True)
+    for _ in range(3):
+        for slot in range(1, SLOTS + 1):
+            assert torch.equal(cached(x, torch.zeros(8, 12, 4), slot)[slot], x.sum(0))
+    assert cached.cache_info().misses == SLOTS
+    beyond = SLOTS + 1
+    assert torch.equal(cached(x, torch.zeros(8, 12, 4), beyond)[beyond], x.sum(0))
+    (reason, *others) = cached.explain()
+    assert "slot keeps changing" in reason.reasons[0]
+    assert sorted(each.reasons for each in others) == [
+        (f"slot was {slot}, is {beyond}",) for slot in range(1, SLOTS + 1)
+    ]
+
+    full_checks.clear()
+    for slot in range(1, beyond + 1):
+        cached(x, torch.zeros(8, 12, 4), slot)
+    assert not full_checks
+    assert cached.cache_info().bypasses == 2
+
+
 def test_a_graph_for_any_size_is_found_beside_those_for_one(tmp_path):
     def doubled(x):
         return x * 2
@@ -207,6 +236,9 @@ class Graph:
     inside: object
     level: object
     sealed: bool
+    equal: object
+    is_whole: bool
+    rows: object
 
 
 NOTHING = object()
@@ -221,7 +253,19 @@ def graphs():
     dtypes = st.sampled_from([torch.float32, torch.float64])
     demanded = st.one_of(st.just(NOTHING), NUMBERS)
     levels = st.sampled_from([NOTHING, 1, 2])
-    return st.builds(Graph, sizes, dtypes, st.booleans(), demanded, demanded, levels, st.booleans())
+    return st.builds(
+        Graph,
+        sizes,
+        dtypes,
+        st.booleans(),
+        demanded,
+        demanded,
+        levels,
+        st.booleans(),
+        st.sampled_from([NOTHING, NOTHING, 0, 1]),
+        st.booleans(),
+        st.sampled_from([NOTHING, NOTHING, 2, 3]),
+    )
 
 
 @st.composite
@@ -260,14 +304,21 @@ def conditions(graph):
     for node, value in ((1, graph.scalar), (3, graph.inside), (4, graph.level)):
         if value is not NOTHING:
             checks.append(Check(node, Kind.EQUALS, encode(value)))
+    if graph.is_whole:
+        checks.append(Check(1, Kind.TYPE, 1))
+    if graph.equal is not NOTHING:
+        checks.append(Check(CALL, Kind.SHAPE, ["==", ["node", 1], ["const", graph.equal]]))
+    if graph.rows is not NOTHING:
+        at_least, exactly = ["<=", ["const", 2], ["node", 5]], ["==", ["const", graph.rows]]
+        checks.append(Check(CALL, Kind.SHAPE, ["and", at_least, [*exactly, ["node", 5]]]))
     stride = None if None in graph.size else torch.empty(graph.size).stride()
     like = torch.ones(1, dtype=graph.dtype, requires_grad=graph.grad)
     tree = Conditions(
-        parents=(-1, -1, -1, 2, -1),
-        steps=(Step.LOCAL, Step.LOCAL, Step.LOCAL, Step.ITEM, Step.GLOBAL),
-        args=("x", "n", "box", "key", "LEVEL"),
+        parents=(-1, -1, -1, 2, -1, 0),
+        steps=(Step.LOCAL, Step.LOCAL, Step.LOCAL, Step.ITEM, Step.GLOBAL, Step.SIZE),
+        args=("x", "n", "box", "key", "LEVEL", 0),
         checks=columns(checks),
-        idents=(identity(torch.Tensor),),
+        idents=(identity(torch.Tensor), identity(int)),
         tensors=(
             TensorFact(
                 0,
