@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
+import torch
 from torch import fx
 
 from npugx_cache.backend.program import CONTROL_FLOW
@@ -28,6 +29,19 @@ def nodes_of(graph_module: fx.GraphModule | None) -> Iterator[fx.Node]:
 def inner_nodes_of(graph_module: fx.GraphModule) -> Iterator[fx.Node]:
     """The nodes of all graphs inside a graph."""
     return (node for node in nodes_of(graph_module) if node.graph is not graph_module.graph)
+
+
+def asks_tensor(node: fx.Node) -> bool:
+    """Whether a node calls a method of a tensor, and not one of a number.
+
+    What is no number for certain counts as a tensor.
+    """
+    if node.op != "call_method":
+        return False
+    asked = next(iter(node.args), None)
+    if isinstance(asked, fx.Node):
+        asked = asked.meta.get("example_value")
+    return not isinstance(asked, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def run_by(graph_module: fx.GraphModule, call: fx.Node) -> Iterator[fx.GraphModule]:

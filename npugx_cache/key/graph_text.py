@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from npugx_cache.backend import inner_tensors
+from npugx_cache.backend import inner_tensors, subgraphs
 from npugx_cache.key.symbols import Symbols, numbers_of
 from npugx_cache.portable import NotPortable, devices, encode, is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
@@ -213,7 +213,8 @@ class GraphText:
     def _target(self, node: fx.Node) -> str:
         target: Any = node.target
         if node.op == "call_method":
-            self.methods.add(target)
+            if subgraphs.asks_tensor(node):
+                self.methods.add(target)
             self.named_devices.add(target)
             self._called[target] += 1
             return str(target)

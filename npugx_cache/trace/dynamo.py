@@ -184,7 +184,7 @@ def _run(
         imports=captured.import_sources,
         placeholders=[(name, origins.get(index)) for index, name in enumerate(inputs)],
         static=static_inputs(graph) if graph is not None else (),
-        methods={str(n.target) for n in subgraphs.nodes_of(graph) if n.op == "call_method"},
+        methods={str(n.target) for n in subgraphs.nodes_of(graph) if subgraphs.asks_tensor(n)},
         observed=observed,
         sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
         writes=recorder.state(identity.Writes).any,

@@ -52,13 +52,16 @@ def call(
         recorder.refuse(
             f"{name} computes with tensors or writes, which Python does in the first call alone"
         )
-    elif getattr(function, "__module__", None) != _OVERRIDES:
+    elif getattr(function, "__module__", None) not in _LISTS_OF_TORCH:
         _ask(recorder, function, name, callee, args, kwargs, result)
     return result
 
 
-_OVERRIDES = "torch.overrides"
-"""Lists names of torch's, in functions that a trace comes by for each subclass of a tensor."""
+_LISTS_OF_TORCH = frozenset({"torch.overrides", "torch.utils._device"})
+"""Modules whose functions with a cache list what torch has, which its version tells.
+
+A trace comes by the functions for each subclass of a tensor, and for each default device.
+"""
 
 
 def function_of(callee: StackValue) -> Any:
