@@ -237,7 +237,7 @@ class Lookup(StoreClient):
         warming: bool,
     ) -> Specialisation | Ran | Bypass | SetUp:
         shape = Signature(scope.frame_locals)
-        failed = self._untraced.known(shape, scope.frame_locals)
+        failed = self._untraced.known(shape, scope)
         breaks = failed is not None and failed.breaks and self.recipe.breaks
         reason, kind = None if failed is None or breaks else failed.reason, ""
         if reason is None and self._beyond and not warming:
@@ -376,8 +376,7 @@ class Lookup(StoreClient):
                 return self._hit(opened, manifest, answer)
             if isinstance(answer, Checker):
                 answer = self._why(opened, manifest, answer, call)
-            if answer is not None:
-                refusals.append(answer)
+            refusals.append(answer)
             call.tried.add(manifest.entry)
         if first or refusals:
             refusals.sort(key=lambda refusal: len(refusal.reasons))
@@ -404,8 +403,7 @@ class Lookup(StoreClient):
                 answer = self._try(opened, manifest, call)
                 if isinstance(answer, Specialisation):
                     return self._hit(opened, manifest, answer)
-                if answer is not None:
-                    answers[entry] = answer
+                answers[entry] = answer
         return None
 
     def _hit(
@@ -453,10 +451,12 @@ class Lookup(StoreClient):
             known = any(ref.name == CONDITIONS for ref in manifest.blobs)
             if not known:
                 continue
-            answer = self._try(opened, manifest, call)
-            if isinstance(answer, Checker) and not answer.code_holds():
-                call.outdated.add(manifest.entry)
-            if answer is not None:
+            conditions = self._conditions(opened, manifest)
+            if isinstance(conditions, events.Refusal):
+                continue
+            if not conditions.holds(call.scope):
+                if not conditions.code_holds():
+                    call.outdated.add(manifest.entry)
                 continue
             reason = str(manifest.about.get("reason"))
             self._log("refused", started, f"entry {manifest.entry[:12]}")
@@ -465,7 +465,7 @@ class Lookup(StoreClient):
                 return self._bypass(reason, kind)
             breaks = manifest.about.get("breaks") is True
             failed = Failed(reason, breaks, manifest.entry)
-            self._untraced.remember(call.signature.kind, failed, call.scope.frame_locals)
+            self._untraced.remember(call.signature.kind, failed, conditions, call.scope)
             runs = self._broken(failed, call.scope.frame_locals)
             if runs.instead is not None:
                 opened.record_hit(manifest)  # the note saves a trace, so it is not evicted first
@@ -474,26 +474,32 @@ class Lookup(StoreClient):
 
     def _try(
         self, opened: store.Store, manifest: store.Manifest, call: Call
-    ) -> Specialisation | Checker | events.Refusal | None:
-        """An entry bound for a call; its conditions, if they don't hold; or why it is of no use.
+    ) -> Specialisation | Checker | events.Refusal:
+        """An entry bound for a call; its conditions, if they don't hold; or why it is of no use."""
+        candidate = self._conditions(opened, manifest)
+        if isinstance(candidate, events.Refusal):
+            return candidate
+        if not candidate.holds(call.scope):
+            self._note_pinned(manifest.entry, candidate)
+            return candidate
+        present = {ref.name for ref in manifest.blobs}
+        parts = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
+        if isinstance(parts, store.Miss):
+            return self._fault(opened, manifest.entry, parts.reason)
+        try:
+            return self._bind(candidate, parts, call, manifest.entry)
+        except (CorruptEntry, NotPortable) as error:
+            return self._of_no_use(opened, manifest, error)
 
-        None for a bypass that fits.
-        """
+    def _conditions(
+        self, opened: store.Store, manifest: store.Manifest
+    ) -> Checker | events.Refusal:
+        """The conditions of an entry, or why it is of no use."""
         blobs = opened.read(manifest, [CONDITIONS])
         if isinstance(blobs, store.Miss):
             return self._fault(opened, manifest.entry, blobs.reason)
         try:
-            candidate = restore.candidate(blobs)
-            if not candidate.holds(call.scope):
-                self._note_pinned(manifest.entry, candidate)
-                return candidate
-            if manifest.kind == "bypass":
-                return None
-            present = {ref.name for ref in manifest.blobs}
-            parts = opened.read(manifest, present & {BINDINGS, CONSTANTS, LIBRARY})
-            if isinstance(parts, store.Miss):
-                return self._fault(opened, manifest.entry, parts.reason)
-            return self._bind(candidate, parts, call, manifest.entry)
+            return restore.candidate(blobs)
         except (CorruptEntry, NotPortable) as error:
             return self._of_no_use(opened, manifest, error)
 
@@ -554,7 +560,7 @@ class Lookup(StoreClient):
         with self._compiling.hold(name):
             if known := self.bound.find(call.scope):
                 return known
-            if failed := self._untraced.known(call.signature, call.scope.frame_locals):
+            if failed := self._untraced.known(call.signature, call.scope):
                 return self._broken(failed, call.scope.frame_locals)
             found = self._compiled_under_lock(name, call, started, warming=warming)
             graph = found.graph if isinstance(found, Ran) else found
@@ -805,11 +811,11 @@ class Lookup(StoreClient):
             unknown = warming or (self.settings.strict and not in_pieces)
             return self._bypass(outcome.reason) if unknown else self._unsure(outcome, call)
         if outcome.lasting:
-            frame_locals = call.scope.frame_locals
             draft = self._bypass_draft(outcome, call)
             failed = Failed(outcome.reason, outcome.breaks, self._note_bypass(draft))
-            self._untraced.remember(call.signature.kind, failed, frame_locals)
-            return self._broken(failed, frame_locals)
+            kind, conditions = call.signature.kind, _conditions_in(draft)
+            self._untraced.remember(kind, failed, conditions, call.scope)
+            return self._broken(failed, call.scope.frame_locals)
         # The reason is not in the function, so it is no error under `strict` either.
         self._count("bypasses", "busy")
         self._end_in_bypass(outcome.reason)
@@ -825,8 +831,9 @@ class Lookup(StoreClient):
         # Prepared before the function runs, because the function may change its arguments.
         frame_locals = call.scope.frame_locals
         failed = Failed(outcome.reason, outcome.breaks)
-        remember = self._untraced.later(call.signature.kind, frame_locals)
         draft = self._bypass_draft(outcome, call)
+        kind, conditions = call.signature.kind, _conditions_in(draft)
+        remember = self._untraced.later(kind, conditions, call.scope)
         pieces = self._pieces_for(failed)
         if pieces is None:
             self._count("bypasses", USUAL)
@@ -1015,6 +1022,11 @@ def bypass_draft(
         },
         blobs=conditions,
     )
+
+
+def _conditions_in(note: store.Draft) -> Checker | None:
+    """What the refusal in a note depends on, if that is known."""
+    return restore.candidate(note.blobs) if CONDITIONS in note.blobs else None
 
 
 def set_up_draft(

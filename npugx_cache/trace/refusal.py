@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from npugx_cache.conditions import Check, Kind
 from npugx_cache.conditions.check import Checker
+from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.kinds import sealed
-from npugx_cache.portable import NotPortable, texts_in
+from npugx_cache.portable import NotPortable, module_of, texts_in
 from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import STATE_KINDS, add_guards, in_order
 from npugx_cache.trace.conditions.observed import add_observed
-from npugx_cache.trace.conditions.source_facts import Owners, facts_of
+from npugx_cache.trace.conditions.source_facts import Owners, SourceNotFound, facts_of
 from npugx_cache.trace.conditions.surroundings import answers_to, environment_of
 from npugx_cache.trace.refuse import NotEager
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Collection, Mapping
 
-    from npugx_cache.conditions import Check, Conditions
+    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.evaluate import Scope
 
 _ABOUT_TENSORS = STATE_KINDS | {"TENSOR_MATCH", "DUPLICATE_INPUT"}
@@ -79,6 +81,11 @@ def _facts(codes: Collection[types.CodeType], function: types.FunctionType) -> l
     owners = Owners(codes)
     found: set[Check] = set()
     for code in codes:
-        with contextlib.suppress(NotPortable):
+        try:
             found.update(facts_of([code], function.__code__, owners))
+        except SourceNotFound:  # a process that reads the code from a file can find it
+            absent = module_of(function), code.co_qualname, ""
+            found.add(Check(CALL, Kind.FILE, absent))
+        except NotPortable:
+            pass
     return sorted(found)

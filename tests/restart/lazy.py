@@ -1,4 +1,4 @@
-"""Three calls of modules of which the first can't be traced; prints JSON.
+"""Five calls of modules of which the first can't be traced; prints JSON.
 
 For each call: is it right; hits, misses, bypasses and traces so far.
 """
@@ -26,6 +26,50 @@ class Lazy(nn.Module):
         return self.linear(x)
 
 
+class Packed(nn.Module):
+    """Sets a flag and replaces a weight in its first call, which prints."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(4, 3), requires_grad=False)
+        self.packed = False
+
+    def forward(self, x):
+        if not self.packed:
+            print(end="")
+            self.weight.data = self.weight.data.t().contiguous()
+            self.packed = True
+        return x @ self.weight
+
+
+class Told(nn.Module):
+    """Can be traced once somebody has set a flag, which happens after the second call."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.noisy = 0, True
+
+    def forward(self, x):
+        if self.noisy:
+            print(end="")
+        return x * 3
+
+
+class Counting(nn.Module):
+    """Writes, at each call, what its refusal depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x):
+        if self.count < 100:
+            print(end="")
+        self.count += 1
+        return x + self.count
+
+
 class Never(nn.Module):
     """Can't be traced, and no call changes that."""
 
@@ -38,6 +82,9 @@ class Never(nn.Module):
             return x + 1
 
 
+CALLS = 5
+
+
 def traces():
     """How often this process asked Dynamo for a graph."""
     from torch._dynamo.utils import compilation_time_metrics
@@ -47,11 +94,13 @@ def traces():
 
 def main():
     results = {}
-    for kind in (Lazy, Never):
+    for kind in (Lazy, Packed, Told, Counting, Never):
         with torch.no_grad():
             plain, model = kind(), cache_compile(kind())
             rows, start = [], traces()
-            for n in range(3):
+            for n in range(CALLS):
+                if kind is Told and n == 2:
+                    plain.noisy = model.noisy = False
                 x = torch.full((2, 3), n + 0.5)
                 right, info = torch.equal(model(x), plain(x)), model.forward.cache_info()
                 rows.append([right, info.hits, info.misses, info.bypasses, traces() - start])

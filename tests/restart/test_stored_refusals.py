@@ -82,3 +82,19 @@ def test_strict_raises_a_stored_refusal_without_a_trace(surroundings):
 def test_a_readonly_store_answers_too(surroundings):
     run(surroundings, "untraceable")
     assert run(surroundings, "untraceable", NPUGX_CACHE="readonly")["traces"] == 0
+
+
+@pytest.mark.thorough
+def test_code_without_a_file_is_refused_until_there_is_a_file(surroundings):
+    text = SCRIPT.with_name("without_file.py").read_text()
+    script = surroundings.folder / "in_a_file.py"
+    script.write_text(text)
+
+    def run_as(*arguments):
+        return surroundings.run(*arguments, cwd=surroundings.folder)
+
+    executed = ("-c", f"exec({text!r})")
+    rows = [run_as(*each) for each in (executed, executed, (script,), (script,))]
+    assert [row["counts"] for row in rows] == [[0, 0, 1], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert [row["traces"] for row in rows] == [1, 0, 1, 0]
+    assert "can't be found again" in rows[1]["reason"]

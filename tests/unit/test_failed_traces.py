@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.failed_traces import Untraced
 from npugx_cache.key.signature import Signature
 
@@ -13,7 +14,7 @@ def test_a_call_that_raises_in_the_function_stops_being_traced_alone():
 
     def reason(size, mode="fast", number=1):
         given = {"x": torch.ones(2, size), "mode": mode, "number": number}
-        known = untraced.known(Signature(given), given)
+        known = untraced.known(Signature(given), Scope(given, {}))
         return known and known.reason
 
     wrong = Signature({"x": torch.ones(2, 3), "mode": "fast", "number": 1})

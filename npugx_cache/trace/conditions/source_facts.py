@@ -54,6 +54,10 @@ _FEW = 8
 """For how many objects it is faster to ask Python for what refers to them."""
 
 
+class SourceNotFound(OnlyHere):
+    """No name leads to traced code, and no file has it, as where `exec` or a notebook made it."""
+
+
 def facts_of(
     codes: Iterable[types.CodeType],
     root: types.CodeType,
@@ -177,7 +181,7 @@ def _fact_of(
             f"the source of {code.co_qualname} can't be found again for the graph of the function"
         )
         change = "define the function in the file of a module"
-        raise OnlyHere(location.reason(what, _place_of(root), change))
+        raise SourceNotFound(location.reason(what, _place_of(root), change))
     return found
 
 
