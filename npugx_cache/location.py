@@ -37,6 +37,11 @@ class Place(NamedTuple):
     code: str
     caller: Place | None = None
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether the line is of an installed package, which a user can't edit."""
+        return _is_installed(self.file)
+
     def __str__(self) -> str:
         code = f" (`{self.code[:_MAX_CODE]}`)" if self.code else ""
         caller = f", called {self.caller}" if self.caller is not None else ""
@@ -48,6 +53,18 @@ def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
     where = f" {place}" if place is not None else ""
     because = f": {why.rstrip('.')}" if why else ""
     return f"{what}{where}{because}; to change that, {change}"
+
+
+IN_A_PACKAGE = (
+    "pass fullgraph=None, which caches the parts before and after that line, or cache a submodule "
+    "that does not come by it"
+)
+"""What to do about a line of an installed package, which a user can't edit."""
+
+
+def without_pieces(reason: str) -> str:
+    """A reason without the advice to let the function run in pieces, as it does already."""
+    return reason.removesuffix(f"; to change that, {IN_A_PACKAGE}")
 
 
 def of_code(code: types.CodeType) -> Place:

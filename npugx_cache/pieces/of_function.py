@@ -121,7 +121,7 @@ class FunctionPieces:
             )
 
     def _words(self, breaks: Sequence[str]) -> str:
-        told = list(breaks[:_MOST_TOLD])
+        told = [location.without_pieces(text) for text in breaks[:_MOST_TOLD]]
         if len(told) > 1:
             told = [f"({number}) {text}" for number, text in enumerate(told, 1)]
         more = f"; and {len(breaks) - _MOST_TOLD} more" if breaks[_MOST_TOLD:] else ""

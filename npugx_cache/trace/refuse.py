@@ -35,6 +35,8 @@ _CHANGES_BY_FUNCTION = (
 )
 """What to do instead, by the function of a library that Dynamo can't trace."""
 
+_OF_LIBRARIES = frozenset(change for _, change in _CHANGES_BY_FUNCTION)
+
 _DEFAULT = "do this outside the cached function"
 _NOT_HERE = re.compile(
     r"graph break is fundamental|may be fixable|report an issue|file an issue|fullgraph=False"
@@ -96,7 +98,11 @@ def of_failure(error: BaseException) -> str:
     place = location.of_frames(getattr(error, "real_stack", None)) or location.of_text(text)
     if _UNKNOWN_NUMBER.search(f"{kind}: {text}"):
         what, kind = "a branch or a size depends on the data of a tensor", "Unsupported"
-    return _sentence(what if kind == "Unsupported" else f"{kind}: {what}", place, lines, what)
+    said = what if kind == "Unsupported" else f"{kind}: {what}"
+    change = _change(what, lines)
+    if place is not None and place.is_installed and change not in _OF_LIBRARIES:
+        change = location.IN_A_PACKAGE
+    return _sentence(said, place, lines, change)
 
 
 def of_break(text: str, place: location.Place | None) -> str:
@@ -104,12 +110,12 @@ def of_break(text: str, place: location.Place | None) -> str:
     if missing := reason_for(text):
         return missing
     lines = text.strip().splitlines() or ["no message"]
-    return _sentence(lines[0].strip(), place, lines, lines[0])
+    return _sentence(lines[0].strip(), place, lines, _change(lines[0], lines))
 
 
-def _sentence(said: str, place: location.Place | None, lines: list[str], what: str) -> str:
+def _sentence(said: str, place: location.Place | None, lines: list[str], change: str) -> str:
     why = next((each for each in _all_after("Explanation:", lines) if each), "")
-    return location.reason(said[:_MAX_LENGTH], place, _change(what, lines), why=why)
+    return location.reason(said[:_MAX_LENGTH], place, change, why=why)
 
 
 def of_violation(error: BaseException) -> str:

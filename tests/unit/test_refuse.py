@@ -118,9 +118,12 @@ def test_the_advice_is_ours_before_that_of_torch(function):
     assert reason(function).partition("; to change that, ")[2] == ADVICE[function]
 
 
-def test_a_branch_on_data_has_the_advice_of_the_docs(library):
-    advice = "choose with torch.where, or branch outside the cached function"
-    assert reason(library.asks).partition("; to change that, ")[2] == advice
+@pytest.mark.parametrize("name", ["asks", "prints", "repeats"])
+def test_the_advice_about_a_line_of_a_package_needs_no_edit_of_the_package(library, name):
+    function = getattr(library, name)
+    found = reason(lambda x: function(x))
+    assert found.rpartition("; to change that, ")[2] == location.IN_A_PACKAGE
+    assert "fullgraph" not in location.without_pieces(found)
 
 
 @pytest.mark.parametrize(
