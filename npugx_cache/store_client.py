@@ -155,7 +155,8 @@ class StoreClient:
         if reason == environment.unserved(untested_torch=self.settings.untested_torch):
             events.warn_once(f"nothing is cached in this process: {reason}")
         else:
-            events.logger.warning("%s runs uncached: %s", self.title, reason)
+            # Once for all instances of a class, of which a model may have hundreds.
+            events.warn_once(f"{self.title} runs uncached: {reason}")
 
     def _missed(self) -> CacheMiss:
         nearest = self.refusals[0] if self.refusals else None
@@ -205,7 +206,7 @@ class StoreClient:
         """`published` is the answer of the store, if there is a store; a hit saves `seconds`."""
         none, opened = self._no_entry(), self._store
         reasons = str(nearest) if nearest else none
-        self._log("miss", started, f"{reasons}; compiled in {seconds:.2f} s")
+        self._log("miss", started, f"{reasons}; compiled with {seconds:.2f} s of processor time")
         told = () if nearest else (none,)
         writable = isinstance(opened, store.Store) and opened.readonly is None
         if isinstance(published, store.NotStored) and writable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from npugx_cache import cache_compile
 from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.failed_traces import Untraced
 from npugx_cache.key.signature import Signature
@@ -26,3 +27,18 @@ def test_a_call_that_raises_in_the_function_stops_being_traced_alone():
     for size in range(10, 1000):
         untraced.raised(Signature({"x": torch.ones(2, size)}), "others raised")
     assert len(untraced._raising) <= 256
+
+
+class Asks(torch.nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+def test_all_instances_of_a_class_share_one_warning(tmp_path, caplog):
+    x = torch.ones(3)
+    for _ in range(3):
+        model = cache_compile(Asks().eval(), cache_dir=tmp_path)
+        assert torch.equal(model(x), x + 1)
+        assert model.forward.cache_info().bypasses == 1
+    (warning,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.getMessage().startswith(f"{__name__}.Asks.forward runs uncached: ")
