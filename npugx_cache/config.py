@@ -25,6 +25,8 @@ EvictionPolicy = Literal["lru", "cost"]
 OnMiss = Literal["compile", "eager", "raise"]
 TrustMode = Literal["private", "group", "signed"]
 Verify = Literal["off", "first", "recompile"]
+Wiring = Literal["0", "1", "replace"]
+VLLM, SGLANG = "NPUGX_CACHE_VLLM", "NPUGX_CACHE_SGLANG"
 
 VARIABLES = (
     "NPUGX_CACHE_DIR",
@@ -45,6 +47,8 @@ VARIABLES = (
     "NPUGX_CACHE_UNTESTED_TORCH",
     "NPUGX_CACHE_STRICT",
     "NPUGX_CACHE_LOG",
+    "NPUGX_CACHE_VLLM",
+    "NPUGX_CACHE_SGLANG",
     "NPUGX_STATIC_KERNEL_WAIT",
 )
 """Every environment variable of ours that this release reads."""
@@ -332,6 +336,19 @@ _NO_EFFECT_ON_A_LIBRARY = frozenset(
 def environment_variable(name: str) -> str | None:
     """The present value of an environment variable that traced code has read."""
     return os.environ.get(name)
+
+
+def wiring(variable: str) -> Wiring:
+    """Whether a serving engine compiles with us; raises `OptionError`.
+
+    `1`: where the engine would have no compiler of its own; `replace`: in the place of its own too.
+    """
+    return cast("Wiring", _choice(os.environ, variable, "0", get_args(Wiring)))
+
+
+def set_if_absent(name: str, value: str) -> None:
+    """Set a variable for this process and those that it starts, unless somebody has set it."""
+    os.environ.setdefault(name, value)
 
 
 _STATIC_KERNEL_WAIT = 1800.0

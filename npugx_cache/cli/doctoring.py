@@ -9,7 +9,7 @@ from itertools import chain
 import click
 
 from npugx_cache import unknown_variables
-from npugx_cache.cli import output, settings, versions
+from npugx_cache.cli import engines, output, settings, versions
 from npugx_cache.cli.opening import WrongInput, load_settings
 from npugx_cache.version import VERSION
 
@@ -28,11 +28,13 @@ def print_doctor(directory: str | None, form: str) -> str | None:
     in_force, unknown = settings.settings_in_force(directory), unknown_variables.sentences()
     found = _versions()
     unserved = versions.unserved(untested_torch=chosen.untested_torch)
+    installed = engines.installed_engines()
     if form != "json":
         origin = settings.folder_origin(directory)
         _line("folder", f"{chosen.cache_dir} (set by {origin})")
-        for name, version in found.items():
-            _line(name, version or "not installed")
+        shown = {name: version or "not installed" for name, version in found.items()}
+        for name, text in {**shown, **{each.engine: str(each) for each in installed}}.items():
+            _line(name, text)
         for reason in unserved.values():
             _line("not served", reason)
         for row in in_force:
@@ -50,6 +52,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
                 "root": str(chosen.cache_dir),
                 "versions": found,
                 "unserved": unserved,
+                "engines": [each._asdict() for each in installed],
                 "settings": settings.as_json(in_force),
                 "unknown": sorted(unknown),
                 "findings": [

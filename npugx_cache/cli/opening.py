@@ -59,6 +59,11 @@ def static_kernel_wait() -> float:
         return config.static_kernel_wait()
 
 
+def wiring(variable: str) -> config.Wiring:
+    with _wrong_values():
+        return config.wiring(variable)
+
+
 def log_level() -> str | None:
     with _wrong_values():
         return config.log_level()

@@ -10,7 +10,7 @@ import click
 
 from npugx_cache import config, unknown_variables
 from npugx_cache.cli import output, remote, versions
-from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait
+from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait, wiring
 from npugx_cache.cli.table import Column, lay_out, terminal_width
 
 if TYPE_CHECKING:
@@ -64,6 +64,9 @@ def settings_in_force(directory: str | None) -> list[Setting]:
     ]
     level = log_level()
     rows.append(Setting(_LOG, level or "as logging is set up", level, _origin(_LOG, given)))
+    for name in (config.VLLM, config.SGLANG):
+        wired = wiring(name)
+        rows.append(Setting(name, wired, wired, _origin(name, given)))
     wait = static_kernel_wait()
     text = given.get(_STATIC_KERNEL_WAIT) or f"{wait:g}"
     rows.append(Setting(_STATIC_KERNEL_WAIT, text, wait, _origin(_STATIC_KERNEL_WAIT, given)))

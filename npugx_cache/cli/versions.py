@@ -45,6 +45,11 @@ def installed_torch_npu() -> str | None:
     return None if file is None else _texts(file).get("__version__")
 
 
+def is_installed(package: str) -> bool:
+    """Whether this interpreter would import a package."""
+    return _file_of(package, "__init__.py") is not None
+
+
 def unserved(*, untested_torch: bool) -> dict[str, str]:
     """Why this Python or torch is not served, and whether torch_npu is of another torch."""
     python = version.unserved_python(sys.implementation.name, sys.version_info[:3], sys.abiflags)

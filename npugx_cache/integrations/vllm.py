@@ -16,6 +16,7 @@ from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
 from npugx_cache.errors import BackendUnavailable
 from npugx_cache.integrations.engine_sizes import EngineSizes
+from npugx_cache.integrations.plugins import MEGA
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.recipe import Shaping, check_options
@@ -37,7 +38,6 @@ _INTERFACES = (
     "vllm.compilation.compiler_interface",
     "sglang.srt.compilation.compiler_interface",
 )
-_MEGA = "VLLM_USE_MEGA_AOT_ARTIFACT"
 
 
 class NpugxCompiler:
@@ -93,8 +93,8 @@ class NpugxCompiler:
             self._settings = replace(self._settings, mode="off")
         elif _keeps_one_artifact():
             raise BackendUnavailable(
-                f"{_MEGA} is on: vLLM would store the model without the graphs of this compiler, "
-                f"and fail at the next start; set {_MEGA}=0"
+                f"{MEGA} is on: vLLM would store the model without the graphs of this compiler, "
+                f"and fail at the next start; set {MEGA}=0"
             )
 
     def compile(
@@ -157,5 +157,5 @@ def _keeps_one_artifact() -> bool:
     """Whether vLLM stores a model as one file, which it makes of another compiler's results."""
     vllm_settings = sys.modules.get("vllm.envs")
     if vllm_settings is not None:
-        return bool(getattr(vllm_settings, _MEGA, False))
-    return config.environment_variable(_MEGA) not in (None, "", "0")
+        return bool(getattr(vllm_settings, MEGA, False))
+    return config.environment_variable(MEGA) not in (None, "", "0")

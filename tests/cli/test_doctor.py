@@ -130,3 +130,40 @@ def test_doctor_gives_a_silent_remote_tier_up_soon(filled, run, tmp_path):
     assert tier["verdict"] == "warning"
     # A request itself is given up after ten seconds, and that has other words.
     assert f"{address}: no answer in 2.5 s; workers go on without the tier" in tier["detail"]
+
+
+def test_doctor_lists_the_engines_and_what_keeps_them_from_us(filled, run, tmp_path):
+    for package in ("vllm", "vllm_ascend", "sglang"):
+        (tmp_path / "engines" / package).mkdir(parents=True)
+        code = "raise RuntimeError('doctor imports no engine')"
+        (tmp_path / "engines" / package / "__init__.py").write_text(code)
+    installed = tmp_path / "engines" / "npugx_cache-0.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: npugx_cache\nVersion: 0.0\n")
+    points = installed / "entry_points.txt"
+    points.touch()
+
+    def told(**environment):
+        path = os.pathsep.join([str(tmp_path / "engines"), os.environ.get("PYTHONPATH", "")])
+        done = run("doctor", PYTHONPATH=path, **environment)
+        assert done.returncode == 0, done.stderr
+        lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+        return {line[0]: line[1] for line in lines if line[0] in {"vllm", "sglang"}}
+
+    off = told()
+    assert off["vllm"] == "of no known version, not wired: NPUGX_CACHE_VLLM=1 is not set"
+    assert off["sglang"].endswith("not wired: NPUGX_CACHE_SGLANG=1 is not set")
+    on = {"NPUGX_CACHE_VLLM": "1", "NPUGX_CACHE_SGLANG": "1"}
+    assert "npugx_cache in vllm.general_plugins is not installed" in told(**on)["vllm"]
+    points.write_text(
+        "[vllm.general_plugins]\nnpugx_cache = npugx_cache.integrations.plugins:wire_vllm\n"
+        "[sglang.srt.plugins]\nnpugx_cache = npugx_cache.integrations.plugins:wire_sglang\n"
+    )
+    assert "set NPUGX_CACHE_VLLM=replace" in told(**on)["vllm"]
+    assert told(**on)["sglang"].endswith("wired (1)")
+    on["NPUGX_CACHE_VLLM"] = "replace"
+    assert told(**on)["vllm"].endswith("wired (replace)")
+    assert "VLLM_PLUGINS does not name npugx_cache" in told(**on, VLLM_PLUGINS="other")["vllm"]
+    mega = told(**on, VLLM_USE_MEGA_AOT_ARTIFACT="1")
+    assert mega["vllm"].endswith("not wired: VLLM_USE_MEGA_AOT_ARTIFACT=1 is set")
+    assert run("doctor", NPUGX_CACHE_VLLM="yes").returncode == 2
