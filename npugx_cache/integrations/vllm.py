@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from npugx_cache import config, events
 from npugx_cache.backend import engines
 from npugx_cache.backend import options as backend_options
-from npugx_cache.errors import BackendUnavailable
+from npugx_cache.errors import BackendUnavailable, PassError
+from npugx_cache.integrations import engine_passes
+from npugx_cache.integrations.engine_passes import EnginePasses
 from npugx_cache.integrations.engine_sizes import EngineSizes
 from npugx_cache.integrations.plugins import MEGA
 from npugx_cache.key import environment
@@ -107,12 +109,17 @@ class NpugxCompiler:
     ) -> tuple[Callable[..., Any], Handle | None]:
         """What runs a graph, from the cache if it can be, and a handle if it is stored.
 
-        `compile_range` is None, one size, or the first and the last size of a range. Passes in
-        `compiler_config` are not run.
+        `compile_range` is None, one size, or the first and the last size of a range. Passes that
+        `compiler_config` has under a name of the engine are run, and there is no handle then,
+        because `load` is not given the passes. Those for Inductor are not run.
         """
-        del compiler_config, key
-        run, entry = self._answer(graph, example_inputs, compile_range)
-        return run, None if entry is None else (entry, "")
+        del key
+        given = engine_passes.Given.of(compiler_config)
+        if given.for_inductor and given.passes is None:
+            names = ", ".join(given.for_inductor)
+            events.warn_once(f"passes of the engine for Inductor are not run: {names}")
+        run, entry = self._answer(graph, example_inputs, compile_range, given.passes)
+        return run, None if entry is None or given.may_change else (entry, "")
 
     def load(
         self,
@@ -127,22 +134,34 @@ class NpugxCompiler:
         return self._answer(graph, example_inputs, compile_range)[0]
 
     def _answer(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any], compile_range: Any
+        self,
+        graph: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        compile_range: Any,
+        passes: Callable[..., Any] | None = None,
     ) -> tuple[Callable[..., Any], str | None]:
         title = f"a graph of the engine with {len(example_inputs)} inputs"
         client = StoreClient(title, self._shaping.backend, self._settings, compiled.counters)
 
         def answer() -> CachedGraph | compiled.Bypassed:
             sizes = EngineSizes.of(compile_range)
+            shaping, settings, theirs = self._shaping, self._settings, None
+            if passes is not None:
+                theirs = EnginePasses(passes, sizes)
+                shaping = theirs.shape(shaping)
+                if theirs.unreadable is not None:
+                    client.bypassed(theirs.unreadable)
+                    settings = replace(settings, mode="off")
             with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
-                run = compiled.of_graph(
-                    graph,
-                    inputs,
-                    self._shaping,
-                    self._settings,
-                    captures=False,
-                    is_apart=True,
-                )
+                try:
+                    run = compiled.of_graph(
+                        graph, inputs, shaping, settings, captures=False, is_apart=True
+                    )
+                except PassError:
+                    if theirs is None or theirs.error is None or settings.strict:
+                        raise
+                    events.logger.exception("%s: a pass of the engine failed", title)
+                    return compiled.Bypassed(f"a pass of the engine raises {theirs.error!r}")
                 unmet = sizes.unmet(inputs)
                 return compiled.Bypassed(unmet) if unmet else run
 

@@ -67,8 +67,9 @@ def portable(
     """
     ran, called = CodeRun(inputs), OperatorRun()
     graph = _lowered(graph_module, inputs, decompositions, ran, called)
-    rules = called.facts(graph)  # before passes, which may put other operators in
+    rules = dict.fromkeys(called.facts(graph))
     passes = optimise(graph)
+    rules |= dict.fromkeys(called.facts(graph))  # passes may put other operators in
     codes = [*called.codes, *ran.codes]
     owners = Owners(codes)
     scope = Scope({**symbols.values(), **wrappers}, {})
