@@ -8,17 +8,17 @@ text can cover is refused. Code of torch and Python is covered by their versions
 
 from __future__ import annotations
 
+import dis
 import enum
 import logging
 import sys
 import types
 from collections import OrderedDict, defaultdict
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npugx_cache.conditions.source_facts import names_in
 from npugx_cache.portable import (
     NotPortable,
     all_code,
@@ -33,18 +33,25 @@ from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis))
 _BY_NAME_ALONE = frozenset(
     {
         *("__dict__", "__getattr__", "__getattribute__", "asdict", "astuple", "attrgetter", "copy"),
-        *("deepcopy", "dir", "eval", "exec", "fields", "getattr", "getmembers", "globals"),
+        *("deepcopy", "dir", "fields", "getattr", "getattr_static", "getmembers", "globals"),
         *("locals", "methodcaller", "vars"),
     }
 )
 """Names with which code reads what it does not name: all settings count then."""
-_HEAP_TYPE = 1 << 9
+_OUTSIDE = frozenset(
+    {
+        *("environ", "environb", "getenv", "getenvb", "open", "read_text", "read_bytes"),
+        *("__import__", "import_module", "eval", "exec", "get_rank", "get_world_size"),
+    }
+)
+"""Names with which code asks for what is in no setting: such code is refused."""
+_HEAP_TYPE, _IMPORT = 1 << 9, dis.opmap["IMPORT_NAME"]
 _CONTAINERS = frozenset({list, dict, defaultdict, OrderedDict})
 _WRAPPED: dict[type, Callable[[Any], Any]] = {
     types.MethodType: lambda method: (method.__func__, method.__self__),
@@ -71,7 +78,7 @@ class PassText:
                 break
             names |= walk.mentioned
         self.digest = digest(walk.rows)
-        self._state = [(where, held, _items_of(held), counts) for where, held, counts in walk.held]
+        self._state = [(held, _items_of(held.items)) for held in walk.held]
 
     def put_back(self) -> None:
         """Undo what a run has left on the pass, such as a count or a time.
@@ -79,18 +86,34 @@ class PassText:
         A restored graph runs no pass, so what a pass keeps of one graph must not count for the
         next. Raises `NotPortable` where a run has left more than numbers and texts.
         """
-        for where, held, before, counts in self._state:
-            now = _items_of(held)
+        left = None
+        for held, before in self._state:
+            now = _items_of(held.items)
             for key in before.keys() | now.keys():
-                pair = before.get(key), now.get(key)
-                if pair[0] is pair[1] or not counts(key):
+                was, is_ = before.get(key), now.get(key)
+                if was is is_ or not held.counts(key):
                     continue
-                if isinstance(held, list) or not {*map(type, pair)} <= {*_PLAIN}:
-                    raise NotPortable(f"a run of the passes changes {key} of {where}")
-                if key in before:
-                    held[key] = before[key]
+                is_plain = {type(was), type(is_)} <= {*_PLAIN} or held.is_of_torch
+                if isinstance(held.items, list) or not is_plain:
+                    left = f"a run of the passes changes {key} of {held.where}"
+                elif key in before:
+                    held.items[key] = was
                 else:
-                    del held[key]
+                    del held.items[key]
+        if left is not None:
+            raise NotPortable(left)
+
+
+class _Held(NamedTuple):
+    """A dict or a list that a pass reaches. `counts` says of which keys.
+
+    `is_of_torch`: a function of torch keeps it for itself, such as patterns for one kind of input.
+    """
+
+    where: str
+    items: Any
+    counts: Callable[[Any], bool]
+    is_of_torch: bool
 
 
 def _items_of(held: Any) -> dict[Any, Any]:
@@ -100,7 +123,7 @@ def _items_of(held: Any) -> dict[Any, Any]:
 class _Walk:
     """`known` are the names that code mentions, as far as it was found before.
 
-    `held` are the dicts and lists that were found: the place, and which of their keys count.
+    `held` are the dicts and lists that were found.
     """
 
     def __init__(self, known: frozenset[str]) -> None:
@@ -110,7 +133,8 @@ class _Walk:
         self._alive: list[object] = []  # so that no id is met twice
         self.mentioned: set[str] = set()
         self.rows: list[str] = []
-        self.held: list[tuple[str, Any, Callable[[Any], bool]]] = []
+        self.held: list[_Held] = []
+        self._in_torch = False
 
     def add(self, value: Any, where: str) -> None:
         kind = type(value)
@@ -136,15 +160,18 @@ class _Walk:
         elif kind in _WRAPPED:
             self.add(_WRAPPED[kind](value), where)
         elif kind in _CONTAINERS:
-            self.held.append((where, value, _each))
+            self.held.append(_Held(where, value, _each, self._in_torch))
             self._add_items(value, where)
         elif _has_state_of_its_own(kind) or isinstance(value, enum.Enum):
             self._add_encoded(value, where)
         elif is_covered_class(kind):
             self._add_state(value, where, _each)
         else:
+            outside, self._in_torch = self._in_torch, False
             self._add_class(kind, where, is_called=False)
-            self._add_state(value, where, self._may_be_read)
+            has_readers = any(map(_reads_attributes, kind.__mro__))
+            self._add_state(value, where, _each if has_readers else self._may_be_read)
+            self._in_torch = outside
 
     def _add_encoded(self, value: object, where: str) -> None:
         """Sets, members of enumerations, dtypes, operators and other values that have encodings."""
@@ -165,7 +192,7 @@ class _Walk:
 
     def _add_state(self, value: Any, where: str, counts: Callable[[Any], bool]) -> None:
         own = getattr(value, "__dict__", {})
-        self.held.append((where, own, counts))
+        self.held.append(_Held(where, own, counts, self._in_torch))
         slots = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
         self._add_named({**slots, **own}, where, counts)
 
@@ -209,24 +236,28 @@ class _Walk:
                         self.add(each, where)
             else:
                 self.rows.append(free)
+                outside, self._in_torch = self._in_torch, is_covered
                 self.add(inside, f"{free} of {function.__qualname__}")
+                self._in_torch = outside
 
     def _add_names(self, function: types.FunctionType) -> None:
         """The names that a function mentions, and what stands under them in its module."""
-        code, space = function.__code__, function.__globals__
-        names = sorted(set(names_in(code)))
-        texts = [c for each in all_code(code) for c in each.co_consts if isinstance(c, str)]
+        codes, space = list(all_code(function.__code__)), function.__globals__
+        names = sorted({name for code in codes for name in code.co_names})
+        if outside := sorted(_OUTSIDE.intersection(names)):
+            raise NotPortable(f"{function.__qualname__} asks for {outside[0]}")
+        texts = [c for each in codes for c in each.co_consts if isinstance(c, str)]
         self.mentioned.update(names, filter(str.isidentifier, texts))
+        imported = [module for code in codes for module in _imported_by(code, space)]
         for name in names:
             if name in space:
-                value = space[name]
                 self.rows.append(name)
-                self.add(value, f"{module_of(function)}.{name}")
-                if isinstance(value, types.ModuleType) and not is_covered_module(value.__name__):
-                    for inner in names:
-                        if inner in vars(value):
-                            self.rows.append(inner)
-                            self.add(vars(value)[inner], f"{value.__name__}.{inner}")
+                self.add(space[name], f"{module_of(function)}.{name}")
+        for module in [*imported, *(space.get(name) for name in names)]:
+            if isinstance(module, types.ModuleType) and not is_covered_module(module.__name__):
+                for name in filter(partial(_is_in, module), names):
+                    self.rows.append(f"{module.__name__}.{name}")
+                    self.add(getattr(module, name), f"{module.__name__}.{name}")
 
     def _add_class(self, cls: type, where: str, *, is_called: bool) -> None:
         """A class by its code that may run. `is_called`: code mentions it, and may make objects.
@@ -234,6 +265,8 @@ class _Walk:
         Otherwise its constructor has run, and shows in the state that it left.
         """
         self.rows.append(f"class {cls.__module__}.{cls.__qualname__}")
+        if not is_covered_class(type(cls)):
+            self.add(type(cls), where)
         for base in cls.__mro__:
             if is_covered_class(base):
                 continue
@@ -249,6 +282,25 @@ class _Walk:
                         self.add(each, f"{where}.{name}")
 
 
+def _is_in(module: types.ModuleType, name: str) -> bool:
+    """Whether a module has a name; it may have names that it computes when they are asked for."""
+    return hasattr(module, name) if "__getattr__" in vars(module) else name in vars(module)
+
+
+def _imported_by(code: types.CodeType, space: dict[str, Any]) -> Iterator[types.ModuleType]:
+    """The modules of user code that code imports in its body; raises `NotPortable`."""
+    if _IMPORT not in code.co_code[::2]:
+        return
+    package = str(space.get("__package__") or "").split(".")
+    for name in (each.argval for each in dis.get_instructions(code) if each.opcode == _IMPORT):
+        above = [".".join(package[:depth]) for depth in range(len(package), 0, -1)]
+        found = [name, *(f"{each}.{name}".rstrip(".") for each in above)]
+        module = next((sys.modules[each] for each in found if each in sys.modules), None)
+        if module is None:
+            raise NotPortable(f"{code.co_qualname} imports {name}, which is not loaded yet")
+        yield module
+
+
 def _each(_: object) -> bool:
     return True
 
@@ -262,6 +314,14 @@ def _functions_of(member: Any) -> list[types.FunctionType]:
     elif kind is property:
         found = [each for each in (member.fget, member.fset, member.fdel) if each is not None]
     return found if {*map(type, found)} == {types.FunctionType} else []
+
+
+def _reads_attributes(base: type) -> bool:
+    """Whether a class of torch or Python has methods, which may read attributes of an object."""
+    if base is object or base.__module__ in {"abc", "typing"} or not is_covered_class(base):
+        return False
+    functions = [each for member in vars(base).values() for each in _functions_of(member)]
+    return any(each.__code__.co_names for each in functions)
 
 
 def _slots(kind: type) -> list[str]:

@@ -20,7 +20,24 @@ def edited(*edits, **form):
 
 
 STATE, CODE = "# more state", "# more code"
+IMPORTED = """import sys
+import types
+
+helpers = types.ModuleType("fusing_helpers")
+helpers.FACTOR = 1.0
+sys.modules["fusing_helpers"] = helpers
+
+import torch._inductor"""
+USED = (CODE, "from fusing_helpers import FACTOR; FACTOR + 0")
+DERIVED = ("class Pass:", "class Patterns(pm.PatternMatcherPass):\n    pass\n\n\nclass Pass:")
+OWN = ("patterns = pm.PatternMatcherPass(", "patterns = Patterns(")
 OTHER = {
+    "what code imports": edited(("import torch._inductor", IMPORTED), USED),
+    "another value in what code imports": edited(
+        ("import torch._inductor", IMPORTED.replace("1.0", "2.0")), USED
+    ),
+    "a class derived from torch's": edited(DERIVED, OWN),
+    "what it closes over": edited(DERIVED, OWN, scale=3.0),
     "a constant of the module": edited(("FACTOR = 1.0", "FACTOR = 2.0"), factor=2.0),
     "a function that a method calls": edited(("value * 1.0", "value * 2.0"), factor=2.0),
     "a value deep in a setting": edited(('{"last": 1.0}', '{"last": 2.0}'), factor=2.0),
@@ -47,6 +64,14 @@ REFUSED = {
     "a lock that is read": (
         edited((STATE, "self.lock = threading.Lock()"), (CODE, "self.lock.locked()")),
         "passes[0].lock: an object of type _thread.lock has no name",
+    ),
+    "the environment": (
+        edited(("import time", "import os\nimport time"), (CODE, "os.environ.get('X')")),
+        "__call__ asks for environ",
+    ),
+    "a module that is not loaded": (
+        edited((CODE, "\n        if self.matched > 9:\n            import of_nobody")),
+        "imports of_nobody, which is not loaded",
     ),
     "names that are computed": (
         edited((CODE, "getattr(self, 'match' + 'ed')")),
@@ -88,6 +113,7 @@ def test_each_change_of_a_pass_is_a_miss_and_what_can_not_matter_a_hit(surroundi
     assert unfused == {
         "an attribute of the class",
         "what a pattern closes over",
+        "what it closes over",
         "where the pass applies",
     }
 
