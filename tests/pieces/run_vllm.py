@@ -5,6 +5,7 @@ python run_vllm.py FOLDER prints what came of it. FOLDER holds the handles, as v
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -29,7 +30,9 @@ NAME = "npugx_cache.integrations.vllm.NpugxCompiler"
 def main(folder):
     type(current_platform).get_compile_backend = classmethod(lambda cls: NAME)
     config = CompilationConfig(backend="npugx")
-    manager = CompilerManager(config, use_aot_compile=True)
+    named = inspect.signature(CompilerManager).parameters
+    extra = {"use_aot_compile": True} if "use_aot_compile" in named else {}  # newer than vLLM 0.27
+    manager = CompilerManager(config, **extra)
     assert isinstance(manager.compiler, CompilerInterface)
     assert manager.compute_hash(None)
     folder.mkdir(exist_ok=True)

@@ -297,3 +297,48 @@ def test_a_handle_decides_nothing(model, store, wrong):
     again = started(model, store, [Range(1, 64), 16])
     assert again.counted == {"hits": len(names), "misses": 0, "bypasses": 0, "stored": 0}
     assert again.loaded == len(names)
+
+
+def test_a_triton_kernel_in_a_graph_is_refused_by_name(store, caplog):
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    given = {"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)], "kwargs": {"x": x}}
+    graph.call_function(triton_kernel_wrapper_mutation, kwargs=given)
+    graph.output((x,))
+    compiler = NpugxCompiler()
+    run, handle = compiler.compile(fx.GraphModule(nn.Module(), graph), [torch.ones(3)], {}, 3)
+    assert handle is None
+    assert callable(run)
+    assert "triton_kernel_wrapper_mutation" in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["off", "readonly"])
+def test_a_start_that_may_not_write_runs_compiled_and_stores_nothing(
+    model, store, monkeypatch, setting
+):
+    monkeypatch.setenv("NPUGX_CACHE", setting)
+    cold = started(model, store, [Range(1, 64)])
+    assert cold.counted["stored"] == cold.counted["hits"] == 0
+    assert cold.handles == {}
+    assert not (store / "v1" / "ac").exists()
+    monkeypatch.delenv("NPUGX_CACHE")
+    filled = started(model, store, [Range(1, 64)])
+    assert filled.counted["stored"] == 3
+    monkeypatch.setenv("NPUGX_CACHE", setting)
+    again = started(model, store, [Range(1, 64)])
+    assert again.counted["hits"] == (4 if setting == "readonly" else 0)
+
+
+def test_with_on_miss_raise_a_start_without_entries_fails_with_the_reason(
+    model, store, monkeypatch
+):
+    monkeypatch.setenv("NPUGX_CACHE_ON_MISS", "raise")
+    with pytest.raises(Exception, match="CacheMiss"):
+        started(model, store, [Range(1, 64)])
+    monkeypatch.delenv("NPUGX_CACHE_ON_MISS")
+    started(model, store, [Range(1, 64)])
+    monkeypatch.setenv("NPUGX_CACHE_ON_MISS", "raise")
+    again = started(model, store, [Range(1, 64)])
+    assert again.counted == {"hits": 4, "misses": 0, "bypasses": 0, "stored": 0}
