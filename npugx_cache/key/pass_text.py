@@ -66,17 +66,32 @@ _SIZE_WITHOUT_STATE = object.__basicsize__ + 8
 """Of an object whose state is all in its `__dict__`: it may have a list of weak references."""
 
 
+_guess: frozenset[str] = frozenset()
+"""The names that the code of the last passes mentions. The pieces of a model have the same passes,
+and one walk with the right names is enough."""
+
+
+def _remember(names: frozenset[str]) -> None:
+    global _guess  # noqa: PLW0603 - a guess, which each use of it checks
+    _guess = names
+
+
+def _walked(root: object, names: frozenset[str]) -> _Walk:
+    walk = _Walk(names)
+    walk.add(root, type(root).__name__)
+    return walk
+
+
 class PassText:
     """The text of a pass as it is now, as a digest; raises `NotPortable`, with the place."""
 
     def __init__(self, root: object) -> None:
-        names: frozenset[str] = frozenset()
-        while True:  # code that is found mentions names, and under names more code is found
-            walk = _Walk(names)
-            walk.add(root, type(root).__name__)
-            if walk.mentioned <= names:
-                break
-            names |= walk.mentioned
+        walk = _walked(root, _guess)
+        if walk.mentioned != _guess:
+            names: frozenset[str] = frozenset()
+            while not (walk := _walked(root, names)).mentioned <= names:
+                names |= walk.mentioned  # code mentions names, and under names more code is found
+            _remember(names)
         self.digest = digest(walk.rows)
         self._state = [(held, _items_of(held.items)) for held in walk.held]
 
