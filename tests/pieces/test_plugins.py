@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -38,7 +40,7 @@ def plugged(surroundings):
     def run(engine, **environment):
         return surroundings.run(SCRIPT, engine, PYTHONPATH=path, **environment)
 
-    run.installed = installed
+    run.installed, run.path = installed, path
     return run
 
 
@@ -122,6 +124,25 @@ def test_a_platform_keeps_a_compiler_of_its_own_unless_the_user_says_replace(plu
     assert replaced["compiler"] == OURS
     (message,) = replaced["messages"]
     assert "in the place of own_platform.OwnCompiler" in message
+
+
+@vllm
+@pytest.mark.thorough
+def test_the_example_of_an_engine_compiles_nothing_at_its_second_start(plugged, surroundings):
+    path = {"PYTHONPATH": plugged.path, "NPUGX_CACHE_VLLM": None}
+    for outcome in ("miss in", "hit in"):
+        environment = surroundings.environment(**path)
+        done = subprocess.run(
+            [sys.executable, REPOSITORY / "examples/engine_cpu.py"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout.count("equal to eager: True") == 3
+        assert outcome in done.stderr
+        assert "compiles with npugx_cache.integrations.vllm.NpugxCompiler" in done.stderr
 
 
 @sglang
