@@ -14,7 +14,7 @@ import logging
 import sys
 import types
 from collections import OrderedDict, defaultdict
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -39,11 +39,13 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsi
 _BY_NAME_ALONE = frozenset(
     {
         *("__dict__", "__getattr__", "__getattribute__", "asdict", "astuple", "attrgetter", "copy"),
-        *("deepcopy", "dir", "fields", "getattr", "getattr_static", "getmembers", "globals"),
-        *("locals", "methodcaller", "vars"),
+        *("deepcopy", "dir", "fields", "format", "format_map", "getattr", "getattr_static"),
+        *("getmembers", "globals", "locals", "methodcaller", "vars"),
     }
 )
 """Names with which code reads what it does not name: all settings count then."""
+_READERS = frozenset({"copy", "dataclasses", "inspect", "json", "pickle", "pprint"})
+"""Modules whose functions do so."""
 _OUTSIDE = frozenset(
     {
         *("environ", "environb", "getenv", "getenvb", "open", "read_text", "read_bytes"),
@@ -51,7 +53,7 @@ _OUTSIDE = frozenset(
     }
 )
 """Names with which code asks for what is in no setting: such code is refused."""
-_HEAP_TYPE, _IMPORT = 1 << 9, dis.opmap["IMPORT_NAME"]
+_HEAP_TYPE, _IMPORT, _MATCH = 1 << 9, dis.opmap["IMPORT_NAME"], dis.opmap["MATCH_CLASS"]
 _CONTAINERS = frozenset({list, dict, defaultdict, OrderedDict})
 _WRAPPED: dict[type, Callable[[Any], Any]] = {
     types.MethodType: lambda method: (method.__func__, method.__self__),
@@ -71,9 +73,22 @@ _guess: frozenset[str] = frozenset()
 and one walk with the right names is enough."""
 
 
-def _remember(names: frozenset[str]) -> None:
+def _guessed(root: object) -> _Walk | None:
+    """The walk with the names of the last passes, if it comes to these names again."""
+    try:
+        walk = _walked(root, _guess)
+    except NotPortable:  # of what is read under a name that this code does not mention
+        return None
+    return walk if walk.mentioned == _guess else None
+
+
+def _walked_from_no_name(root: object) -> _Walk:
     global _guess  # noqa: PLW0603 - a guess, which each use of it checks
+    names: frozenset[str] = frozenset()
+    while not (walk := _walked(root, names)).mentioned <= names:
+        names |= walk.mentioned  # code mentions names, and under names more code is found
     _guess = names
+    return walk
 
 
 def _walked(root: object, names: frozenset[str]) -> _Walk:
@@ -86,12 +101,7 @@ class PassText:
     """The text of a pass as it is now, as a digest; raises `NotPortable`, with the place."""
 
     def __init__(self, root: object) -> None:
-        walk = _walked(root, _guess)
-        if walk.mentioned != _guess:
-            names: frozenset[str] = frozenset()
-            while not (walk := _walked(root, names)).mentioned <= names:
-                names |= walk.mentioned  # code mentions names, and under names more code is found
-            _remember(names)
+        walk = _guessed(root) or _walked_from_no_name(root)
         self.digest = digest(walk.rows)
         self._state = [(held, _items_of(held.items)) for held in walk.held]
 
@@ -263,13 +273,16 @@ class _Walk:
             raise NotPortable(f"{function.__qualname__} asks for {outside[0]}")
         texts = [c for each in codes for c in each.co_consts if isinstance(c, str)]
         self.mentioned.update(names, filter(str.isidentifier, texts))
+        modules = {getattr(space.get(name), "__module__", name) for name in names}
+        if modules & _READERS or any(_MATCH in code.co_code[::2] for code in codes):
+            self.mentioned.add("vars")
         imported = [module for code in codes for module in _imported_by(code, space)]
         for name in names:
             if name in space:
                 self.rows.append(name)
                 self.add(space[name], f"{module_of(function)}.{name}")
         for module in [*imported, *(space.get(name) for name in names)]:
-            if isinstance(module, types.ModuleType) and not is_covered_module(module.__name__):
+            if isinstance(module, types.ModuleType):
                 for name in filter(partial(_is_in, module), names):
                     self.rows.append(f"{module.__name__}.{name}")
                     self.add(getattr(module, name), f"{module.__name__}.{name}")
@@ -298,7 +311,13 @@ class _Walk:
 
 
 def _is_in(module: types.ModuleType, name: str) -> bool:
-    """Whether a module has a name; it may have names that it computes when they are asked for."""
+    """Whether a module has a name that counts. A module may compute names, as vLLM's settings are.
+
+    Of torch and Python only functions count that somebody else has put there.
+    """
+    if is_covered_module(module.__name__):
+        value = vars(module).get(name)
+        return isinstance(value, types.FunctionType) and not is_covered_module(module_of(value))
     return hasattr(module, name) if "__getattr__" in vars(module) else name in vars(module)
 
 
@@ -326,6 +345,8 @@ def _functions_of(member: Any) -> list[types.FunctionType]:
     found = [member]
     if kind in (staticmethod, classmethod):
         found = [member.__func__]
+    elif kind is cached_property:
+        found = [member.func]
     elif kind is property:
         found = [each for each in (member.fget, member.fset, member.fdel) if each is not None]
     return found if {*map(type, found)} == {types.FunctionType} else []
