@@ -1,21 +1,14 @@
-"""A small serving loop on vLLM's own compiler classes, on a CPU: cold, then restarted.
+"""A serving loop on vLLM's own compiler classes, on a CPU: run it twice, and the second start hits.
 
-    python examples/engine_cpu.py        # twice: the second start compiles nothing
-
-It needs vLLM's Python code and none of its kernels. vLLM's entry points are loaded as a worker
-loads them, so `npugx_cache` has to be installed. The variables are set here for the example; a
-deployment exports them.
+It needs vLLM's Python code and none of its kernels. vLLM loads the entry point of `npugx_cache` as
+it does in a worker. A deployment exports the variables that are set here.
 """
-
-from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 os.environ.setdefault("NPUGX_CACHE_VLLM", "1")
 os.environ.setdefault("NPUGX_CACHE_LOG", "info")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from torch import nn
@@ -25,27 +18,9 @@ from vllm.config import CompilationConfig
 from vllm.config.utils import Range
 from vllm.plugins import load_general_plugins
 
-WIDTH, SIZES = 64, Range(start=1, end=256)
 
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner: torch.Tensor = self.down(nn.functional.silu(self.up(x)))
-        return x + inner
-
-
-def compiled_by_the_engine(manager: CompilerManager, config: CompilationConfig) -> Any:
-    """A backend of Dynamo that asks vLLM's manager, as vLLM does for each piece of a model."""
-
-    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        inputs = get_fake_args_from_graph(graph)
-        return manager.compile(graph, inputs, {}, config, SIZES)
-
-    return backend
+def block(width: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width))
 
 
 def main() -> None:
@@ -55,19 +30,25 @@ def main() -> None:
         manager = CompilerManager(config, use_aot_compile=True)
     except TypeError:  # vLLM 0.27
         manager = CompilerManager(config)
-    manager.initialize_cache(os.devnull, disable_cache=False)
+    manager.initialize_cache(os.devnull)
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        """Asks vLLM's manager, as vLLM does for each piece of a model."""
+        inputs = get_fake_args_from_graph(graph)
+        return manager.compile(graph, inputs, {}, config, Range(start=1, end=256))
+
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block() for _ in range(4))).eval()
-    backend = compiled_by_the_engine(manager, config)
+    model = nn.Sequential(*(block() for _ in range(4))).eval()
     serve = torch.compile(model, backend=backend, fullgraph=True, dynamic=True)
     with torch.no_grad():
         for tokens in (16, 3, 200):
-            x = torch.randn(tokens, WIDTH)
+            x = torch.randn(tokens, 64)
             started = time.perf_counter()
             result = serve(x)
             took = 1000 * (time.perf_counter() - started)
-            equal = torch.equal(result, model(x))
-            print(f"{tokens} tokens: {took:.0f} ms, equal to eager: {equal}")
+            print(
+                f"{tokens} tokens: {took:.0f} ms, equal to eager: {torch.equal(result, model(x))}"
+            )
 
 
 if __name__ == "__main__":
