@@ -8,11 +8,12 @@ checked in full again. Checks that C++ can't make with exactly the same meaning 
 
 from __future__ import annotations
 
+import enum
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import SealedNames, Watch
-from npugx_cache.conditions.cpp_paths import LeftToPython, Managers, PlainReads
+from npugx_cache.conditions.cpp_paths import LeftToPython, Managers, PlainReads, is_fixed
 from npugx_cache.conditions.data import CALL, Check, Conditions, Kind
 from npugx_cache.conditions.evaluate import evaluate, part_of
 from npugx_cache.conditions.kinds import KINDS, LiveArguments
@@ -136,6 +137,9 @@ class Residue:
             if kind is Kind.IDENTITY and keeps_name(values[node]):
                 on_values.append((place[node], is_, values[node]))
                 continue
+            if kind is Kind.IDENTITY and (parts := _parts_of_member(values[node])) is not None:
+                on_values.append((place[node], _is_member, parts))
+                continue
             live = row.revealed(values if node == CALL else values[node], arg)
             (made,) = arguments.of(kind, [row.moved(live, place)])
             if node == CALL:
@@ -156,6 +160,18 @@ class Residue:
             if not test(values, arg):
                 return False
         return True
+
+
+def _parts_of_member(value: Any) -> tuple[object, ...] | None:
+    """A member of an enumeration, and what its portable name is made of if that is fixed."""
+    if not isinstance(value, enum.Enum) or not is_fixed(type(value)):
+        return None
+    return (value, value._name_, value._value_) if is_fixed(value._value_) else None
+
+
+def _is_member(value: Any, parts: Any) -> bool:
+    member, name, carried = parts
+    return value is member and value._name_ is name and value._value_ is carried
 
 
 def _are_apart(values: Sequence[Any], arg: tuple[list[int], frozenset[int]]) -> bool:

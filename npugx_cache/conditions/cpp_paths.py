@@ -122,6 +122,8 @@ class PinnedFunctions:
         self._parts: list[object] = []
         self._cells: list[types.CellType] = []
         self._contents: list[object] = []
+        self._keywords: list[tuple[dict[str, object], dict[str, object]]] = []
+        """Dicts of keyword defaults, and what each had."""
 
     def add(self, function: types.FunctionType) -> None:
         if id(function) in self._functions:  # it may be among what it carries itself
@@ -132,7 +134,10 @@ class PinnedFunctions:
         contents = [cell.cell_contents for cell in cells]
         self._cells += cells
         self._contents += contents
-        for carried in (*(function.__defaults__ or ()), *contents):
+        keywords = function.__kwdefaults__ or {}
+        if keywords:
+            self._keywords.append((keywords, dict(keywords)))
+        for carried in (*(function.__defaults__ or ()), *contents, *keywords.values()):
             if isinstance(carried, types.FunctionType):
                 self.add(carried)
 
@@ -141,9 +146,15 @@ class PinnedFunctions:
         if not self._parts:
             return True
         now = chain.from_iterable(map(_PARTS, self._functions.values()))
-        return all(map(is_, now, self._parts)) and (
-            not self._cells or all(map(is_, map(_CONTENT, self._cells), self._contents))
+        return (
+            all(map(is_, now, self._parts))
+            and (not self._cells or all(map(is_, map(_CONTENT, self._cells), self._contents)))
+            and all(_has_the_same(*pair) for pair in self._keywords)
         )
+
+
+def _has_the_same(now: dict[str, object], before: dict[str, object]) -> bool:
+    return list(now) == list(before) and all(map(is_, now.values(), before.values()))
 
 
 _PARTS: Callable[[types.FunctionType], tuple[object, ...]] = attrgetter(
@@ -420,11 +431,11 @@ def _is_pinnable(value: object, above: tuple[object, ...] = ()) -> bool:
         return is_fixed(value)
     if any(value is each for each in above):  # a wrapper that calls itself by its name
         return True
-    if len(above) > _NESTED_FUNCTIONS or value.__kwdefaults__ is not None:
+    if len(above) > _NESTED_FUNCTIONS:
         return False
     try:
         contents = [cell.cell_contents for cell in value.__closure__ or ()]
     except ValueError:  # a cell that is not filled yet
         return False
-    carried = (*(value.__defaults__ or ()), *contents)
+    carried = (*(value.__defaults__ or ()), *contents, *(value.__kwdefaults__ or {}).values())
     return all(_is_pinnable(each, (*above, value)) for each in carried)

@@ -229,6 +229,8 @@ STATES = {
     "a class attribute": lambda t: swapped(t.toy.Block, "limit", 4),
     "True for 1": lambda t: swapped(t.toy.Block, "limit", True),
     "an enum": lambda t: swapped(t.model, "mode", t.toy.Mode.SLOW),
+    "another value of an enum's member": lambda t: assigned(t.toy.Mode.FAST, "_value_", 7),
+    "another name of an enum's member": lambda t: assigned(t.toy.Mode.FAST, "_name_", "SLOW"),
     "a global": lambda t: swapped(t.toy, "SCALE", 0.25),
     "a global dict's value": lambda t: swapped(t.toy.CFG, "mode", "b"),
     "a global dict": lambda t: swapped(t.toy, "CFG", {"eps": 1e-5, "mode": "a", "new": 1}),
@@ -244,6 +246,9 @@ STATES = {
     ),
     "another default": lambda t: assigned(t.toy.act, "__defaults__", (3.0,)),
     "another keyword default": lambda t: swapped(t.toy.shift.__kwdefaults__, "scale", 2.0),
+    "a keyword default of a plain function": lambda t: swapped(
+        t.toy.tilt.__kwdefaults__, "by", 2.0
+    ),
     "a mutable default": lambda t: edited(t.toy.shift.__kwdefaults__["terms"], 0.75),
     "a free variable": lambda t: cell(t.toy.shift, 0.5),
     "another keyword default dict": lambda t: assigned(

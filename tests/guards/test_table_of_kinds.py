@@ -551,6 +551,31 @@ def test_a_number_that_a_size_must_equal_is_compared_with_the_one_that_it_is(con
     assert found == reason or (reason is None and found.startswith("no longer true: "))
 
 
+def keeps(x, *, most=3, inner=str):
+    return inner(min(x, most))
+
+
+KEYWORDS = [
+    lambda found: found.update(most=4),
+    lambda found: found.update(inner=repr),
+    lambda found: found.update(more=1),
+    lambda found: found.pop("most"),
+    lambda found: found.update(most=found.pop("most")),  # in another order
+]
+
+
+@pytest.mark.parametrize("edit", KEYWORDS)
+def test_keyword_defaults_of_a_function_are_watched(monkeypatch, edit):
+    monkeypatch.setattr(keeps, "__kwdefaults__", dict(keeps.__kwdefaults__))
+    checker = Checker(conditions([Check(0, Kind.IDENTITY, 0)], a=keeps, idents=[keeps]))
+    scope = Scope({"a": keeps}, {})
+    for _ in range(3):
+        assert checker.holds(scope)
+    assert checker.holds_quickly(scope)
+    edit(keeps.__kwdefaults__)
+    assert not checker.holds_quickly(scope)
+
+
 def test_a_reason_never_shows_the_same_text_twice():
     four, five = captures(4), captures(5)
     (reason,) = reasons(Kind.IDENTITY, 0, five, idents=[four])
