@@ -8,6 +8,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # says: text            a reason of `.explain()` contains the text
     # says since 2.12: text      the same, from that torch on
     # hit                   the change must not cost a compile; without it, it must
+    # hit since 2.13        the same, from that torch on
     # same result           the change does not change eager's result
     # bypass                the changed call can't be cached at all
     # bypass since 2.15     the same, from that torch on
@@ -107,7 +108,7 @@ def parse(category: str, text: str) -> Row:
         files=files,
         edits=[_edit(line) for line in options.get("edit", ())],
         says=_all_of_this_torch(options.get("says", [])) if refused is None else [],
-        hit="hit" in options and refused is None,
+        hit=_of_this_torch(options.get("hit", [])) is not None and refused is None,
         same_result="same" in options or "hit" in options,
         bypass=bypass is not None or refused is not None,
         refused=refused,
