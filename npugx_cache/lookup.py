@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.argument_facts import Index
     from npugx_cache.conditions.evaluate import Scope
+    from npugx_cache.conditions.imports import Imports
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
     from npugx_cache.counters import Counters
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
     from npugx_cache.recompiles import Recompiles
     from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst, Untraceable
+
+    First = SetUp | Imports  # what a call does before it comes to a graph
 
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
@@ -205,7 +208,7 @@ class Lookup(StoreClient):
         started: float,
         *,
         warming: bool,
-    ) -> Specialisation | Ran | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | First:
         try:
             return self._answer(args, kwargs, scope, started, warming=warming)
         except Exception as error:
@@ -235,7 +238,7 @@ class Lookup(StoreClient):
         started: float,
         *,
         warming: bool,
-    ) -> Specialisation | Ran | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | First:
         shape = Signature(scope.frame_locals)
         failed = self._untraced.known(shape, scope)
         breaks = failed is not None and failed.breaks and self.recipe.breaks
@@ -303,7 +306,7 @@ class Lookup(StoreClient):
 
     def _found(
         self, call: Call, started: float, outcome: str
-    ) -> Specialisation | Bypass | SetUp | None:
+    ) -> Specialisation | Bypass | First | None:
         """The store's answer to a call: a graph, now bound, or a note. None if it has neither."""
         with self._restoring:
             known = self.bound.find(call.scope)  # another thread may have bound it meanwhile
@@ -321,7 +324,10 @@ class Lookup(StoreClient):
                 if (due := self._set_up(opened, candidates, call)) is not None:
                     return due
                 first = _LOOKED not in call.tried
-                found = self._restored(opened, candidates, call, answers, first=first)
+                restored = self._restored(opened, candidates, call, answers, first=first)
+                if restored is not None and not isinstance(restored, Specialisation):
+                    return restored
+                found = restored
             if found is not None and self.settings.verify != "recompile":
                 self.bound.add([found])
         if found is None:
@@ -343,7 +349,7 @@ class Lookup(StoreClient):
             self.bound.add([found])
         return found
 
-    def _fetched(self, call: Call, started: float) -> Specialisation | Bypass | SetUp | None:
+    def _fetched(self, call: Call, started: float) -> Specialisation | Bypass | First | None:
         """The answer of the remote tier to a call, if the store has one and it brings new entries.
 
         Asked without a lock, because other calls must not wait for the tier.
@@ -361,8 +367,11 @@ class Lookup(StoreClient):
         answers: Answers,
         *,
         first: bool,
-    ) -> Specialisation | None:
-        """Bind the first entry whose conditions hold. Skips entries that this call has tried."""
+    ) -> Specialisation | Imports | None:
+        """Bind the first entry whose conditions hold. Skips entries that this call has tried.
+
+        Imports that come before that are given back.
+        """
         call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
         new.sort(key=lambda m: m.about.get("signature_id") != call.signature.exact)
@@ -370,6 +379,11 @@ class Lookup(StoreClient):
         found = self._first_to_fit(opened, new, call, answers)
         if found is not None:
             return found
+        from npugx_cache.conditions import imports  # a first hit makes none
+
+        refused = [each for each in answers.values() if isinstance(each, Checker)]
+        if (imports_due := imports.due(refused, call.scope)) is not None:
+            return imports_due
         for manifest in new:  # reasons come last, because a hit needs none
             answer = answers.get(manifest.entry) or self._try(opened, manifest, call)
             if isinstance(answer, Specialisation):
@@ -544,7 +558,7 @@ class Lookup(StoreClient):
 
     def _compiled_once(
         self, call: Call, started: float, *, warming: bool
-    ) -> Specialisation | Ran | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | First:
         """Compile, or use the graph that another thread or worker compiles at the same time."""
         if reason := compile_lock.obstacle():
             return self._bypass(reason, "busy")
@@ -570,11 +584,11 @@ class Lookup(StoreClient):
 
     def _compiled_under_lock(
         self, name: str, call: Call, started: float, *, warming: bool
-    ) -> Specialisation | Ran | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | First:
         opened = self.opened()
         if opened is None:
             return self._compiled(call, None, started, warming=warming)
-        answers: list[Specialisation | Bypass | SetUp] = []
+        answers: list[Specialisation | Bypass | First] = []
 
         def answered() -> bool:  # an entry that appears may be for other values, so it is tried
             if not answers:
@@ -623,7 +637,7 @@ class Lookup(StoreClient):
 
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
-    ) -> Specialisation | Ran | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | First:
         from npugx_cache import garbage, progress, why_compiled  # a restored call needs none
 
         known = [each.entry for each in self.bound]
@@ -643,7 +657,7 @@ class Lookup(StoreClient):
         progress: Progress,
         *,
         warming: bool,
-    ) -> Specialisation | Ran | Bypass | SetUp:
+    ) -> Specialisation | Ran | Bypass | First:
         progress.begin("loading torch's compiler")
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import size_history

@@ -6,6 +6,7 @@ This check decides whether a stored graph may run (P1). Faster checks only repea
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import Watch
@@ -135,6 +136,41 @@ class Checker:
             or self.holds_of(check, values if check.node == CALL else values[check.node])
             for check in self.conditions.all_checks()
         )
+
+    def missing_imports(self, scope: Scope) -> tuple[str, ...]:
+        """The modules that the function imports itself, if nothing else keeps it from its graph.
+
+        What is read in a module that is not imported yet can't be asked. Never raises.
+        """
+        imports = self.conditions.arguments(Kind.IMPORT)
+        names = tuple(name for name in imports if name not in sys.modules)
+        if not names:
+            return ()
+        values = evaluate_all(self._plan, scope)
+        for node, value in enumerate(values):
+            if value is MISSING and not self._is_in_module(self._first_missing(values, node)):
+                return ()
+        for check in self.conditions.all_checks():
+            row = KINDS[check.kind]
+            about = (check.node,) if check.node != CALL else row.nodes(check.arg)
+            is_of_absent = row.watch is not None and check.arg[0] not in sys.modules
+            if check.kind is Kind.IMPORT or is_of_absent:
+                continue
+            if any(values[node] is MISSING for node in about):
+                continue
+            if not self.holds_of(check, values if check.node == CALL else values[check.node]):
+                return ()
+        return names
+
+    def _is_in_module(self, node: int) -> bool:
+        """Whether a node that does not exist is a module that is not imported yet."""
+        names = self.conditions.arguments(Kind.IMPORT)
+        step, name = self.conditions.steps[node], self.conditions.args[node]
+        if step in (Step.MODULE, Step.NAMESPACE):
+            return name not in sys.modules
+        if step == Step.FUNCTION_GLOBALS:
+            return name.partition(":")[0] not in sys.modules
+        return step == Step.ATTR and any(each.endswith(f".{name}") for each in names)
 
     def value(self, node: int, scope: Scope) -> Any:
         """The live object at a place of the tree. Call it after `holds`; raises anything."""

@@ -91,6 +91,7 @@ class Kind(IntEnum):
     STATE = 40  # all global torch state, by name
     THREADS = 41  # the number of intra-op threads
     DEVICE = 42  # the accelerator that must be current: kind, index, why
+    IMPORT = 43  # a module that the function imports itself, which must be imported by now
     # Source facts: arg is the module, the name, and what was recorded.
     FUNCTION = 50  # the code of the function as it is loaded
     FILE = 51  # all code of the name in a module's file, if no name leads to it: a lambda in a list

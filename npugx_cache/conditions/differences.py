@@ -135,6 +135,7 @@ _ROWS: dict[Kind, Callable[[Wording, str, Check], Iterator[tuple[str, _Found]]]]
     Kind.SHAPE: _whole(lambda words, _, arg: shapes.wording(arg, words.path)),
     Kind.ORDER: _whole(lambda words, _, arg: set_order.as_python(arg, words.path)),
     Kind.STATE: lambda *_: iter(()),  # `between` compares the states as wholes
+    Kind.IMPORT: _whole(lambda _, _path, name: f"{name} is imported"),
     Kind.THREADS: _one(lambda _, _path, count: ("torch.get_num_threads()", count)),
     Kind.DEVICE: _one(lambda _, _path, arg: ("the current device", describe(["device", *arg]))),
 }

@@ -22,6 +22,7 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
+import sys
 import types
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -790,6 +791,13 @@ KINDS: dict[Kind, Row] = {
         native=_left_to_python,
         python=_device_as_python,
         reason=lambda _, _path, device, _live: Place(*device).reason(),
+        before=True,
+    ),
+    Kind.IMPORT: Row(
+        test=lambda _, name: name in sys.modules,
+        native=_nothing_in_cpp,
+        python=lambda _, _path, name: f"{name!r} in sys.modules",
+        reason=lambda _, _path, name, _live: f"the module {name} is not imported yet",
         before=True,
     ),
     # --- source facts

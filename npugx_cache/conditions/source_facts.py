@@ -219,6 +219,11 @@ def tensor_method_facts(names: Iterable[str]) -> tuple[Check, ...]:
     return tuple(fact(Kind.TENSOR_METHOD, tensor_method, owner, name) for owner, name in owned)
 
 
+def import_facts(names: Iterable[str]) -> tuple[Check, ...]:
+    """The modules that the traced code imports itself."""
+    return tuple(Check(CALL, Kind.IMPORT, name) for name in sorted(names))
+
+
 _TENSOR, _SHARDED = "torch.Tensor", "torch.distributed.tensor.DTensor"
 
 

@@ -9,6 +9,7 @@ stored with it.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -144,7 +145,7 @@ def _trace(
     depends_on = partial(
         conditions_of, function=function, scope=scope, state=state, names_before=before
     )
-    first = run()
+    first = _run_imported(run)
     if isinstance(first, dynamo.NotTraced) and first.stopped is not None:
         return set_up_first(first, first.stopped, function, scope, state, before)
     if isinstance(first, dynamo.NotTraced):
@@ -181,6 +182,23 @@ def _trace(
     except tracing.ConstraintViolationError as error:
         reason = refuse.of_violation(error)
     return Untraceable(reason=reason, conditions=depends_on(tracing.met_by(found.output)))
+
+
+def _run_imported(
+    run: Callable[[], DynamoTrace | dynamo.NotTraced],
+) -> DynamoTrace | dynamo.NotTraced:
+    """Trace, once more if code in the trace has imported a module that was not imported before.
+
+    Conditions record values as they are after the trace, and the import may have changed what the
+    code read before.
+    """
+    loaded = frozenset(sys.modules)
+    found = run()
+    if not isinstance(found, dynamo.NotTraced):
+        imports = {each.argument for each in found.observed if each.question is Question.IMPORT}
+        if not loaded.issuperset(imports):
+            return run()
+    return found
 
 
 def _portable(

@@ -402,8 +402,12 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     elif owner is not None and not found.is_of_graph:
         is_interpreted = len(seen.started) > mark
         _look_at_attribute(recorder, tx, look_behind(owner), name, found, is_interpreted)
+        if operation == "IMPORT_FROM":
+            names.note_import(recorder, [found])
     elif operation == "IMPORT_NAME":
-        for each in names.modules_imported(tx, found, name):
+        modules = list(names.modules_imported(tx, found, name))
+        names.note_import(recorder, modules)
+        for each in modules:
             seen.enter(each.source, each.value, each.variable)
     seen.read(found)
     return result

@@ -144,7 +144,7 @@ OF_VALUES = {
     Kind.SHAPE: (SHAPE, [(2, 0), (5, 0)], [(1, 0)]),
     Kind.ORDER: ([["node", 0], [1, 2]], [({1, 2}, 0)], [({1}, 0), ({2, 3}, 0)]),
 }
-OF_PROCESS = {Kind.STATE, Kind.THREADS, Kind.DEVICE}
+OF_PROCESS = {Kind.STATE, Kind.THREADS, Kind.DEVICE, Kind.IMPORT}
 FACTS = {kind for kind in Kind if kind >= Kind.FUNCTION}
 
 
@@ -562,6 +562,18 @@ KEYWORDS = [
     lambda found: found.pop("most"),
     lambda found: found.update(most=found.pop("most")),  # in another order
 ]
+
+
+def test_a_module_that_is_not_imported_yet_is_waited_for_where_all_else_holds():
+    graph = conditions([Check(CALL, Kind.IMPORT, "no_such_module"), Check(0, Kind.EQUALS, 1)], a=1)
+    checker, scope = Checker(graph), Scope({"a": 1}, {})
+    assert checker.missing_imports(scope) == ("no_such_module",)
+    assert checker.missing_imports(Scope({"a": 2}, {})) == ()
+    assert checker.failures(scope) == ["the module no_such_module is not imported yet"]
+    assert not checker.holds(scope)
+    there = Checker(conditions([Check(CALL, Kind.IMPORT, "torch")], a=1))
+    assert there.holds(scope)
+    assert there.missing_imports(scope) == ()
 
 
 @pytest.mark.parametrize("edit", KEYWORDS)

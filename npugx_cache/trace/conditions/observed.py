@@ -25,6 +25,7 @@ from npugx_cache.conditions.source_facts import (
     captured,
     class_facts_of,
     function_value_facts,
+    import_facts,
     lookup_facts,
     method_facts,
     tensor_method_facts,
@@ -131,6 +132,7 @@ _FACTS: dict[Question, Callable[[list[tuple[Any, Any]]], tuple[Check, ...]]] = {
     Question.SPECIAL_NAMES: lambda pairs: class_facts_of((), (), [cls for cls, _ in pairs]),
     Question.CONSTANT: answer_facts,
     Question.TENSOR_METHOD: lambda pairs: tensor_method_facts(name for _, name in pairs),
+    Question.IMPORT: lambda pairs: import_facts(name for _, name in pairs),
 }
 """The facts of one question, by owner and argument; the order of questions is that of the facts."""
 
@@ -223,6 +225,7 @@ _ASKED_AGAIN = frozenset(
         *(Question.NAME, Question.VALUE, Question.FUNCTION_VALUE, Question.METHODS),  # `rows_here`
         *(Question.SPECIAL_NAMES, Question.SUBCLASS),  # `classes_here` and `pairs_here`
         Question.TENSOR_METHOD,  # `rows_here`
+        Question.IMPORT,  # it is imported
         Question.SUBCLASSES,  # torch's guards
         Question.DEVICE,  # a constant, or torch's guards
     }

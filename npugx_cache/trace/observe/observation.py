@@ -50,6 +50,7 @@ class Question(enum.Enum):
     GENERATED = "which code a library writes for the call `owner` (module, name, arguments)"
     CHILD = "that the module at the source `owner` gives the name `argument` from one of its dicts"
     TENSOR_METHOD = "what the method `argument` of torch.Tensor is"
+    IMPORT = "that the code imports the module with the name `argument`"
     DEVICE = "which device a constant is; `owner`: the source that it was read from, if any"
     INDEX = "the index of a device; `argument` says how the trace came to look at the index"
     APART = "which of the sources `owner` lead to one object, and which to different ones"

@@ -71,6 +71,8 @@ def _is_given(memo: Any) -> bool:
     if memo is None:
         return False
     found = look_behind(memo)
+    if found.value is None:  # since Python 3.13 the number comes before the dict is made
+        return False
     keys = vars(table_of(found.variable)).get("items") or {}
     return found.source is not None or any(is_constant(each.vt) for each in keys)
 

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.portable.pinned import is_compiler
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import callables, classes, torch_guards
+from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.rules import attributes
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
@@ -29,7 +31,7 @@ from npugx_cache.trace.stack_value import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from npugx_cache.trace.observe.observation import Recorder
 
@@ -134,6 +136,18 @@ def modules_imported(tx: Any, found: StackValue, name: str) -> Iterator[StackVal
         module = sys.modules.get(name)
         if module is not None and name.startswith(f"{found.value.__name__}."):
             yield found._replace(value=module, source=tx.import_source(name))
+
+
+def note_import(recorder: Recorder, modules: Iterable[StackValue]) -> None:
+    """The modules that an import has found: a process that restores the graph may lack them.
+
+    `from package import module` finds a module by its name in the package.
+    """
+    for each in modules:
+        if isinstance(each.value, types.ModuleType):
+            name = each.value.__name__
+            if sys.modules.get(name) is each.value and not is_compiler(name):
+                recorder.note(Question.IMPORT, None, name)
 
 
 def note_class(recorder: Recorder, found: StackValue) -> None:
