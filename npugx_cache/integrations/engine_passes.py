@@ -1,18 +1,19 @@
 """The passes that an engine gives a compiler, as one custom pass of ours.
 
 vllm-ascend puts a pass manager into `compiler_config`, under a name of its platform, and its own
-compiler calls the manager with the lowered graph. So do we, where a graph is compiled; a restored
-graph has what the passes made of it.
+compiler calls the manager with the lowered graph. So do we, at each start: nothing tells whether
+the passes are those of another process, because their code may read anything. What they make of a
+graph is not stored.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npugx_cache.key.pass_text import PassText
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from npugx_cache.integrations.engine_sizes import EngineSizes
     from npugx_cache.key.recipe import Shaping
 
+NOT_STORED = (
+    "the engine has passes of its own for the graph, and nothing tells whether they are the same "
+    "in another process; they run at each start"
+)
 _OF_INDUCTOR = ("pre_grad_", "joint_", "post_grad_", "_pre_", "_post_")
 """How Inductor's own settings for passes begin. Such passes rely on Inductor's form of a graph."""
 _OPTIONS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
@@ -40,11 +44,12 @@ class Given(NamedTuple):
 
     @classmethod
     def of(cls, compiler_config: Any) -> Given:
+        """Raises nothing, because the engine starts without this package as well."""
         given = compiler_config if isinstance(compiler_config, dict) else {}
         inductor = sys.modules.get("torch._inductor.config")
         own, for_inductor = [], []
         for name, value in given.items():
-            if not callable(value):
+            if not callable(value) or not isinstance(name, str):
                 continue
             if name.startswith(_OF_INDUCTOR) or hasattr(inductor, name):
                 for_inductor += _names(value)
@@ -57,7 +62,8 @@ class Given(NamedTuple):
 
 def _names(passes: Any) -> list[str]:
     """Of a manager those of its passes, of which it may have none."""
-    return [type(each).__name__ for each in getattr(passes, "passes", [passes])]
+    held = getattr(passes, "__dict__", {}).get("passes")
+    return [type(each).__name__ for each in (held if isinstance(held, list) else [passes])]
 
 
 def _run_each(passes: tuple[Callable[..., Any], ...], graph_module: fx.GraphModule) -> None:
@@ -66,27 +72,18 @@ def _run_each(passes: tuple[Callable[..., Any], ...], graph_module: fx.GraphModu
 
 
 class EnginePasses:
-    """A custom pass: what the engine's passes do to a graph for these sizes.
+    """A custom pass: what the engine's passes do to a graph. `error` is what a run has raised."""
 
-    `unreadable` says why no key can cover them; such a graph is not stored. `error` is what a run
-    has raised.
-    """
-
-    def __init__(self, passes: Callable[..., Any], sizes: EngineSizes) -> None:
+    def __init__(self, passes: Callable[..., Any]) -> None:
         self._passes = passes
-        self._sizes = sizes
-        self.unreadable: str | None = None
+        self._number = next(_numbers)
         self.error: Exception | None = None
-        try:
-            self._text = PassText(passes)
-        except NotPortable as error:
-            self.unreadable = f"a pass of the engine can't be part of a key: {error}"
 
-    def uuid(self) -> list[Any]:
-        return [self._text.digest, self._sizes.first, self._sizes.last]
+    def uuid(self) -> list[int]:
+        """Another one for each graph, so that no two graphs of this process share a program."""
+        return [self._number]
 
     def __call__(self, graph_module: fx.GraphModule, *_: Any) -> None:
-        """Raises `NotPortable` once for a run that leaves its mark on the passes."""
         from npugx_cache.backend.passes import effects  # a hit runs no pass
 
         if any(effects.of(node).written for node in graph_module.graph.nodes):
@@ -97,22 +94,9 @@ class EnginePasses:
         except Exception as error:
             self.error = error
             raise
-        finally:
-            is_told, left = self.unreadable is not None, self._put_back()
         if made is not None and made is not graph_module:
             raise NotPortable("a pass of the engine gives another graph than it was given")
         graph_module.recompile()
-        if left is not None and not is_told:
-            raise NotPortable(left)
-
-    def _put_back(self) -> str | None:
-        """What a run has left on the passes that can't be put back, if there is such a thing."""
-        if self.unreadable is None:
-            try:
-                self._text.put_back()
-            except NotPortable as error:
-                self.unreadable = str(error)
-        return self.unreadable
 
     def shape(self, shaping: Shaping) -> Shaping:
         """What shapes a graph, with these passes; raises `NotPortable` if there is no place."""
@@ -122,3 +106,6 @@ class EnginePasses:
             raise NotPortable(f"the options {' and '.join(_OPTIONS)} are taken")
         changed: Mapping[str, Any] = {free: self}
         return replace(shaping, options=replace(shaping.options, **changed))
+
+
+_numbers = itertools.count()

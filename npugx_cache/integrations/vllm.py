@@ -110,8 +110,8 @@ class NpugxCompiler:
         """What runs a graph, from the cache if it can be, and a handle if it is stored.
 
         `compile_range` is None, one size, or the first and the last size of a range. Passes that
-        `compiler_config` has under a name of the engine are run, and there is no handle then,
-        because `load` is not given the passes. Those for Inductor are not run.
+        `compiler_config` has under a name of the engine are run, and nothing is stored then. Those
+        for Inductor are not run.
         """
         del key
         given = engine_passes.Given.of(compiler_config)
@@ -147,11 +147,10 @@ class NpugxCompiler:
             sizes = EngineSizes.of(compile_range)
             shaping, settings, theirs = self._shaping, self._settings, None
             if passes is not None:
-                theirs = EnginePasses(passes, sizes)
+                theirs = EnginePasses(passes)
                 shaping = theirs.shape(shaping)
-                if theirs.unreadable is not None:
-                    client.bypassed(theirs.unreadable)
-                    settings = replace(settings, mode="off")
+                client.bypassed(engine_passes.NOT_STORED)
+                settings = replace(settings, mode="off")
             with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
                 try:
                     run = compiled.of_graph(
