@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.argument_facts import Index
     from npugx_cache.conditions.evaluate import Scope
-    from npugx_cache.conditions.imports import Imports
+    from npugx_cache.conditions.imports import Import
     from npugx_cache.conditions.set_up import SetUp
     from npugx_cache.config import Settings
     from npugx_cache.counters import Counters
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst, Untraceable
 
-    First = SetUp | Imports  # what a call does before it comes to a graph
+    First = SetUp | Import  # what a call does before it comes to a graph
 
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
@@ -367,10 +367,10 @@ class Lookup(StoreClient):
         answers: Answers,
         *,
         first: bool,
-    ) -> Specialisation | Imports | None:
+    ) -> Specialisation | Import | None:
         """Bind the first entry whose conditions hold. Skips entries that this call has tried.
 
-        Imports that come before that are given back.
+        An import that comes before that is given back.
         """
         call.tried.add(_LOOKED)
         new = [each for each in candidates.manifests if each.entry not in call.tried]
@@ -382,8 +382,8 @@ class Lookup(StoreClient):
         from npugx_cache.conditions import imports  # a first hit makes none
 
         refused = [each for each in answers.values() if isinstance(each, Checker)]
-        if (imports_due := imports.due(refused, call.scope)) is not None:
-            return imports_due
+        if (import_due := imports.due(refused, call.scope)) is not None:
+            return import_due
         for manifest in new:  # reasons come last, because a hit needs none
             answer = answers.get(manifest.entry) or self._try(opened, manifest, call)
             if isinstance(answer, Specialisation):

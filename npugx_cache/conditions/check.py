@@ -6,14 +6,14 @@ This check decides whether a stored graph may run (P1). Faster checks only repea
 from __future__ import annotations
 
 import itertools
-import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.code_watch import Watch
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import CALL, Check, Conditions, Kind, Step
 from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, part_of, plan
-from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order
+from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order, is_imported
 from npugx_cache.events import logger
 from npugx_cache.interruptions import let_through
 from npugx_cache.portable import NotPortable
@@ -137,40 +137,47 @@ class Checker:
             for check in self.conditions.all_checks()
         )
 
-    def missing_imports(self, scope: Scope) -> tuple[str, ...]:
-        """The modules that the function imports itself, if nothing else keeps it from its graph.
+    def missing_import(self, scope: Scope) -> str | None:
+        """The next module that the function imports itself, if all else that can be asked holds.
 
-        What is read in a module that is not imported yet can't be asked. Never raises.
+        One at a time and in the function's order: what a module says may decide whether the next
+        import is made, and a module may change the one before. Never raises.
         """
         imports = self.conditions.arguments(Kind.IMPORT)
-        names = tuple(name for name in imports if name not in sys.modules)
-        if not names:
-            return ()
+        name = next((each for each in imports if not is_imported(each)), None)
+        if name is None:
+            return None
         values = evaluate_all(self._plan, scope)
         for node, value in enumerate(values):
-            if value is MISSING and not self._is_in_module(self._first_missing(values, node)):
-                return ()
+            if value is MISSING and not self._is_in_module(node, values):
+                return None
         for check in self.conditions.all_checks():
             row = KINDS[check.kind]
             about = (check.node,) if check.node != CALL else row.nodes(check.arg)
-            is_of_absent = row.watch is not None and check.arg[0] not in sys.modules
+            is_of_absent = row.watch is not None and not is_imported(check.arg[0])
             if check.kind is Kind.IMPORT or is_of_absent:
                 continue
             if any(values[node] is MISSING for node in about):
                 continue
             if not self.holds_of(check, values if check.node == CALL else values[check.node]):
-                return ()
-        return names
+                return None
+        return str(name)
 
-    def _is_in_module(self, node: int) -> bool:
-        """Whether a node that does not exist is a module that is not imported yet."""
-        names = self.conditions.arguments(Kind.IMPORT)
-        step, name = self.conditions.steps[node], self.conditions.args[node]
+    def _is_in_module(self, node: int, values: list[Any]) -> bool:
+        """Whether a place does not exist because a module is not imported yet."""
+        node = self._first_missing(values, node)
+        parent, step, name = self._plan[node]
         if step in (Step.MODULE, Step.NAMESPACE):
-            return name not in sys.modules
+            return not is_imported(name)
         if step == Step.FUNCTION_GLOBALS:
-            return name.partition(":")[0] not in sys.modules
-        return step == Step.ATTR and any(each.endswith(f".{name}") for each in names)
+            return not is_imported(name.partition(":")[0])
+        if step != Step.ATTR or parent < 0:
+            return False
+        home: Any = getattr(values[parent], "__name__", None)
+        within = isinstance(values[parent], types.ModuleType)
+        imports = self.conditions.arguments(Kind.IMPORT)
+        # A module that another thread is importing, or a module inside of a package.
+        return within and (not is_imported(home) or f"{home}.{name}" in imports)
 
     def value(self, node: int, scope: Scope) -> Any:
         """The live object at a place of the tree. Call it after `holds`; raises anything."""

@@ -20,31 +20,30 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.evaluate import Scope
 
 
-class Imports(NamedTuple):
-    """The modules that a call imports, before it comes to anything else that a graph relies on."""
+class Import(NamedTuple):
+    """A module that a call imports, before it comes to anything else that a graph relies on."""
 
-    names: tuple[str, ...]
+    name: str
 
     def perform(self) -> None:
-        """Import the modules. Raises nothing: the function may handle what an import raises."""
-        for name in self.names:
-            try:
-                importlib.import_module(name)
-            except Exception as error:  # noqa: BLE001 - a module of the user's raises anything
-                let_through(error)
-                logger.debug("the import of %s raises %r", name, error)
-            if name not in sys.modules:
-                _failed.add(name)
+        """Import the module. Raises nothing: the function may handle what an import raises."""
+        try:
+            importlib.import_module(self.name)
+        except Exception as error:  # noqa: BLE001 - a module of the user's raises anything
+            let_through(error)
+            logger.debug("the import of %s raises %r", self.name, error)
+        if self.name not in sys.modules:
+            _failed.add(self.name)
 
 
 _failed: set[str] = set()
 """Modules that can't be imported, or are not there afterwards: the function itself tries again."""
 
 
-def due(refused: Iterable[Checker], scope: Scope) -> Imports | None:
-    """The imports that a call makes itself, if one of these graphs waits for nothing else."""
+def due(refused: Iterable[Checker], scope: Scope) -> Import | None:
+    """The import that a call makes itself next, if one of these graphs waits for nothing else."""
     for each in refused:
-        names = each.missing_imports(scope)
-        if names and _failed.isdisjoint(names):
-            return Imports(names)
+        name = each.missing_import(scope)
+        if name is not None and name not in _failed:
+            return Import(name)
     return None

@@ -199,6 +199,13 @@ class Place:
         return f"{self.device.name} is not the current device{why}"
 
 
+def is_imported(name: str) -> bool:
+    """Whether a module is imported, and not just about to be: by this thread, or by another."""
+    module = sys.modules.get(name)
+    specification = getattr(module, "__spec__", None)
+    return module is not None and not getattr(specification, "_initializing", False)
+
+
 THREADS = "num_threads"
 
 
@@ -794,7 +801,7 @@ KINDS: dict[Kind, Row] = {
         before=True,
     ),
     Kind.IMPORT: Row(
-        test=lambda _, name: name in sys.modules,
+        test=lambda _, name: is_imported(name),
         native=_nothing_in_cpp,
         python=lambda _, _path, name: f"{name!r} in sys.modules",
         reason=lambda _, _path, name, _live: f"the module {name} is not imported yet",

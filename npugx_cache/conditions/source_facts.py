@@ -220,8 +220,8 @@ def tensor_method_facts(names: Iterable[str]) -> tuple[Check, ...]:
 
 
 def import_facts(names: Iterable[str]) -> tuple[Check, ...]:
-    """The modules that the traced code imports itself."""
-    return tuple(Check(CALL, Kind.IMPORT, name) for name in sorted(names))
+    """The modules that the traced code imports itself, in the order in which it does."""
+    return tuple(Check(CALL, Kind.IMPORT, name) for name in names)
 
 
 _TENSOR, _SHARDED = "torch.Tensor", "torch.distributed.tensor.DTensor"

@@ -567,13 +567,13 @@ KEYWORDS = [
 def test_a_module_that_is_not_imported_yet_is_waited_for_where_all_else_holds():
     graph = conditions([Check(CALL, Kind.IMPORT, "no_such_module"), Check(0, Kind.EQUALS, 1)], a=1)
     checker, scope = Checker(graph), Scope({"a": 1}, {})
-    assert checker.missing_imports(scope) == ("no_such_module",)
-    assert checker.missing_imports(Scope({"a": 2}, {})) == ()
+    assert checker.missing_import(scope) == "no_such_module"
+    assert checker.missing_import(Scope({"a": 2}, {})) is None
     assert checker.failures(scope) == ["the module no_such_module is not imported yet"]
     assert not checker.holds(scope)
     there = Checker(conditions([Check(CALL, Kind.IMPORT, "torch")], a=1))
     assert there.holds(scope)
-    assert there.missing_imports(scope) == ()
+    assert there.missing_import(scope) is None
 
 
 @pytest.mark.parametrize("edit", KEYWORDS)

@@ -56,9 +56,30 @@ def of_pythons_own(x):
     return x + 1
 
 
+def in_order(x):
+    if FLAG:
+        import late_zulu  # isort: skip
+        import late_alpha  # isort: skip
+
+        return x * late_alpha.FACTOR + late_zulu.FACTOR
+    return x + 1
+
+
+def behind_a_question(x):
+    if FLAG:
+        import late_caps
+
+        if late_caps.HAS_MORE:
+            import late_more
+
+            return x * late_more.FACTOR
+        return x + 100
+    return x + 1
+
+
 def main():
     rows = {}
-    for function in (of_a_module, of_a_name, of_a_package, from_a_package, of_pythons_own):
+    for function in FUNCTIONS:
         cached, gave = cache_compile(function), []
         for _ in range(2):
             try:
@@ -68,6 +89,12 @@ def main():
         rows[function.__name__] = [gave, list(cached.cache_info()[:3])]
     late = [name for name in sys.modules if name.startswith(("late_", "wave"))]
     print(json.dumps({"rows": rows, "imported": sorted(late)}))
+
+
+FUNCTIONS = (
+    *(of_a_module, of_a_name, of_a_package, from_a_package, of_pythons_own),
+    *(in_order, behind_a_question),
+)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,13 @@ FILES = {
     "late_factor.py": "FACTOR = 4.0\n",
     "late_package/__init__.py": "",
     "late_package/inner.py": "FACTOR = 5.0\n",
+    "late_log.py": "NAMES = []\n",
+    "late_zulu.py": "import late_log\nlate_log.NAMES.append('zulu')\nFACTOR = 1.0\n",
+    "late_alpha.py": "import late_log\nFACTOR = 8.0 if late_log.NAMES == ['zulu'] else 0.0\n",
+    "late_caps.py": "import os\nHAS_MORE = os.environ.get('LATE_MORE') == '1'\n",
+    "late_more.py": (
+        "import os\nif not os.environ.get('LATE_MORE'):\n    raise SystemExit\nFACTOR = 9.0\n"
+    ),
     "late_other/__init__.py": "",
     "late_other/inner.py": "FACTOR = 6.0\n",
 }
@@ -24,10 +31,13 @@ GIVEN = {
     "of_a_package": 5.0,
     "from_a_package": 6.0,
     "of_pythons_own": 7.0,
+    "in_order": 9.0,
+    "behind_a_question": 9.0,
 }
 ALL = [
-    *("late_factor", "late_module", "late_names", "late_other", "late_other.inner"),
-    *("late_package", "late_package.inner", "wave"),
+    *("late_alpha", "late_caps", "late_factor", "late_log", "late_module", "late_more"),
+    *("late_names", "late_other", "late_other.inner", "late_package", "late_package.inner"),
+    *("late_zulu", "wave"),
 ]
 
 
@@ -38,8 +48,10 @@ def start(surroundings):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
 
-    def run(flag):
-        return surroundings.run(SCRIPT, flag, cwd=surroundings.folder, PYTHONDONTWRITEBYTECODE="1")
+    def run(flag, more="1"):
+        return surroundings.run(
+            SCRIPT, flag, cwd=surroundings.folder, PYTHONDONTWRITEBYTECODE="1", LATE_MORE=more
+        )
 
     return run
 
@@ -60,6 +72,14 @@ def test_an_import_in_a_branch_that_is_not_taken_is_not_made(start):
     assert other == {"rows": rows(dict.fromkeys(GIVEN, 2.0), [0, 1, 0]), "imported": []}
     assert start("no") == {"rows": rows(dict.fromkeys(GIVEN, 2.0), [1, 0, 0]), "imported": []}
     assert start("yes")["rows"] == rows(GIVEN, [1, 0, 0])
+
+
+def test_an_import_behind_a_question_to_another_import_waits_for_the_answer(start):
+    start("yes")
+    other = start("yes", more=None)
+    assert "late_more" not in other["imported"]
+    assert other["rows"]["behind_a_question"] == [[101.0, 101.0], [0, 1, 0]]
+    assert other["rows"]["in_order"] == [[9.0, 9.0], [1, 0, 0]]
 
 
 def test_another_module_of_that_name_is_a_miss(start, surroundings):
