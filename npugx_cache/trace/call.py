@@ -190,15 +190,18 @@ def _run_imported(
     """Trace, once more if code in the trace has imported a module that was not imported before.
 
     Conditions record values as they are after the trace, and the import may have changed what the
-    code read before.
+    code read before. Where another trace observes something else, the first one is refused for it.
     """
     loaded = frozenset(sys.modules)
     found = run()
-    if not isinstance(found, dynamo.NotTraced):
-        imports = {each.argument for each in found.observed if each.question is Question.IMPORT}
-        if not loaded.issuperset(imports):
-            return run()
-    return found
+    if isinstance(found, dynamo.NotTraced):
+        return found
+    imports = {each.argument for each in found.observed if each.question is Question.IMPORT}
+    if loaded.issuperset(imports):
+        return found
+    again = run()
+    is_same = isinstance(again, dynamo.NotTraced) or {*again.observed} == {*found.observed}
+    return again if is_same else found
 
 
 def _portable(
