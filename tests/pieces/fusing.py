@@ -81,7 +81,7 @@ class Manager:
         return graph
 
 
-def made(scale):
+def make_manager(scale):
     manager = Manager()
     manager.passes.append(Pass(Configuration(scale)))
     return manager

@@ -41,7 +41,7 @@ def compile_form(text, scale, sizes, function, config, factor):
     module = types.ModuleType("fusing")
     sys.modules["fusing"] = module
     exec(compile(text, "fusing.py", "exec"), vars(module))
-    manager = module.made(scale)
+    manager = module.make_manager(scale)
     before, got = compiled.counters.info(0)[:4], {}
 
     def backend(graph, inputs):
