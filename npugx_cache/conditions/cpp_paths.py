@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import types
 from collections import OrderedDict
-from itertools import chain
+from itertools import chain, starmap
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +149,7 @@ class PinnedFunctions:
         return (
             all(map(is_, now, self._parts))
             and (not self._cells or all(map(is_, map(_CONTENT, self._cells), self._contents)))
-            and all(_has_the_same(*pair) for pair in self._keywords)
+            and (not self._keywords or all(starmap(_has_the_same, self._keywords)))
         )
 
 

@@ -16,6 +16,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # refused since 2.15: text   the same, from that torch on
     # refused before 2.14: text   the same, up to the torch before that
     # refused in 2.12: text       the same, with that torch alone
+    # ends                  the refusal does: what the refused call leaves behind can be cached
     # needs torch 2.13      what the row shows can't be written with an older torch
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
@@ -56,6 +57,7 @@ class Row:
     same_result: bool
     bypass: bool
     refused: str | None
+    refusal_ends: bool
 
     @property
     def main(self) -> str:
@@ -112,6 +114,7 @@ def parse(category: str, text: str) -> Row:
         same_result="same" in options or "hit" in options,
         bypass=bypass is not None or refused is not None,
         refused=refused,
+        refusal_ends="ends" in options,
     )
 
 
