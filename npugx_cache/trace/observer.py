@@ -141,7 +141,7 @@ class Seen:
 def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: Any) -> Any:
     variable = original(build, value)
     found = look_behind(variable)
-    if not found.is_of_graph:
+    if not found.is_computed:  # an iterator over tensors is a value as any other
         recorder.state(Seen).enter(build.source, value, variable)
         names.note_class(recorder, found)
         containers.note_entry(recorder, value)
@@ -244,7 +244,7 @@ def _look_at_call(
     if result is None:
         return None
     found = look_behind(result)
-    if function is getattr and name is not None and not found.is_of_graph:
+    if function is getattr and name is not None and not found.is_computed:
         seen.read(found)
         owner = look_behind(args[0])
         if len(args) == 2 or has_attribute(owner, name):
@@ -377,6 +377,12 @@ def _start(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     return original(tx, instruction)
 
 
+def _leave(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
+    if tx is tx.output.root_tx:
+        iterators.refuse_unfinished(recorder)
+    return original(tx, instruction)
+
+
 def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     seen = recorder.state(Seen)
     name, operation = instruction.argval, instruction.opname
@@ -399,7 +405,7 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     found = look_behind(top)
     if operation in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
-    elif owner is not None and not found.is_of_graph:
+    elif owner is not None and not found.is_computed:
         is_interpreted = len(seen.started) > mark
         _look_at_attribute(recorder, tx, look_behind(owner), name, found, is_interpreted)
         if operation == "IMPORT_FROM":
@@ -572,12 +578,13 @@ def _run_and_show(recorder: Recorder, original: Any, tx: Any, instruction: Any) 
 
 
 def _show_top(seen: Seen, tx: Any) -> None:
-    if tx.stack and not (found := look_behind(tx.stack[-1])).is_of_graph:
+    if tx.stack and not (found := look_behind(tx.stack[-1])).is_computed:
         _show(seen, found)
 
 
 _LOOKS: dict[Does | None, Callable[..., Any]] = {
     Does.STARTS: _start,
+    Does.LEAVES: _leave,
     Does.READS: _read,
     Does.CALLS: _run_and_show,
     Does.WRITES: _write,
@@ -660,7 +667,6 @@ PLACES = Places()
 def close(recorder: Recorder, graph: Any) -> None:
     """At the end of a trace: guard what came in without a guard, or refuse the trace."""
     seen = recorder.state(Seen)
-    iterators.refuse_unfinished(recorder)
     names = {
         (each.owner, each.argument)
         for each in recorder.observed()

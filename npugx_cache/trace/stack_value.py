@@ -35,11 +35,17 @@ class StackValue(NamedTuple):
     is_waiting: bool = False
 
     @property
-    def is_of_graph(self) -> bool:
-        """Whether it is computed when the graph runs, or is a container of only such values."""
+    def is_computed(self) -> bool:
+        """Whether it is computed when the graph runs."""
         fields = self.variable.__dict__
-        if ("proxy" in fields and fields["proxy"] is not None) or "sym_num" in fields:
+        return ("proxy" in fields and fields["proxy"] is not None) or "sym_num" in fields
+
+    @property
+    def is_of_graph(self) -> bool:
+        """The same, or whether it is a container of only such values."""
+        if self.is_computed:
             return True
+        fields = self.variable.__dict__
         if "items" not in fields or not isinstance(items := fields["items"], (list, tuple)):
             return False
         return bool(items) and all(map(is_of_graph, items))

@@ -71,7 +71,8 @@ class World:
 
     def _attributes(self, path, space):
         for name, value in sorted(space.items()):
-            if not name.startswith("_dynamo_"):  # torch's compiler marks tensors and modules
+            # torch's compiler marks tensors and modules.
+            if not name.startswith("_dynamo_") and name != "fake_device":
                 self.reach(f"{path}.{name}", value)
 
     def _class(self, path, value):

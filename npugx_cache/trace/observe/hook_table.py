@@ -198,6 +198,13 @@ _GRAPHS = [
         "switches of torch's that the code sets",
     ),
     Hook(
+        "output_graph:is_noop_graph",
+        observation.where(True, lambda _: False),
+        "graphs without a call, in whose place Dynamo puts a function of its own",
+        bodies=("0e2b328f63284f24",),
+        since=_SIBLINGS,
+    ),
+    Hook(
         "variables.dicts:SideEffectsProxyDict.__init__",
         attribute_writes.following,
         "writes to attributes after a graph inside the graph",

@@ -26,7 +26,8 @@ from torch._guards import Source
 
 from npugx_cache.trace.observe import torch_guards
 from npugx_cache.trace.observe.observation import Question
-from npugx_cache.trace.stack_value import table_of
+from npugx_cache.trace.rules import iterators
+from npugx_cache.trace.stack_value import look_behind, table_of
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -107,7 +108,8 @@ def refuse_iterator(recorder: Recorder, codegen: Any, value: Any, *_: Any, **__:
         kind: Any = value.python_type()
     except NotImplementedError:  # Dynamo refuses those that it can't make
         return
-    if hasattr(kind, "__next__") and kind not in _ITERATORS:
+    is_kept = kind in _ITERATORS and not iterators.walks_a_copy(look_behind(value).variable)
+    if hasattr(kind, "__next__") and not is_kept:
         recorder.refuse(f"a {kind.__qualname__} that is made inside leaves the function")
 
 

@@ -1,13 +1,15 @@
 """Rules about attributes of objects of user classes, where Dynamo is not as CPython.
 
 Before torch 2.13 a write to an attribute passes by properties and slots, an attribute of a named
-tuple is a field whatever its class says, and the `__dict__` of some objects is made up. What may
-differ is refused there. A name that is deleted and set again loses its place in each torch.
+tuple is a field whatever its class says, the `__dict__` of some objects is made up, and an
+attribute of a thread-local is that of its class. What may differ is refused there. A name that is
+deleted and set again loses its place in each torch.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import types
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -50,8 +52,14 @@ def obstacle_of_read(found: StackValue, name: str) -> str | None:
         return f"the __dict__ of a new {kind.__qualname__} is not traced"
     if PLAYS_CPYTHON or isinstance(found.value, type):
         return None
+    return _obstacle_of_read_in_older_torch(found, kind, name)
+
+
+def _obstacle_of_read_in_older_torch(found: StackValue, kind: Any, name: str) -> str | None:
     if name == "__dict__" and is_of_users(kind) and _has_slots(kind):
         return f"the __dict__ of a {kind.__qualname__} is not traced with this torch"
+    if isinstance(found.value, threading.local) and _hides(found.value, name):
+        return f"the attribute {name} hides that of the class {kind.__qualname__}, a thread-local"
     if name == "args" and isinstance(kind, type) and issubclass(kind, BaseException):
         return "what an exception says is not traced with this torch"
     if not is_named_tuple(kind):
@@ -104,6 +112,12 @@ def _obstacle_of_older_torch(kind: type, name: str, value: Any) -> str | None:
     if setter is not None and not isinstance(setter, types.FunctionType):
         return f"the attribute {name} is a {type(member).__name__} of {kind.__qualname__}"
     return None
+
+
+def _hides(value: threading.local, name: str) -> bool:
+    """Whether a thread-local has an attribute for this thread that its class has as well."""
+    own = threading.local.__getattribute__(value, "__dict__")
+    return name in own and any(name in vars(each) for each in type(value).__mro__)
 
 
 def _holder(kind: type, name: str) -> type:

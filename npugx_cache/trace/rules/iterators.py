@@ -9,6 +9,8 @@
   `tuple(it)` and `f(*it)` do, it often does not count; these rules do. It counts otherwise than
   Python where an exception ends the taking, and where other functions of Python's take items; there
   the trace is refused.
+- Before torch 2.13 map() and filter() take all items at once, and walk a copy. So what they were
+  given must not change meanwhile, and no other code may take items from it.
 
 Importing this module loads the compiler.
 """
@@ -64,7 +66,8 @@ class _Known:
 
     `running` are the walks that an instruction or a call goes on with, as `list(map(f, items))`
     does: what `f` changes is seen at the next call of `f`. `generators` are those that the traced
-    code makes and that handle exceptions, with the places of their calls.
+    code makes and that handle exceptions, with the places of their calls. `copied` are the
+    iterators of which Dynamo walks a copy.
     """
 
     def __init__(self) -> None:
@@ -72,6 +75,7 @@ class _Known:
         self.running: list[_Walk] = []
         self.given: dict[int, Any] = {}
         self.generators: list[tuple[Any, location.Place | None]] = []
+        self.copied: dict[int, Any] = {}
 
 
 class Takes(enum.Enum):
@@ -108,8 +112,30 @@ def call(
     result = _watch(recorder, tx, operands, how_much, run)
     if result is not None:
         _note_call(recorder, callee, args, look_behind(result).variable)
+        _note_copies(recorder, args, look_behind(result).variable)
         _note_generator(recorder, look_behind(result))
     return result
+
+
+def _note_copies(recorder: Recorder, args: list[Any], made: Any) -> None:
+    """After a call that may have made an iterator over a copy of what it was given."""
+    if not walks_a_copy(made):
+        return
+    walked = args[1:]  # the first is the function that map() and filter() call
+    _note_walks(recorder, made, walked, is_backwards=True)
+    known = recorder.state(_Known)
+    for each in _iterators_in(walked, known):
+        known.copied[id(each)] = each
+        # Dynamo may say by now that no item is left.
+        if id(each) in known.given and getattr(each, "items", None) != []:
+            _refuse(recorder)
+
+
+def walks_a_copy(iterator: Any) -> bool:
+    """Whether Dynamo has taken all items before, as it does for map() and filter()."""
+    fields = vars(iterator)
+    held = [fields.get("iterable"), *(fields.get("iterables") or ())]
+    return any(isinstance(each, list) for each in held)
 
 
 def _note_generator(recorder: Recorder, made: StackValue) -> None:
@@ -122,10 +148,10 @@ def _note_generator(recorder: Recorder, made: StackValue) -> None:
 
 
 def refuse_unfinished(recorder: Recorder) -> None:
-    """At the end of a trace: refuse generators that were dropped where that does something.
+    """Before the function returns: refuse generators that were dropped where that does something.
 
     Python raises `GeneratorExit` where a generator waits, so that its `finally` or `except` runs,
-    or it leaves its `with`. Dynamo does nothing.
+    or it leaves its `with`. Dynamo does nothing; since torch 2.14 it does so after the return.
     """
     for generator, place in recorder.state(_Known).generators:
         if _does_something_when_dropped(generator.inline_tracer):
@@ -192,7 +218,10 @@ def _watch(
     if any(map(_is_waiting, operands)) and how_much() is not Takes.NOTHING:
         _realize(operands)
     known = recorder.state(_Known)
-    found = list(_iterators_in(operands, known)) if known.walks or known.given else []
+    is_any = known.walks or known.given or known.copied
+    found = list(_iterators_in(operands, known)) if is_any else []
+    if any(id(each) in known.copied for each in found):
+        recorder.refuse("items are taken from an iterator that map() or filter() walks")
     walks = [walk for each in found for walk in known.walks.get(id(each), ())]
     _compare(recorder, (*walks, *known.running))
     met = [each for each in found if id(each) in known.given and _has_more(each)]
