@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from npugx_cache.conditions.argument_facts import Pinned
     from npugx_cache.conditions.causes import Failed
     from npugx_cache.conditions.dict_versions import Found
+    from npugx_cache.conditions.explain import Wording
     from npugx_cache.conditions.kinds import Row
 
     Group = tuple[Row, Sequence[tuple[int, Any]]]
@@ -258,11 +259,7 @@ class Checker:
             value = values if check.node == CALL else values[check.node]
             if not self.holds_of(check, value):
                 path = words.path(check.node)
-                if row.reason is None:
-                    found: Any = f"no longer true: {row.python(words, path, check.arg)}"
-                else:
-                    found = row.reason(words, path, check.arg, value)
-                for text in [found] if isinstance(found, str) else found:
+                for text in _texts_of(row, words, path, check.arg, value):
                     yield Failed(check.kind, path, text)
 
     def holds_of(self, check: Check, value: Any) -> bool:
@@ -278,6 +275,18 @@ class Checker:
         while parents[node] >= 0 and values[parents[node]] is MISSING:
             node = parents[node]
         return node
+
+
+def _texts_of(row: Row, words: Wording, path: str, arg: Any, value: Any) -> list[str]:
+    """Why a condition does not hold of a value, in words."""
+    if row.reason is not None:
+        try:
+            made = row.reason(words, path, arg, value)
+            return [made] if isinstance(made, str) else list(made)
+        except Exception as error:  # noqa: BLE001 - it asks an object of the user's
+            # Such as a parameter without a shape, because its module has not been called yet.
+            logger.debug("%s can't be described: %r", path, error)
+    return [f"no longer true: {row.python(words, path, arg)}"]
 
 
 def _hold(groups: Iterable[Group], values: list[Any]) -> bool:

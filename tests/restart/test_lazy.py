@@ -26,7 +26,7 @@ def calls(rows, name):
     return [[tuple(counts) for _, *counts in process[name]] for process in rows]
 
 
-@pytest.mark.parametrize("name", ["Lazy", "Packed"])
+@pytest.mark.parametrize("name", ["Lazy", "Packed", "WithoutShapes"])
 def test_a_module_that_prepares_itself_is_cached_from_its_second_call(rows, name):
     cold, warm = calls(rows, name)
     assert cold == [(0, 0, 1, 1), *[(0, 1, 1, 2)] * 4]
