@@ -185,6 +185,11 @@ def is_constant(variable: Any) -> bool:
         return True
 
 
+def is_context(found: StackValue) -> bool:
+    """Whether it is a context of torch's, such as `torch.no_grad()`."""
+    return hasattr(type(found.variable), "enter")
+
+
 def is_of_graph(variable: Any) -> bool:
     """The same for a variable."""
     return look_behind(variable).is_of_graph

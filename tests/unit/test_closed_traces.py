@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch._dynamo import symbolic_convert
-from torch._dynamo.variables import VariableTracker
+from torch._dynamo.source import LocalSource
+from torch._dynamo.variables import TorchInGraphFunctionVariable, VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.constant import ConstantVariable
 
 from npugx_cache import cache_compile
 from npugx_cache.trace import observer
-from npugx_cache.trace.rules import instructions, pure
+from npugx_cache.trace.rules import by_value, instructions, pure
 
 X = torch.tensor([-1.0, 2.0])
 METHOD = torch.Tensor.relu
@@ -27,6 +28,7 @@ BEFORE_3_11 = """
     BINARY_TRUE_DIVIDE BINARY_XOR INPLACE_ADD INPLACE_AND INPLACE_FLOOR_DIVIDE INPLACE_LSHIFT
     INPLACE_MATRIX_MULTIPLY INPLACE_MODULO INPLACE_MULTIPLY INPLACE_OR INPLACE_POWER
     INPLACE_REMAINDER INPLACE_RSHIFT INPLACE_SUBTRACT INPLACE_TRUE_DIVIDE INPLACE_XOR
+    BEGIN_FINALLY WITH_CLEANUP_START WITH_CLEANUP_FINISH
 """
 """Instructions that Dynamo still knows and no Python has since 3.11, the oldest that is served."""
 
@@ -126,6 +128,24 @@ def test_a_variable_of_an_unknown_class_is_refused(refusal, monkeypatch):
     made_up = MadeUp()
     monkeypatch.setattr(VariableBuilder, "_wrap", wrap)
     assert "no rule for a call of a " in refusal(lambda x: x * made_up())
+
+
+def test_an_operand_of_an_unknown_type_is_refused():
+    given, made = MadeUpVariable(source=LocalSource("made_up")), MadeUpVariable()
+    assert "of which type" in by_value.obstacle(given, by_value.ANYTHING)
+    assert by_value.obstacle(made, by_value.ANYTHING) is None
+
+
+def test_a_function_of_torchs_that_gives_a_new_kind_of_value_is_refused(refusal, monkeypatch):
+    original = TorchInGraphFunctionVariable.call_function
+
+    def answer(variable, tx, args, kwargs):
+        if variable.value is torch.get_num_threads:
+            return MadeUpVariable()
+        return original(variable, tx, args, kwargs)
+
+    monkeypatch.setattr(TorchInGraphFunctionVariable, "call_function", answer)
+    assert "no rule for " in refusal(lambda x: [torch.get_num_threads(), x][1])
 
 
 class Sizes:

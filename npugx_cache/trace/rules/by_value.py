@@ -23,7 +23,7 @@ import torch
 
 from npugx_cache.trace.observe import numpy_numbers
 from npugx_cache.trace.rules.values import NAMED
-from npugx_cache.trace.stack_value import CONSTANTS, NONE, codes_of, look_behind, type_of
+from npugx_cache.trace.stack_value import CONSTANTS, codes_of, look_behind, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -219,16 +219,22 @@ def _parts(variable: Any, depth: int) -> Iterator[Any]:
 
 
 def _reason(variable: Any, names: tuple[str, ...]) -> str | None:
-    found = look_behind(variable)
-    value, kind = found.value, _kind(variable)
-    if kind is None or kind in CONSTANTS or issubclass(kind, NAMED) or found.is_of_graph:
+    found, kind = look_behind(variable), _kind(variable)
+    if found.is_of_graph or kind in CONSTANTS:
+        return None
+    if kind is None:
+        is_unread = found.owner is not None  # reading it gives a value that comes by again
+        return (
+            None if found.source is None or is_unread else "torch does not say of which type it is"
+        )
+    if issubclass(kind, NAMED):
         return None
     # A function that may ask anything is given a partial to call, as `sorted(key=...)` is.
     if names is not ANYTHING and not _UNKNOWN.get(kind, frozenset()).isdisjoint(names):
         return f"torch does not compare a {kind.__qualname__} as Python does"
-    if value is NONE or found.source is None:
+    if found.source is None:
         return None  # the trace has made it, and knows of what
-    if is_of_python(kind) or issubclass(kind, enum.Enum) or numpy_numbers.is_constant(value):
+    if is_of_python(kind) or issubclass(kind, enum.Enum) or numpy_numbers.is_constant(found.value):
         return None
     for name in names:
         if name == "__class_getitem__":  # Python asks that of a class alone

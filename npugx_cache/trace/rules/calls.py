@@ -28,7 +28,7 @@ from npugx_cache.trace.stack_value import (
     code_made_here,
     codes_of,
     constant_of,
-    is_constant,
+    is_context,
     is_of_graph,
     look_behind,
     type_of,
@@ -156,14 +156,14 @@ def _is_function_answered(call: Call, value: Any) -> bool:
         return by_value.obstacle_of_call(value, call.args) is None and _asks_no_user(call, value)
     if pure.is_pure_of_constants(value) and all(map(_is_plain, call.args)):
         return True
-    if isinstance(value, type):
-        return _is_made(value, call)
+    if isinstance(value, type) and _is_made(value, call):
+        return True
     if isinstance(value, torch.nn.Module) and call.started:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
     if question_of(value) is not None:
         return True  # the observer notes the question, and a condition asks again
-    if _is_of_torch(value) and _is_no_constant(call.result):
-        return True  # such as a context, which Dynamo enters and leaves in the graph
+    if _is_of_torch(value) and _tells_nothing(call.result):
+        return True
     runs = inspect.getattr_static(type(value), "__call__", None)
     return _is_interpreted(runs, call.started)
 
@@ -189,21 +189,22 @@ def _asks_no_user(call: Call, function: Any) -> bool:
 def _is_method_answered(call: Call) -> bool:
     kind = type_of(look_behind(call.callee.owner))
     is_of_torch = kind is not None and _is_of_torch(kind)
-    if is_of_torch and _is_no_constant(call.result):
+    if is_of_torch and _tells_nothing(call.result):
         return True  # such as a wait for a stream, which Dynamo puts into the graph
     return _is_method_known(call.callee, call.args, call.started)
 
 
-def _is_no_constant(result: Any) -> bool:
-    """Whether a result tells nothing, because it is None or not known before the graph runs."""
-    return not is_constant(result) or constant_of(look_behind(result)) is None
+def _tells_nothing(result: Any) -> bool:
+    """Whether a result is None, or a context that Dynamo enters and leaves in the graph."""
+    found = look_behind(result)
+    return constant_of(found) is None or is_context(found)
 
 
 def _is_plain(variable: Any) -> bool:
     """Whether a value is a tensor, a plain constant, or a container of such values."""
     found = look_behind(variable)
     kind = type_of(found)
-    if is_of_graph(variable) or kind in CONSTANTS or kind is None:
+    if is_of_graph(variable) or kind in CONSTANTS:
         return True
     items = vars(found.variable).get("items")
     return isinstance(items, (list, tuple)) and all(map(_is_plain, items))
@@ -222,11 +223,11 @@ def _is_interpreted(callee: Any, started: Collection[types.CodeType]) -> bool:
 def _is_made(cls: type, call: Call) -> bool:
     """Whether the call of a class gave an object of it, whose methods Dynamo interprets."""
     kind = type_of(look_behind(call.result))
-    if kind is not None and issubclass(kind, cls) and cls.__flags__ & _MADE_BY_PYTHON:
-        if issubclass(cls, enum.Enum):
-            return True  # the call looks a member up that was there before
-        return all(_is_maker_known(cls, name, call) for name in ("__new__", "__init__"))
-    return kind is None or not is_constant(call.result)
+    if kind is None or not issubclass(kind, cls) or not cls.__flags__ & _MADE_BY_PYTHON:
+        return False
+    if issubclass(cls, enum.Enum):
+        return True  # the call looks a member up that was there before
+    return all(_is_maker_known(cls, name, call) for name in ("__new__", "__init__"))
 
 
 def _is_maker_known(cls: type, name: str, call: Call) -> bool:
