@@ -204,7 +204,11 @@ def _is_sampled(name: str) -> bool:
     return int.from_bytes(drawn[:4], "big") % int(share) == 0
 
 
-CHOSEN = {name: row for name, row in ROWS.items() if re.search(_WANTED, name) and _is_sampled(name)}
+def _chosen(rows: dict[str, Row]) -> dict[str, Row]:
+    return {n: row for n, row in rows.items() if re.search(_WANTED, n) and _is_sampled(n)}
+
+
+CHOSEN = _chosen(ROWS)
 """The rows that run: those whose names match the regular expression in NPUGX_TEST_ROWS, or all.
 
 Of these a sample, if NPUGX_TEST_SAMPLE asks for one."""
@@ -225,8 +229,8 @@ def _is_quick(row: Row) -> bool:
 QUICK = {name: row for name, row in CHOSEN.items() if _is_quick(row)}
 ORDER = _load("order")
 """Rows about the order of sets. What changes is the hash seed of the process."""
-WRITES = {name: row for name, row in _load(_WRITES).items() if re.search(_WANTED, name)}
-"""Rows about what a function leaves behind, all of which is compared with eager's.
+WRITES = _chosen(_load(_WRITES))
+"""Rows about what a function leaves behind, all of which is compared with eager's; chosen likewise.
 
 Nothing changes. They are called three times with the same arguments; `# bypass`: one of the calls
 can't be cached."""
