@@ -54,7 +54,7 @@ _KNOWN = frozenset(
             *(type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType),
             *(enumerate, zip, map, filter, reversed, functools.partial),
             *(type(iter(each)) for each in _ITERATED),
-            types.GeneratorType,
+            *(types.GeneratorType, itertools.count),
         ),
     )
 )

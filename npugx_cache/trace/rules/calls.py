@@ -195,9 +195,17 @@ def _is_method_answered(call: Call) -> bool:
 
 
 def _tells_nothing(result: Any) -> bool:
-    """Whether a result is None, or a context that Dynamo enters and leaves in the graph."""
+    """Whether a result is None, a context that Dynamo enters and leaves in the graph, or parts.
+
+    Parts are those that the graph computes, and others of which the same holds.
+    """
     found = look_behind(result)
-    return constant_of(found) is None or is_context(found)
+    if constant_of(found) is None or is_context(found):
+        return True
+    items = vars(found.variable).get("items")
+    if not isinstance(items, (list, tuple)):
+        return False
+    return all(is_of_graph(each) or _tells_nothing(each) for each in items)
 
 
 def _is_plain(variable: Any) -> bool:
