@@ -17,7 +17,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # refused before 2.14: text   the same, up to the torch before that
     # refused in 2.12: text       the same, with that torch alone
     # ends                  the refusal does: what the refused call leaves behind can be cached
-    # needs torch 2.13      what the row shows can't be written with an older torch
+    # needs torch 2.13      with an older torch the row can't be written, or is refused
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
     # then: ...             its arguments in the second process
     # arguments: ...        of `cache_compile`
