@@ -236,8 +236,8 @@ _WRITTEN_BACK = [
     ),
     Hook(
         "codegen:PyCodegen.__call__",
-        observation.noting(written_back.refuse_iterator),
-        "iterators that leave the code",
+        observation.noting(written_back.refuse_other_object),
+        "iterators and contexts that leave the code",
     ),
     Hook(
         "variables.builder:VariableBuilder._wrap",

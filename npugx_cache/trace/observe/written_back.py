@@ -5,6 +5,7 @@ A frame replays what the traced code did to objects, and makes the results. Seen
 - changes to the elements of a set whose class is derived from `set`: nothing writes them;
 - an iterator over a list, and a generator: the caller gets the iterator of a tuple, and the body of
   the generator has run by then;
+- a context of torch's: the caller gets one of another class;
 - draws from a `random.Random` that existed before: its state has no guard.
 
 What is listed here is known to be written, or made; everything else is refused.
@@ -27,7 +28,7 @@ from torch._guards import Source
 from npugx_cache.trace.observe import torch_guards
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.rules import iterators
-from npugx_cache.trace.stack_value import look_behind, table_of
+from npugx_cache.trace.stack_value import is_context, look_behind, table_of
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -99,18 +100,29 @@ def guard_deleted(
         torch_guards.guard_hasattr(item, None, name)
 
 
-def refuse_iterator(recorder: Recorder, codegen: Any, value: Any, *_: Any, **__: Any) -> None:
-    """Refuse an iterator that a frame would make as another one. Called for each value it makes."""
+def refuse_other_object(recorder: Recorder, codegen: Any, value: Any, *_: Any, **__: Any) -> None:
+    """Refuse an iterator that a frame would make as another one. Called for each value it makes.
+
+    So it is with a context of torch's: in the place of `no_grad()` it makes a `set_grad_enabled()`.
+    """
     del codegen
     if value is None or isinstance(value, Source) or (value.source and not _is_run(value)):
+        return
+    found = look_behind(value)
+    if is_context(found) and not found.is_computed and not _is_of_user(found.variable):
+        recorder.refuse("a context of torch's that is made inside leaves the function")
         return
     try:
         kind: Any = value.python_type()
     except NotImplementedError:  # Dynamo refuses those that it can't make
         return
-    is_kept = kind in _ITERATORS and not iterators.walks_a_copy(look_behind(value).variable)
+    is_kept = kind in _ITERATORS and not iterators.walks_a_copy(found.variable)
     if hasattr(kind, "__next__") and not is_kept:
         recorder.refuse(f"a {kind.__qualname__} that is made inside leaves the function")
+
+
+def _is_of_user(variable: Any) -> bool:
+    return isinstance(variable, UserDefinedObjectVariable)
 
 
 def _is_run(value: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._library.fake_class_registry import FakeScriptObject
+from torch._ops import HigherOrderOperator
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from npugx_cache.conditions.process import ANSWERS
@@ -28,9 +29,11 @@ from npugx_cache.trace.stack_value import (
     code_made_here,
     codes_of,
     constant_of,
+    is_constant,
     is_context,
     is_of_graph,
     look_behind,
+    table_of,
     type_of,
 )
 
@@ -162,7 +165,7 @@ def _is_function_answered(call: Call, value: Any) -> bool:
         return True  # Dynamo begins with its `forward`, or with what runs the hooks around that
     if question_of(value) is not None:
         return True  # the observer notes the question, and a condition asks again
-    if _is_of_torch(value) and _tells_nothing(call.result):
+    if _is_of_torch(value) and (_tells_nothing(call.result) or _gives_what_code_gave(value, call)):
         return True
     runs = inspect.getattr_static(type(value), "__call__", None)
     return _is_interpreted(runs, call.started)
@@ -202,10 +205,16 @@ def _tells_nothing(result: Any) -> bool:
     found = look_behind(result)
     if constant_of(found) is None or is_context(found):
         return True
-    items = vars(found.variable).get("items")
+    items = vars(table_of(found.variable)).get("items")
     if not isinstance(items, (list, tuple)):
         return False
     return all(is_of_graph(each) or _tells_nothing(each) for each in items)
+
+
+def _gives_what_code_gave(operator: Any, call: Call) -> bool:
+    """Whether an operator ran functions, which Dynamo interpreted, and gives what they gave."""
+    is_running = isinstance(operator, HigherOrderOperator) and bool(call.started)
+    return is_running and not is_constant(call.result)
 
 
 def _is_plain(variable: Any) -> bool:

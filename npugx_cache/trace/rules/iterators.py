@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.observe import observation
+from npugx_cache.trace.observe import observation, unkept_calls
 from npugx_cache.trace.rules import containers, sets
 from npugx_cache.trace.stack_value import (
     called_name,
@@ -217,6 +217,8 @@ def _watch(
     operands = [each for each in operands if isinstance(each, VariableTracker)]
     if any(map(_is_waiting, operands)) and how_much() is not Takes.NOTHING:
         _realize(operands)
+    if any(map(_is_endless, operands)) and how_much() in (Takes.ALL, Takes.UNKNOWN):
+        _refuse_endless(recorder)
     known = recorder.state(_Known)
     is_any = known.walks or known.given or known.copied
     found = list(_iterators_in(operands, known)) if is_any else []
@@ -261,6 +263,13 @@ def _settle(
         tx.output.side_effects.mutation(given)
     elif takes is Takes.UNKNOWN or is_inside or not counted:
         _refuse(recorder)
+
+
+def _refuse_endless(recorder: Recorder) -> None:
+    """End the trace, which would never end: Python stops where it has seen enough items."""
+    reason = "torch would take all items of an itertools.count"
+    recorder.refuse(reason)
+    raise unkept_calls.NotKept(reason)
 
 
 def _refuse(recorder: Recorder) -> None:
@@ -416,6 +425,11 @@ def _position(iterator: Any) -> Position:
 
 _COUNTS = ("index", "it_index", "is_exhausted", "advance_count")
 """The attributes with which Dynamo counts."""
+
+
+def _is_endless(operand: Any) -> bool:
+    variable = look_behind(operand).variable
+    return hasattr(variable, "advance_count")  # Dynamo's place in an itertools.count
 
 
 def _is_counted(iterator: Any) -> bool:

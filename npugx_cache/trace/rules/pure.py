@@ -40,7 +40,7 @@ _STANDARD = """
     collections.defaultdict collections.Counter collections.namedtuple
     numpy.float64 types.SimpleNamespace types.MethodType types.MappingProxyType types.GenericAlias
     typing.cast dataclasses.fields dataclasses.is_dataclass inspect.signature
-    bisect.bisect_left bisect.bisect_right
+    bisect.bisect_left bisect.bisect_right weakref.ref
 """
 """Of the standard library, whose version is in the key."""
 
