@@ -242,5 +242,5 @@ def table_of(variable: Any) -> Any:
     return next((each for each in inner if each is not None), variable)
 
 
-_TABLES = ("_base_vt", "_dict_vt", "_list_vt", "_set_vt")
+_TABLES = ("_base_vt", "_dict_vt", "_list_vt", "_set_vt", "_tuple_vt")
 """Where Dynamo keeps the items of derived classes; the first of them since torch 2.12."""
