@@ -428,8 +428,9 @@ _COUNTS = ("index", "it_index", "is_exhausted", "advance_count")
 
 
 def _is_endless(operand: Any) -> bool:
-    variable = look_behind(operand).variable
-    return hasattr(variable, "advance_count")  # Dynamo's place in an itertools.count
+    # Dynamo's place in an itertools.count. Asked by getattr(), a value that Dynamo has not looked at
+    # would come in here.
+    return "advance_count" in vars(look_behind(operand).variable)
 
 
 def _is_counted(iterator: Any) -> bool:
