@@ -428,7 +428,7 @@ _COUNTS = ("index", "it_index", "is_exhausted", "advance_count")
 
 
 def _is_endless(operand: Any) -> bool:
-    # Dynamo's place in an itertools.count. Asked by getattr(), a value that Dynamo has not looked at
+    # Dynamo's place in an itertools.count. Asked by getattr(), a value that Dynamo has put aside
     # would come in here.
     return "advance_count" in vars(look_behind(operand).variable)
 
