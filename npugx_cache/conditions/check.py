@@ -284,6 +284,7 @@ def _texts_of(row: Row, words: Wording, path: str, arg: Any, value: Any) -> list
             made = row.reason(words, path, arg, value)
             return [made] if isinstance(made, str) else list(made)
         except Exception as error:  # noqa: BLE001 - it asks an object of the user's
+            let_through(error)
             # Such as a parameter without a shape, because its module has not been called yet.
             logger.debug("%s can't be described: %r", path, error)
     return [f"no longer true: {row.python(words, path, arg)}"]
