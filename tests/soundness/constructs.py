@@ -195,7 +195,7 @@ CONSTRUCTS = {
             "model.cosines = torch.ones(3) * 4",
             "model.sines = torch.ones(3) * 5",
             "model.tables[2] = torch.ones(3) * 6",
-            "# edit main: 'torch.arange(3.0) * n' -> 'torch.arange(3.0) - n'\n",
+            "# edit main: 'n * 0.5' -> 'n - 0.5'\n",
         ),
     ),
     "hook installed at the first call": Construct(
