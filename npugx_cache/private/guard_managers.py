@@ -22,7 +22,7 @@ import torch
 import torch._C._dynamo.guards as _c_guards
 
 from npugx_cache.forks import survive_forks
-from npugx_cache.private.runtime import DIMENSION_MARKS
+from npugx_cache.private.runtime import BEHIND, DIMENSION_MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -91,10 +91,10 @@ class _SettingsBesideDynamo(_Settings):
 
     def __init__(self, real: types.ModuleType) -> None:
         super().__init__(_CONFIG)
-        self._real = real
+        vars(self)[BEHIND] = real
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "_real"), name)
+        return getattr(vars(self)[BEHIND], name)
 
 
 @contextlib.contextmanager

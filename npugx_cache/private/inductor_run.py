@@ -8,7 +8,6 @@ from __future__ import annotations
 import dis
 import functools
 import importlib.machinery
-import sys
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -67,5 +66,4 @@ def _is_class_body(constant: object) -> TypeGuard[types.CodeType]:
 
 def changed_inductor_settings() -> tuple[tuple[str, object], ...]:
     """Inductor's settings that differ from their defaults, if its settings are loaded at all."""
-    module: Any = sys.modules.get(_MODULE)
-    return () if module is None else changed_settings(module, _WITHOUT_EFFECT)
+    return changed_settings(_MODULE, _WITHOUT_EFFECT)

@@ -21,6 +21,7 @@ from torch import _ops
 from torch._guards import TracingContext
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _device, _python_dispatch
+from torch.utils._config_module import ConfigModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -453,19 +454,16 @@ def dynamo_settings() -> tuple[tuple[str, object], ...]:
 
     `config.compiler_environment` lists settings that come from environment variables.
     """
-    module: Any = sys.modules.get("torch._dynamo.config")
-    changed = () if module is None else changed_settings(module, _SETTINGS_WITHOUT_EFFECT)
+    changed = changed_settings("torch._dynamo.config", _SETTINGS_WITHOUT_EFFECT)
     above = sys.modules.get("torch.compiler.config")
     return (*changed, (ONE_RANK, True)) if getattr(above, ONE_RANK, False) else changed
 
 
 def lowering_settings() -> tuple[tuple[str, object], ...]:
     """Settings that fake tensors and symbolic sizes heed, if they differ from their defaults."""
-    sizes: Any = sys.modules.get("torch.fx.experimental._config")
-    functorch: Any = sys.modules.get("torch._functorch.config")
-    found = changed_settings(sizes, frozenset()) if sizes is not None else ()
-    fake = changed_settings(functorch, frozenset()) if functorch is not None else ()
-    return (*found, *(each for each in fake if each[0].startswith("fake_tensor_")))
+    sizes = changed_settings("torch.fx.experimental._config", frozenset())
+    functorch = changed_settings("torch._functorch.config", frozenset())
+    return (*sizes, *(each for each in functorch if each[0].startswith("fake_tensor_")))
 
 
 def sdp_priority() -> list[int]:
@@ -491,12 +489,25 @@ ONE_RANK = "compile_on_one_rank"
 """A setting of `torch.compiler.config` since torch 2.15, which traced collectives read."""
 
 
-def changed_settings(module: Any, ignored: frozenset[str]) -> tuple[tuple[str, object], ...]:
-    """The settings in one of torch's config modules that differ from their defaults."""
+BEHIND = "_settings_behind"
+"""Where a module that stands in for one of torch's config modules for a while holds the real one:
+`guard_managers.building` puts one in the place of Dynamo's, and other threads find that one."""
+
+
+def changed_settings(name: str, ignored: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    """The settings in one of torch's config modules that differ from their defaults.
+
+    Nothing while the module is not loaded, or is being loaded by another thread: nobody can have
+    changed a setting yet.
+    """
+    module: Any = sys.modules.get(name)
+    module = getattr(module, "__dict__", {}).get(BEHIND, module)
+    if not isinstance(module, ConfigModule):  # it becomes one at the end of its import
+        return ()
     return tuple(
-        (name, functools.reduce(getattr, name.split("."), module))
-        for name, entry in sorted(module._config.items())
-        if name not in ignored and _is_changed(module, name, entry)
+        (setting, functools.reduce(getattr, setting.split("."), module))
+        for setting, entry in sorted(module._config.items())
+        if setting not in ignored and _is_changed(module, setting, entry)
     )
 
 

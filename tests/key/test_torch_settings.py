@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 import torch
 from torch.compiler import config as compiler_config
@@ -21,6 +24,58 @@ def test_a_compile_on_one_rank_for_all_has_a_key_of_its_own():
     assert mode not in runtime.dynamo_settings()
     with compiler_config.patch({runtime.ONE_RANK: True}):
         assert mode in runtime.dynamo_settings()
+
+
+BESIDE_A_BUILD = """
+import json, sys, threading
+import torch
+from npugx_cache.key.environment import factors
+from npugx_cache.private.guard_managers import building
+
+def seen(change=lambda: None):
+    found = []
+
+    def look():
+        change()  # since torch 2.12 a setting is one of the thread that sets it
+        found.extend(factors(frozenset()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return [list(row) for row in found]
+
+before = seen()
+with building():
+    assert "torch._dynamo.config" in sys.modules, "nothing stands in for the settings any more"
+    beside = seen()
+assert "torch._dynamo.config" not in sys.modules
+
+from torch._dynamo import config
+
+def change():
+    config.skip_tensor_guards_with_matching_dict_tags ^= True
+    config.assume_static_by_default = False
+
+changed = seen(change)
+with building():
+    beside_changed = seen(change)
+print(json.dumps([before, beside, changed, beside_changed]))
+"""
+
+
+def test_settings_are_torchs_own_while_another_thread_builds_guard_managers(surroundings):
+    """A build puts a module of ours in the place of Dynamo's settings; a lookup raised there."""
+    before, beside, changed, beside_changed = surroundings.run("-c", BESIDE_A_BUILD)
+    assert beside == before
+    assert beside_changed == changed != before
+    assert any("assume_static_by_default" in name for name, _value in changed)
+
+
+def test_settings_that_are_being_imported_are_unchanged(monkeypatch):
+    """Another thread imports the module, and nothing has made it a module of settings yet."""
+    name = "torch._dynamo.config"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert runtime.changed_settings(name, frozenset()) == ()
 
 
 SETTINGS = """
