@@ -16,6 +16,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # refused since 2.15: text   the same, from that torch on
     # refused before 2.14: text   the same, up to the torch before that
     # refused in 2.12: text       the same, with that torch alone
+    # refused before 2.15 with Python before 3.13: text       the same, with an older Python alone
     # ends                  the refusal does: what the refused call leaves behind can be cached
     # needs torch 2.13      with an older torch the row can't be written, or is refused
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
@@ -133,17 +134,21 @@ def _of_this_torch(texts: list[str]) -> str | None:
 def _all_of_this_torch(texts: list[str]) -> list[str]:
     those = []
     for text in texts:
-        limited = re.fullmatch(r"(since|before|in) (\d+)\.(\d+) ?(.*)", text)
+        limited = _LIMITED.fullmatch(text)
         if limited is None:
             those.append(text)
             continue
         version = tuple(map(int, limited.groups()[1:3]))
         concerns = {"since": version <= _TORCH, "before": version > _TORCH, "in": version == _TORCH}
-        if concerns[limited[1]]:
-            those.append(limited[4])
+        is_of_python = limited[4] is None or sys.version_info[:2] < (3, int(limited[4]))
+        if concerns[limited[1]] and is_of_python:
+            those.append(limited[5])
     return those
 
 
+_LIMITED = re.compile(
+    r"(since|before|in) (\d+)\.(\d+)(?: with Python before 3\.(\d+))? ?(.*)"
+)
 _WRITES = "writes"
 _TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))
 
