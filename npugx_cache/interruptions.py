@@ -94,7 +94,14 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[types.FrameType]:
-    traceback = error.__traceback__
+    """The frames that an exception left.
+
+    The frame that caught the exception is none of them, and its locals must not be looked at.
+    Before Python 3.13 a look at `f_locals` stores a copy in the frame. The copy would hold the
+    exception, and the exception holds the frame, so the arguments of the call would stay alive
+    until the next garbage collection.
+    """
+    traceback = error.__traceback__ and error.__traceback__.tb_next
     while traceback is not None:
         yield traceback.tb_frame
         traceback = traceback.tb_next
