@@ -146,9 +146,7 @@ def _all_of_this_torch(texts: list[str]) -> list[str]:
     return those
 
 
-_LIMITED = re.compile(
-    r"(since|before|in) (\d+)\.(\d+)(?: with Python before 3\.(\d+))? ?(.*)"
-)
+_LIMITED = re.compile(r"(since|before|in) (\d+)\.(\d+)(?: with Python before 3\.(\d+))? ?(.*)")
 _WRITES = "writes"
 _TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))
 
