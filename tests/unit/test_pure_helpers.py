@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import einops.einops
 import pytest
+import torch
 
+from npugx_cache import cache_compile
 from npugx_cache.conditions import pure_helpers
 from npugx_cache.conditions.data import Node, Step
 from npugx_cache.conditions.evaluate import Scope, Unreachable, evaluate, prepare
@@ -35,9 +37,17 @@ def test_nothing_else_is_called(asked, monkeypatch):
 
 
 def test_einops_finds_its_backend_before_the_first_lookup(monkeypatch):
-    import torch
-
     monkeypatch.setattr(einops._backends, "_type2backend", {})
     monkeypatch.setattr(pure_helpers, "_started", [])
     pure_helpers.start_libraries()
     assert torch.Tensor in einops._backends._type2backend
+
+
+def test_a_graph_may_come_by_the_cached_functions_of_einops(tmp_path):
+    """Their answers are no constants: a rule about functions that remember refused einops."""
+    cached = cache_compile(
+        lambda x: einops.rearrange(x, "a b -> b a") + einops.repeat(x[0], "b -> b a", a=2),
+        cache_dir=tmp_path,
+    )
+    cached(torch.ones(2, 3))
+    assert cached.cache_info().stored == 1, cached.explain()

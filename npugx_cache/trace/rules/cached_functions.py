@@ -8,6 +8,7 @@ function itself is asked for its answer, a constant: now, at a restore, and at e
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def call(
         recorder.refuse(
             f"{name} computes with tensors or writes, which Python does in the first call alone"
         )
-    elif getattr(function, "__module__", None) not in _LISTS_OF_TORCH:
+    elif not _gives_the_same_always(function):
         _ask(recorder, function, name, callee, args, kwargs, result)
     return result
 
@@ -62,6 +63,18 @@ _LISTS_OF_TORCH = frozenset({"torch.overrides", "torch.utils._device"})
 
 A trace comes by the functions for each subclass of a tensor, and for each default device.
 """
+
+
+def _gives_the_same_always(function: Any) -> bool:
+    """Whether a function with a cache is known to read nothing but its arguments.
+
+    einops computes the sizes of a result with one, from a parsed pattern and from sizes that may
+    vary, and writes to no list that it gives. torch knows the function as well (see
+    `_EINOPS_LRU_CACHE_WRAPPER_ALLOWLIST` in `torch/_dynamo/decorators.py`).
+    """
+    einops = sys.modules.get("einops.einops")
+    is_of_einops = function is getattr(einops, "_reconstruct_from_shape", None)
+    return is_of_einops or getattr(function, "__module__", None) in _LISTS_OF_TORCH
 
 
 def function_of(callee: StackValue) -> Any:
