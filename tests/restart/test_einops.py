@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-pytestmark = pytest.mark.thorough
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        torch.__version__.startswith("2.12."),
+        reason="torch 2.12 replaces two functions of einops by some that it refuses to trace",
+    ),
+]
 
 SCRIPT = Path(__file__).with_name("programs_einops.py")
 ORDERED = Path(__file__).with_name("programs_einops_order.py")

@@ -43,6 +43,9 @@ def test_einops_finds_its_backend_before_the_first_lookup(monkeypatch):
     assert torch.Tensor in einops._backends._type2backend
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.12."), reason="torch 2.12 replaces functions of einops"
+)
 def test_a_graph_may_come_by_the_cached_functions_of_einops(tmp_path):
     """Their answers are no constants: a rule about functions that remember refused einops."""
     cached = cache_compile(
