@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -169,14 +170,30 @@ def _leaves(frame_locals: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _children(value: object) -> list[tuple[str, Any]] | None:
+    """What is inside of a container, without its methods: they may be code of the user's."""
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return [(f"[{i}]", item) for i, item in enumerate(value)]
+        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+        return [(f"[{i}]", item) for i, item in enumerate(items)]
     if isinstance(value, dict):
-        keys = (f"[{key!r}]" if isinstance(key, (str, int)) else "[?]" for key in value)
-        return list(zip(keys, value.values(), strict=True))
+        return [(_key(key), item) for key, item in dict.items(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f".{f.name}", getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+        return [(f".{f.name}", _field(value, f.name)) for f in dataclasses.fields(value)]
     return None
+
+
+def _field(value: object, name: str) -> object:
+    """An attribute from the object's dict or slots; None if it has none, or a property gives it."""
+    held = next((vars(cls)[name] for cls in type(value).__mro__ if name in vars(cls)), None)
+    try:
+        if isinstance(held, types.MemberDescriptorType):
+            return held.__get__(value)
+        return object.__getattribute__(value, "__dict__").get(name)
+    except AttributeError:
+        return None
+
+
+def _key(key: object) -> str:
+    return f"[{key!r}]" if type(key) in (str, int, bool) else "[?]"
 
 
 def _exact(value: object) -> str:
@@ -196,8 +213,11 @@ def _kind(value: object) -> str:
         return f"{type(value).__qualname__} ({'train' if value.training else 'eval'}{weights})"
     if isinstance(value, str):
         return f"{type(value).__qualname__} {digest([str.__str__(value)])}"
-    if value is None or isinstance(value, _NUMBERS):
+    if value is None or type(value) in _NUMBERS:
         return repr(value)[:_MAX_VALUE]
+    if isinstance(value, (int, float)):  # of a class that may have a `__repr__` of its own
+        number = int if isinstance(value, int) else float
+        return f"{type(value).__qualname__} {number.__repr__(value)}"[:_MAX_VALUE]
     return type(value).__qualname__
 
 

@@ -76,6 +76,21 @@ def refuse_positions(code: types.CodeType) -> None:
         raise NotPortable(location.reason(what, place, "make a new one in the order it has"))
 
 
+def item_read_too_late(code: types.CodeType) -> str | None:
+    """Why a frame takes a wrong item from an iterator that the function was given, or None.
+
+    Dynamo's frame moves each iterator forward, and writes to objects, one object after the other.
+    What it writes afterwards it reads from the iterator as if the iterator had not moved.
+    """
+    names = [each.argval for each in dis.get_instructions(code)]
+    moves = names.index("iter_next") if "iter_next" in names else len(names)
+    if "tuple_iterator_getitem" not in names[moves:]:
+        return None
+    what = "an item of an iterator that was there before the call is kept by an object"
+    place = location.Place(code.co_filename, code.co_firstlineno, code.co_name, "")
+    return location.reason(what, place, "take a list or a tuple as the argument")
+
+
 def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
     if step is Step.MODULE and arg.split(".")[:2] == ["torch", "_dynamo"]:
         needed = set(_attributes_of(code, name))

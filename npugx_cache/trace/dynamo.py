@@ -17,6 +17,7 @@ from npugx_cache.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime, vendor_scopes
 from npugx_cache.trace import observer, refuse, tensor_patches, torch_logs, tracing
+from npugx_cache.trace.caller_frame import item_read_too_late
 from npugx_cache.trace.observe import (
     class_caches,
     device_values,
@@ -170,6 +171,7 @@ def _run(
     if reason := refusal(observed, Question.UNWATCHED):  # says something about this process
         return NotTraced(reason=reason)
     refused = refusal(observed, Question.UNCHECKABLE) or _opaque(graph)
+    refused = refused or item_read_too_late(captured.bytecode)
     if reason := refused or tensor_patches.refusal(captured.traced_code):
         return NotTraced(reason=reason, met=tracing.met_by(output))
     nodes = list(graph.graph.nodes) if graph is not None else []

@@ -56,6 +56,7 @@ from npugx_cache.trace.rules import (
     sorting,
     texts,
     values,
+    walked_in_c,
 )
 from npugx_cache.trace.rules.instructions import Does
 from npugx_cache.trace.rules.values import Entry
@@ -228,7 +229,10 @@ def _look_at_call(
     function = callee.value
     seen = recorder.state(Seen)
     started = seen.started
-    if (reason := calls.refusal_before(callee, args)) is not None:
+    reason = calls.refusal_before(callee, args) or walked_in_c.obstacle_of_call(
+        callee, args, kwargs
+    )
+    if reason is not None:
         recorder.refuse(reason)
         raise unkept_calls.NotKept(reason)
     if (asked := _answer(recorder, tx, function, args, kwargs)) is not None:
@@ -529,6 +533,9 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
     asked = instructions.asks(instruction)
     operands = tuple(tx.stack[len(tx.stack) - len(asked) :])
     _refuse_derived(recorder, instruction, operands)
+    if (reason := walked_in_c.obstacle_of_operands(instruction, operands)) is not None:
+        recorder.refuse(reason)
+        raise unkept_calls.NotKept(reason)
     containers.note_operands(tx, operands, asked)
     answers.note_operands(recorder, instruction.opname, operands)
     mark = len(seen.started)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 import torch
 
@@ -106,3 +109,57 @@ def test_a_signature_runs_no_code_of_a_tensor_class():
     assert made.device_types == {"cpu"}
     assert made.leaves == (("x", "float32[2, 3]"),)
     assert made.exact != made.kind
+
+
+class Endless(list):
+    def __iter__(self):
+        return itertools.cycle((1, 2))
+
+
+class Asking(dict):
+    def values(self):
+        pytest.fail("asked for values")
+
+    items = keys = __iter__ = values
+
+
+@dataclasses.dataclass
+class Field:
+    a: int
+
+    def __getattribute__(self, name):
+        return pytest.fail(name) if name == "a" else object.__getattribute__(self, name)
+
+
+@dataclasses.dataclass(slots=True)
+class Slot:
+    a: int
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __repr__(self):
+        return pytest.fail("asked for a text")
+
+
+class Number(int):
+    __repr__ = Text.__repr__
+
+
+def test_no_code_of_the_users_runs_for_a_signature():
+    given = {
+        "x": Endless([3]),
+        "y": Asking(a=4),
+        "z": Field(5),
+        "s": Slot(6),
+        "t": {Text("k"): Number(7)},
+    }
+    leaves = Signature(given).leaves
+    assert leaves == (
+        ("x[0]", "3"),
+        ("y['a']", "4"),
+        ("z.a", "5"),
+        ("s.a", "6"),
+        ("t[?]", "Number 7"),
+    )

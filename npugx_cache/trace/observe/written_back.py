@@ -42,7 +42,7 @@ _MADE = (
 _WRITTEN = (list, dict)
 """Builtin classes: a frame writes what objects of classes derived from these hold."""
 
-_ITERATORS = (*(zip, map, filter, type(iter(range(0))), itertools.count, itertools.repeat),)
+_ITERATORS = (zip, map, filter, itertools.count, itertools.repeat)
 """Iterators that a frame makes as what they are."""
 
 

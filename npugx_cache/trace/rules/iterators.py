@@ -30,7 +30,7 @@ from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.observe import observation, unkept_calls
-from npugx_cache.trace.rules import containers, sets
+from npugx_cache.trace.rules import containers, sets, walked_in_c
 from npugx_cache.trace.stack_value import (
     called_name,
     look_behind,
@@ -93,9 +93,14 @@ def note_entry(recorder: Recorder, value: object, variable: Any) -> None:
     Of an iterator whose class is written in Python, Dynamo interprets the code, so that such an
     iterator needs no rule.
     """
+    if isinstance(value, _KEYS):
+        recorder.refuse("the order of the keys of a view that was there before has no guard")
     step = getattr(type(value), "__next__", None)
     if step is not None and not isinstance(step, types.FunctionType):
         recorder.state(_Known).given[id(variable)] = variable
+
+
+_KEYS: type = type({}.keys())
 
 
 def call(
@@ -109,7 +114,7 @@ def call(
     """Run a call."""
     operands = (callee.owner, *args, *kwargs.values())
     how_much = partial(_taken_by_call, callee, args, kwargs)
-    result = _watch(recorder, tx, operands, how_much, run)
+    result = _watch(recorder, tx, "", operands, how_much, run)
     if result is not None:
         _note_call(recorder, callee, args, look_behind(result).variable)
         _note_copies(recorder, args, look_behind(result).variable)
@@ -200,7 +205,7 @@ def operate(
     recorder: Recorder, tx: Any, name: str, operands: Iterable[Any], run: Callable[[], Any]
 ) -> Any:
     """Run an instruction."""
-    result = _watch(recorder, tx, operands, partial(_taken_by_instruction, name), run)
+    result = _watch(recorder, tx, name, operands, partial(_taken_by_instruction, name), run)
     if name in ("GET_ITER", "GET_YIELD_FROM_ITER"):
         _note_walks(recorder, look_behind(tx.stack[-1]).variable, operands, is_backwards=False)
     return result
@@ -209,11 +214,15 @@ def operate(
 def _watch(
     recorder: Recorder,
     tx: Any,
+    name: str,
     operands: Iterable[Any],
     how_much: Callable[[], Takes],
     run: Callable[[], Any],
 ) -> Any:
-    """Run an instruction or a call; `how_much` says what it may take from its operands."""
+    """Run an instruction, or a call, which has no `name` here.
+
+    `how_much` says what it may take from its operands.
+    """
     operands = [each for each in operands if isinstance(each, VariableTracker)]
     if any(map(_is_waiting, operands)) and how_much() is not Takes.NOTHING:
         _realize(operands)
@@ -233,7 +242,9 @@ def _watch(
     try:
         result = run()
         _compare(recorder, [each for each in walks if each.raises_at_end])
-    except Exception:
+    except Exception as error:
+        if (reason := walked_in_c.obstacle_of_error(name, operands, error, tx)) is not None:
+            recorder.refuse(reason)
         # Also of an iterator that came in meanwhile, Dynamo may have taken more than Python.
         is_moved = any(_position(each) != before.get(key) for key, each in known.given.items())
         if (met or is_moved) and how_much() in (Takes.ALL, Takes.UNKNOWN):
