@@ -67,7 +67,7 @@ class _Known:
     `running` are the walks that an instruction or a call goes on with, as `list(map(f, items))`
     does: what `f` changes is seen at the next call of `f`. `generators` are those that the traced
     code makes and that handle exceptions, with the places of their calls. `copied` are the
-    iterators of which Dynamo walks a copy.
+    iterators of which Dynamo walks a copy, and `sequences` what stands for an iterator and is none.
     """
 
     def __init__(self) -> None:
@@ -76,6 +76,7 @@ class _Known:
         self.given: dict[int, Any] = {}
         self.generators: list[tuple[Any, location.Place | None]] = []
         self.copied: dict[int, Any] = {}
+        self.sequences: dict[int, Any] = {}
 
 
 class Takes(enum.Enum):
@@ -141,6 +142,11 @@ def walks_a_copy(iterator: Any) -> bool:
     fields = vars(iterator)
     held = [fields.get("iterable"), *(fields.get("iterables") or ())]
     return any(isinstance(each, list) for each in held)
+
+
+def is_sequence(recorder: Recorder, variable: Any) -> bool:
+    """Whether Dynamo made a sequence where Python makes an iterator."""
+    return id(variable) in recorder.state(_Known).sequences
 
 
 def _note_generator(recorder: Recorder, made: StackValue) -> None:
@@ -341,6 +347,8 @@ def _note_call(recorder: Recorder, callee: StackValue, args: list[Any], result: 
     """After a call that may have begun a walk."""
     name = called_name(callee)
     is_backwards = callee.value is reversed or name == "__reversed__"
+    if is_backwards and not _is_iterator(result):  # before torch 2.13 it is a tuple
+        recorder.state(_Known).sequences[id(result)] = result
     if is_backwards or name == "__iter__" or any(callee.value is each for each in _AT_ONCE):
         walked = args if callee.owner is None else [callee.owner, *args]
         _note_walks(recorder, result, walked, is_backwards=is_backwards)
