@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from npugx_cache import cache_compile
+from npugx_cache.trace import dynamo  # noqa: F401 - the rules are loaded in its order
+from npugx_cache.trace.rules import walked_in_c
 
 X = torch.tensor([1.0, 2.0])
 
@@ -92,3 +94,45 @@ def test_a_trace_of_a_deque_that_grows_while_it_is_walked_ends(tmp_path, functio
     with pytest.raises(RuntimeError, match="mutated during iteration"):
         cached(X, collections.deque([1, 2]))
     assert cached.cache_info().stored == 0
+
+
+class Kept:
+    def __init__(self):
+        self.iterator, self.asked = iter((1, 2, 3)), []
+
+    def __iter__(self):
+        self.asked.append("iter")
+        return self
+
+    def __next__(self):
+        self.asked.append("next")
+        return next(self.iterator)
+
+
+def of_a_set(x, given):
+    return x * (2 if {1}.issuperset(given) else 3)
+
+
+def unpacked(x, given):
+    a, *_ = given
+    return x * a
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize(
+    ("rule", "function"), [("obstacle_of_call", of_a_set), ("obstacle_of_operands", unpacked)]
+)
+def test_what_c_code_walks_is_left_as_python_leaves_it(
+    tmp_path, monkeypatch, rule, function, is_on
+):
+    monkeypatch.setenv("NPUGX_CACHE_VERIFY", "off")
+    if not is_on:
+        monkeypatch.setattr(walked_in_c, rule, lambda *_: None)
+
+    def left(call):
+        given = Kept()
+        result = call(torch.ones(2), given)
+        return result.tolist(), given.asked, list(given.iterator)
+
+    wanted = left(function)
+    assert (left(cache_compile(function, cache_dir=tmp_path)) == wanted) is is_on
