@@ -42,7 +42,7 @@ _MADE = (
 _WRITTEN = (list, dict)
 """Builtin classes: a frame writes what objects of classes derived from these hold."""
 
-_ITERATORS = (zip, map, filter, itertools.count, itertools.repeat)
+_ITERATORS = (*(zip, map, filter, type(iter(range(0))), itertools.count, itertools.repeat),)
 """Iterators that a frame makes as what they are."""
 
 
@@ -116,8 +116,8 @@ def refuse_other_object(recorder: Recorder, codegen: Any, value: Any, *_: Any, *
         kind: Any = value.python_type()
     except NotImplementedError:  # Dynamo refuses those that it can't make
         return
-    if iterators.is_sequence(recorder, found.variable):
-        recorder.refuse("a reversed that is made inside leaves the function")
+    if iterators.walks_backwards(recorder, found.variable):
+        recorder.refuse("a reversed() that is made inside leaves the function")
     is_kept = kind in _ITERATORS and not iterators.walks_a_copy(found.variable)
     if hasattr(kind, "__next__") and not is_kept:
         recorder.refuse(f"a {kind.__qualname__} that is made inside leaves the function")

@@ -67,7 +67,7 @@ class _Known:
     `running` are the walks that an instruction or a call goes on with, as `list(map(f, items))`
     does: what `f` changes is seen at the next call of `f`. `generators` are those that the traced
     code makes and that handle exceptions, with the places of their calls. `copied` are the
-    iterators of which Dynamo walks a copy, and `sequences` what stands for an iterator and is none.
+    iterators of which Dynamo walks a copy, and `backwards` what `reversed()` has made.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _Known:
         self.given: dict[int, Any] = {}
         self.generators: list[tuple[Any, location.Place | None]] = []
         self.copied: dict[int, Any] = {}
-        self.sequences: dict[int, Any] = {}
+        self.backwards: dict[int, Any] = {}
 
 
 class Takes(enum.Enum):
@@ -144,9 +144,13 @@ def walks_a_copy(iterator: Any) -> bool:
     return any(isinstance(each, list) for each in held)
 
 
-def is_sequence(recorder: Recorder, variable: Any) -> bool:
-    """Whether Dynamo made a sequence where Python makes an iterator."""
-    return id(variable) in recorder.state(_Known).sequences
+def walks_backwards(recorder: Recorder, variable: Any) -> bool:
+    """Whether `reversed()` has made it.
+
+    A frame would make another object: of a range it forgets an item, and before torch 2.13 it makes
+    a tuple.
+    """
+    return id(variable) in recorder.state(_Known).backwards
 
 
 def _note_generator(recorder: Recorder, made: StackValue) -> None:
@@ -249,12 +253,12 @@ def _watch(
         result = run()
         _compare(recorder, [each for each in walks if each.raises_at_end])
     except Exception as error:
-        if (reason := walked_in_c.obstacle_of_error(name, operands, error, tx)) is not None:
-            recorder.refuse(reason)
         # Also of an iterator that came in meanwhile, Dynamo may have taken more than Python.
         is_moved = any(_position(each) != before.get(key) for key, each in known.given.items())
         if (met or is_moved) and how_much() in (Takes.ALL, Takes.UNKNOWN):
             _refuse(recorder)
+        if (reason := walked_in_c.obstacle_of_error(name, operands, error, tx)) is not None:
+            recorder.refuse(reason)
         raise
     finally:
         del known.running[mark:]
@@ -347,8 +351,8 @@ def _note_call(recorder: Recorder, callee: StackValue, args: list[Any], result: 
     """After a call that may have begun a walk."""
     name = called_name(callee)
     is_backwards = callee.value is reversed or name == "__reversed__"
-    if is_backwards and not _is_iterator(result):  # before torch 2.13 it is a tuple
-        recorder.state(_Known).sequences[id(result)] = result
+    if is_backwards:
+        recorder.state(_Known).backwards[id(result)] = result
     if is_backwards or name == "__iter__" or any(callee.value is each for each in _AT_ONCE):
         walked = args if callee.owner is None else [callee.owner, *args]
         _note_walks(recorder, result, walked, is_backwards=is_backwards)

@@ -25,6 +25,7 @@ from torch._dynamo import exc
 from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.portable import is_covered_class
+from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace.stack_value import NONE, called_name, look_behind, type_of
 
 if TYPE_CHECKING:
@@ -149,7 +150,10 @@ def _runs_code(found: StackValue) -> bool:
         return False
     if kind in _JOINING:
         return any(_runs_code(look_behind(each)) for each in _inside(found.variable))
-    return kind not in _PLAIN_ITERATORS
+    tracer = vars(found.variable).get("inline_tracer")
+    module = tracer.f_globals.get("__name__") if tracer is not None else None
+    is_of_library = isinstance(module, str) and is_covered_module(module)
+    return not is_of_library and kind not in _PLAIN_ITERATORS
 
 
 def _inside(variable: Any) -> Iterable[Any]:
