@@ -51,9 +51,10 @@ with building():
 assert "torch._dynamo.config" not in sys.modules
 
 from torch._dynamo import config
+other = not config.skip_tensor_guards_with_matching_dict_tags
 
 def change():
-    config.skip_tensor_guards_with_matching_dict_tags ^= True
+    config.skip_tensor_guards_with_matching_dict_tags = other
     config.assume_static_by_default = False
 
 changed = seen(change)
