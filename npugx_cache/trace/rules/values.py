@@ -67,8 +67,22 @@ def unguarded(
         entry = each if each.owner is not None else _with_owner(source, each, by_name)
         if _is_excused(source, entry, by_name, is_fact):
             continue
-        is_known = entry.value is not NONE
+        # For `function.__qualname__` Dynamo gives the descriptor, which equals no text.
+        is_known = entry.value is not NONE and not _is_descriptor(entry.value)
         yield Unguarded(source, _kind_of_guard(entry.value) if is_known else None, entry)
+
+
+_DESCRIPTORS = frozenset(
+    value
+    for kind in (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+    for value in vars(kind).values()
+    if isinstance(value, types.GetSetDescriptorType)
+)
+"""What functions have for attributes that C code computes."""
+
+
+def _is_descriptor(value: object) -> bool:
+    return isinstance(value, types.GetSetDescriptorType) and value in _DESCRIPTORS
 
 
 def _with_owner(source: Any, entry: Entry, entries: Mapping[str, Entry]) -> Entry:
