@@ -32,7 +32,7 @@ import torch
 from npugx_cache.key.environment import factors
 from npugx_cache.private.guard_managers import building
 
-def seen(change=lambda: None):
+def read_factors(change=lambda: None):
     found = []
 
     def look():
@@ -44,10 +44,10 @@ def seen(change=lambda: None):
     thread.join()
     return [list(row) for row in found]
 
-before = seen()
+before = read_factors()
 with building():
     assert "torch._dynamo.config" in sys.modules, "nothing stands in for the settings any more"
-    beside = seen()
+    beside = read_factors()
 assert "torch._dynamo.config" not in sys.modules
 
 from torch._dynamo import config
@@ -57,9 +57,9 @@ def change():
     config.skip_tensor_guards_with_matching_dict_tags = other
     config.assume_static_by_default = False
 
-changed = seen(change)
+changed = read_factors(change)
 with building():
-    beside_changed = seen(change)
+    beside_changed = read_factors(change)
 print(json.dumps([before, beside, changed, beside_changed]))
 """
 

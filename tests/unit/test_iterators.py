@@ -129,10 +129,10 @@ def test_what_c_code_walks_is_left_as_python_leaves_it(
     if not is_on:
         monkeypatch.setattr(walked_in_c, rule, lambda *_: None)
 
-    def left(call):
+    def run(call):
         given = Kept()
         result = call(torch.ones(2), given)
         return result.tolist(), given.asked, list(given.iterator)
 
-    wanted = left(function)
-    assert (left(cache_compile(function, cache_dir=tmp_path)) == wanted) is is_on
+    wanted = run(function)
+    assert (run(cache_compile(function, cache_dir=tmp_path)) == wanted) is is_on

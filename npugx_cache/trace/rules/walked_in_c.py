@@ -26,7 +26,7 @@ from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
-from npugx_cache.trace.stack_value import NONE, called_name, look_behind, type_of
+from npugx_cache.trace.stack_value import called_name, look_behind, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +81,7 @@ def obstacle_of_operands(instruction: Any, operands: Iterable[Any]) -> str | Non
     sets_slice = name == "STORE_SUBSCR" and type_of(look_behind(operands[-1])) is slice
     if sets_slice or name in ("UNPACK_EX", "STORE_SLICE"):
         return _of_own_walks("an assignment to several places", operands[:1])
-    if name in ("BINARY_OP", "DICT_UPDATE", "DICT_MERGE") and operands:
+    if name == "BINARY_OP":
         kinds = [type_of(look_behind(each)) for each in operands]
         if any(kind in (*_VIEWS, dict) for kind in kinds):
             return _of_own_walks("an operator of a dict", operands) or _of_update(
@@ -110,8 +110,8 @@ def _holder_of(callee: StackValue) -> type:
     if callee.owner is not None:
         owner = look_behind(callee.owner)
         return owner.value if isinstance(owner.value, type) else type_of(owner) or object
-    bound = getattr(callee.value, "__self__", None) if callee.value is not NONE else None
-    if isinstance(callee.value, types.BuiltinFunctionType) and bound is not None:
+    if isinstance(callee.value, types.BuiltinFunctionType):  # an object of the user's is not asked
+        bound = callee.value.__self__
         return bound if isinstance(bound, type) else type(bound)
     if isinstance(callee.value, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return callee.value.__objclass__
@@ -130,10 +130,15 @@ def _walks_itself(kind: type) -> bool:
     """Whether objects of a class are walked by code of the user's."""
     if is_covered_class(kind):
         return False
-    methods = [getattr(kind, name, None) for name in ("__iter__", "__next__")]
+    methods = [_method(kind, name) for name in ("__iter__", "__next__")]
     if methods[0] is None:
-        methods.append(getattr(kind, "__getitem__", None))
+        methods.append(_method(kind, "__getitem__"))
     return any(isinstance(each, types.FunctionType) for each in methods)
+
+
+def _method(kind: type, name: str) -> object:
+    """A method as Python finds it for an operator, without code of a metaclass."""
+    return next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
 
 
 def _of_update(kind: type, name: str, operands: Iterable[Any]) -> str | None:
