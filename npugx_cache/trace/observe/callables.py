@@ -7,16 +7,20 @@
   no module, and are reached through the function;
 - attributes of what wraps a function, such as `lru_cache`: Dynamo asks the function; refused.
 
+Before torch 2.15 Dynamo gives the descriptor for a text that C code keeps, such as `__qualname__`.
+
 Importing this module loads the compiler.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.source import AttrSource, DictGetItemSource
+from torch._dynamo.variables import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 
 from npugx_cache.portable import is_covered_class
@@ -46,6 +50,20 @@ def reaching_globals(_: Recorder, original: Callable[..., Any], tx: Any, name: s
         return original(tx, name)
     variable = VariableBuilder(tx, globals_source)(tx.f_globals)
     return tx.f_globals, variable, DictGetItemSource(globals_source, name)
+
+
+@observation.around
+def reading_text(
+    _: Recorder, original: Callable[..., Any], tx: Any, function: Any, source: Any, name: str
+) -> Any:
+    """The text that a function has for an attribute, and not the descriptor that computes it."""
+    member = inspect.getattr_static(type(function), name, None)
+    if not isinstance(member, types.GetSetDescriptorType):
+        return original(tx, function, source, name)
+    value = getattr(function, name)
+    if type(value) is not str:
+        return original(tx, function, source, name)
+    return VariableTracker.build(tx, value, source and AttrSource(source, name))
 
 
 def note_attribute(recorder: Recorder, variable: Any, name: str) -> None:

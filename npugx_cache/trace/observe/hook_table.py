@@ -316,6 +316,13 @@ _BUILTINS = [
 
 _CALLABLES = [
     Hook(
+        "variables.functions:fn_var_getattr | variables.functions:fn_getattro_impl",
+        callables.reading_text,
+        "the qualified name of a function",
+        before=_SIBLINGS,
+        needed="UserFunctionVariable",
+    ),
+    Hook(
         "variables.builder:VariableBuilder._wrap",
         observation.noting(callables.refuse_derived),
         "classes derived from functools.partial",
