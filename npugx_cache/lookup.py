@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 
 _MAX_NOTES = 8
 _MAX_SET_UPS = 64
+_ANY_CALL = "any"  # in a note about a function: no types of arguments read like this
 _IN_PIECES = "pieces"  # the outcome of a lookup whose call runs in pieces
 _LOOKED = ""  # in `Call.tried` once the store was asked: a later look must keep the first reasons
 _OTHER_SIZES = "the graph holds for other sizes than the data of this call give: "
@@ -566,7 +567,7 @@ class Lookup(StoreClient):
             raise self._missed()
         if self.settings.on_miss == "eager":
             return self._bypass(_ON_MISS, "on_miss")  # the next call looks again
-        if not warming and (reason := self._counted().excess):
+        if not warming and (reason := self._excess(call)):
             self._beyond[call.signature.exact] = reason
             return self._bypass(reason, "recompile_limit")
         shape = call.signature.kind if self.recipe.dynamic else call.signature.exact
@@ -705,6 +706,22 @@ class Lookup(StoreClient):
 
             self._recompiles = Recompiles(self.settings.recompile_limit)
         return self._recompiles
+
+    def _excess(self, call: Call) -> str | None:
+        """Why calls may cause no more compiles, or None; the first process to say so notes it."""
+        counted, opened = self._counted(), self.opened()
+        if opened is None:
+            return counted.excess(lambda: None)
+        limit = self.settings.recompile_limit
+
+        def noted() -> str | None:
+            listed = opened.candidates(call.fingerprint.key).bypasses
+            return next((said for note in listed if (said := limit_in(note, limit))), None)
+
+        reason = counted.excess(noted)
+        if reason is not None and counted.reached and noted() is None:
+            self._note(opened, limit_draft(self.recipe, call, reason, limit))
+        return reason
 
     def count_with(self, other: Lookup) -> None:
         """Count compiles together with another lookup, under one recompile limit."""
@@ -1036,6 +1053,20 @@ def bypass_draft(
         },
         blobs=conditions,
     )
+
+
+def limit_draft(recipe: Recipe, call: Call, reason: str, limit: int) -> store.Draft:
+    """A note that calls of a function have caused as many compiles as they may in a process."""
+    draft = bypass_draft(recipe, call, reason, {})
+    return draft._replace(about={**draft.about, "calls": _ANY_CALL, "limit": limit})
+
+
+def limit_in(note: store.Manifest, limit: int) -> str | None:
+    """What a process said that came to a limit as high as this one, or None."""
+    reached, said = note.about.get("limit"), note.about.get("reason")
+    if note.about.get("calls") != _ANY_CALL or not isinstance(reached, int):
+        return None
+    return said if reached >= limit and isinstance(said, str) else None
 
 
 def _conditions_in(note: store.Draft) -> Checker | None:

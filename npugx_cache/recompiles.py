@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from npugx_cache.events import Refusal
 
@@ -25,6 +25,10 @@ _ADVICE = (
     ("len(", "keep what grows out of the function and of hooks, or empty it between calls"),
     ("torch.", "set torch's switches once, before the first call"),
 )
+FEW = 2
+"""How many compiles calls may cause after another process came to the limit, which keeps changing
+values from a compile inside more and more requests at each restart. With the second graph a size
+that varies becomes dynamic."""
 _DEFAULT = "pass a value that changes as a tensor, or keep it the same"
 
 
@@ -47,12 +51,25 @@ class Recompiles:
             self._differences += _between(self._last, leaves)
         self._last = leaves
 
-    @property
-    def excess(self) -> str | None:
-        """Why nothing more is compiled, once the limit is reached."""
-        if self._excess is None and self._count >= self._limit:
-            self._excess = self._words()
+    def excess(self, earlier: Callable[[], str | None]) -> str | None:
+        """Why nothing more is compiled, once the limit is reached.
+
+        `earlier` gives what a process said that came to the limit before, or None.
+        """
+        if self._excess is None:
+            if self._count >= self._limit:
+                self._excess = self._words()
+            elif self._count >= FEW and (said := earlier()) is not None:
+                self._excess = (
+                    f"another process that shares this store said: {said}. So this one stops "
+                    f"after {FEW}; `npugx-cache prune --refusals` forgets that"
+                )
         return self._excess
+
+    @property
+    def reached(self) -> int:
+        """The limit that calls of this process have come to; 0 if they have not."""
+        return self._limit if self._count >= self._limit else 0
 
     def _words(self) -> str:
         if not self._limit:

@@ -39,6 +39,8 @@ def main(name):
         calls = [torch.ones(n + 1) for n in range(CALLS)]
     if name == "last":
         calls = calls[-2:]
+    if name == "more":  # other sizes than those of "shapes"
+        calls = [torch.ones(n + 101) for n in range(CALLS)]
     if name == "warm after a call":
         calls = calls[:1]
         cached(calls[0])

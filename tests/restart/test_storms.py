@@ -26,7 +26,8 @@ def test_compiles_stop_at_the_limit_with_one_warning(surroundings, name, culprit
     assert culprit in warning
     assert advice in warning
     assert "NPUGX_CACHE_RECOMPILE_LIMIT" in warning
-    assert len(surroundings.listing()) == 4
+    kinds = [each["kind"] for each in surroundings.listing()]
+    assert sorted(kinds) == ["bypass", *["graph"] * 4]  # a note for the next process
 
 
 def test_the_limit_has_a_default(surroundings):
@@ -45,6 +46,30 @@ def test_what_is_stored_is_restored_once_the_limit_is_reached_too(surroundings):
     row = surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="2")
     assert row["right"]
     assert row["info"][:4] == [2, 2, CALLS - 4, 2]  # the last two sizes are in the store
+
+
+def test_a_process_after_one_that_came_to_the_limit_compiles_few(surroundings):
+    surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="4")
+    row = surroundings.run(SCRIPT, "more", NPUGX_CACHE_RECOMPILE_LIMIT="4")
+    assert row["right"]
+    hits, misses, bypasses, stored, *_ = row["info"]
+    assert (hits, misses, bypasses, stored) == (0, 2, CALLS - 2, 2)
+    (warning,) = row["warnings"]
+    assert "another process that shares this store said: calls have caused 4 compiles" in warning
+    assert "`npugx-cache prune --refusals` forgets that" in warning
+
+
+def test_a_higher_limit_is_kept_after_a_process_that_came_to_a_lower_one(surroundings):
+    surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="4")
+    row = surroundings.run(SCRIPT, "more", NPUGX_CACHE_RECOMPILE_LIMIT="6")
+    assert row["info"][1] == 6
+
+
+def test_pruning_refusals_forgets_that_the_limit_was_reached(surroundings):
+    surroundings.run(SCRIPT, "shapes", NPUGX_CACHE_RECOMPILE_LIMIT="4")
+    surroundings.command("prune", "--refusals")
+    row = surroundings.run(SCRIPT, "more", NPUGX_CACHE_RECOMPILE_LIMIT="4")
+    assert row["info"][1] == 4
 
 
 def test_warm_is_not_counted(surroundings):
