@@ -55,16 +55,17 @@ def reason(what: str, place: Place | None, change: str, why: str = "") -> str:
     return f"{what}{where}{because}; to change that, {change}"
 
 
+CACHE_A_PART = "cache a submodule that does not come by it"
 IN_A_PACKAGE = (
-    "pass fullgraph=None, which caches the parts before and after that line, or cache a submodule "
-    "that does not come by it"
+    f"{CACHE_A_PART}, or pass fullgraph=None, which caches the parts before and after that line"
 )
-"""What to do about a line of an installed package, which a user can't edit."""
+"""What to do about a line of an installed package, which a user can't edit. The submodule comes
+first, because pieces are traced at every start."""
 
 
 def without_pieces(reason: str) -> str:
-    """A reason without the advice to let the function run in pieces, as it does already."""
-    return reason.removesuffix(f"; to change that, {IN_A_PACKAGE}")
+    """A reason without that advice, for a function that runs in pieces already."""
+    return reason.partition(f"; to change that, {CACHE_A_PART}")[0]
 
 
 def of_code(code: types.CodeType) -> Place:

@@ -16,7 +16,14 @@ from npugx_cache.backend.lowering import static_inputs
 from npugx_cache.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime, vendor_scopes
-from npugx_cache.trace import observer, refuse, tensor_patches, torch_logs, tracing
+from npugx_cache.trace import (
+    cacheable_part,
+    observer,
+    refuse,
+    tensor_patches,
+    torch_logs,
+    tracing,
+)
 from npugx_cache.trace.caller_frame import item_read_too_late
 from npugx_cache.trace.observe import (
     class_caches,
@@ -125,6 +132,8 @@ def _run(
     sizes = _begin_with(function, known) if dynamic is None else []
     recorder = observation.Recorder()
     recorder.state(Sets).flipped = flipped
+    named = zip(function.__code__.co_varnames, args, strict=False)
+    frame_locals = {**dict(named), **kwargs}
     try:
         with (
             hook_table.ON_DYNAMO.in_place(),
@@ -151,12 +160,16 @@ def _run(
                 sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
             )
         unseen = refusal(observed, Question.UNCHECKABLE)
-        lost = unseen if unkept_calls.ended(error) else None
         if passes := is_passing(error):
             first = str(error).partition("\n")[0]
-            lost = f"the machine could not do it then, which may pass: {first}"
+            reason = f"the machine could not do it then, which may pass: {first}"
+        elif unseen is not None and unkept_calls.ended(error):
+            reason = cacheable_part.advised(unseen, frame_locals, recorder.stack)
+        else:
+            stack = getattr(error, "real_stack", None) or ()
+            reason = cacheable_part.advised(refuse.of_failure(error), frame_locals, stack)
         return NotTraced(
-            reason=lost or refuse.of_failure(error),
+            reason=reason,
             met=tracing.met_until(error),
             lasting=not passes,
             raised=tracing.is_raised_by_code(error),
@@ -173,6 +186,7 @@ def _run(
     refused = refusal(observed, Question.UNCHECKABLE) or _opaque(graph)
     refused = refused or item_read_too_late(captured.bytecode)
     if reason := refused or tensor_patches.refusal(captured.traced_code):
+        reason = cacheable_part.advised(reason, frame_locals, recorder.stack)
         return NotTraced(reason=reason, met=tracing.met_by(output))
     nodes = list(graph.graph.nodes) if graph is not None else []
     inputs = [node.name for node in nodes if node.op == "placeholder"]

@@ -99,10 +99,7 @@ def of_failure(error: BaseException) -> str:
     if _UNKNOWN_NUMBER.search(f"{kind}: {text}"):
         what, kind = "a branch or a size depends on the data of a tensor", "Unsupported"
     said = what if kind == "Unsupported" else f"{kind}: {what}"
-    change = _change(what, lines)
-    if place is not None and place.is_installed and change not in _OF_LIBRARIES:
-        change = location.IN_A_PACKAGE
-    return _sentence(said, place, lines, change)
+    return _sentence(said, place, lines, _change(what, lines))
 
 
 def of_break(text: str, place: location.Place | None) -> str:
@@ -114,6 +111,8 @@ def of_break(text: str, place: location.Place | None) -> str:
 
 
 def _sentence(said: str, place: location.Place | None, lines: list[str], change: str) -> str:
+    if place is not None and place.is_installed and change not in _OF_LIBRARIES:
+        change = location.IN_A_PACKAGE
     why = next((each for each in _all_after("Explanation:", lines) if each), "")
     return location.reason(said[:_MAX_LENGTH], place, change, why=why)
 

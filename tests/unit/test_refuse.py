@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from npugx_cache import location
+from npugx_cache import cache_compile, location
 from npugx_cache.trace import refuse
 
 LIBRARY = """
@@ -124,6 +124,89 @@ def test_the_advice_about_a_line_of_a_package_needs_no_edit_of_the_package(libra
     found = reason(lambda x: function(x))
     assert found.rpartition("; to change that, ")[2] == location.IN_A_PACKAGE
     assert "fullgraph" not in location.without_pieces(found)
+
+
+class Vision(torch.nn.Module):
+    def __init__(self, look):
+        super().__init__()
+        self.look = look
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.layer(self.look(x))
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.layer(x).relu()
+
+
+class Language(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(layers))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Both(torch.nn.Module):
+    def __init__(self, vision, layers=8):
+        super().__init__()
+        self.vision, self.language = vision, Language(layers)
+
+    def forward(self, x):
+        return self.language(self.vision(x))
+
+
+def advice_of(function, *args):
+    with torch.no_grad():
+        function(*args)
+    ((told,),) = (each.reasons for each in function.explain())
+    assert "fullgraph" not in location.without_pieces(told)
+    return told.rpartition("; to change that, ")[2]
+
+
+def test_the_advice_names_the_largest_part_that_the_trace_was_not_in(library):
+    model = cache_compile(Both(Vision(library.prints)))
+    found = advice_of(model.forward, torch.ones(3))
+    part = f"{location.CACHE_A_PART}, such as self.language (89 % of the parameters)"
+    assert found == location.IN_A_PACKAGE.replace(location.CACHE_A_PART, part)
+
+
+def test_the_advice_about_a_part_works(library):
+    model = Both(Vision(library.prints))
+    cache_compile(model.language)
+    with torch.no_grad():
+        model(torch.ones(3))
+    assert model.language.forward.cache_info().stored == 1
+
+
+def test_a_part_whose_code_failed_elsewhere_is_not_named(library):
+    model = torch.nn.Sequential(Both(Vision(torch.relu)), Both(Vision(library.prints), layers=2))
+    found = advice_of(cache_compile(model).forward, torch.ones(3))
+    assert ", such as self[0].language (67 % of the parameters)" in found
+
+
+def test_a_model_that_is_an_argument_is_named_as_the_argument(library):
+    def step(model, x):
+        return model(library.prints(x))
+
+    found = advice_of(cache_compile(step), Language(2), torch.ones(3))
+    assert ", such as model (100 % of the parameters)" in found
+
+
+def test_a_small_part_is_not_named(library):
+    vision = Vision(library.prints)
+    vision.layer = torch.nn.Linear(3, 300)
+    model = cache_compile(torch.nn.Sequential(torch.nn.Linear(3, 3), vision))
+    assert advice_of(model.forward, torch.ones(3)) == location.IN_A_PACKAGE
 
 
 @pytest.mark.parametrize(

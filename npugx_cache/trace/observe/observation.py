@@ -25,6 +25,7 @@ from npugx_cache import location
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterable, Iterator
+    from traceback import FrameSummary
 
 _State = TypeVar("_State")
 
@@ -73,11 +74,15 @@ class Observation:
 
 
 class Recorder:
-    """Collects the observations of one trace: each of them once, in the order of the trace."""
+    """Collects the observations of one trace: each of them once, in the order of the trace.
+
+    `stack` is where the trace was at the first refusal, outermost frame first.
+    """
 
     def __init__(self) -> None:
         self._found: dict[Observation, Observation] = {}
         self._states: dict[type, Any] = {}
+        self.stack: Iterable[FrameSummary] = ()
 
     def note(
         self,
@@ -96,8 +101,11 @@ class Recorder:
         where: location.Place | None = None,
     ) -> None:
         """Note what can't be checked, by default at the place that the trace has come to."""
-        if Observation(question, None, what) not in self._found:
-            self.note(question, None, what, where or place_of_the_trace())
+        if Observation(question, None, what) in self._found:
+            return
+        stack = TracingContext.extract_stack() if where is None else ()
+        self.stack = self.stack or stack
+        self.note(question, None, what, where or location.of_frames(stack))
 
     def observed(self) -> tuple[Observation, ...]:
         return tuple(self._found)
@@ -201,7 +209,10 @@ def refusal(observed: Iterable[Observation], question: Question) -> str | None:
     found = next((each for each in observed if each.question is question), None)
     if found is None:
         return None
-    return location.reason(found.argument, found.where, _CHANGE[question])
+    change = _CHANGE[question]
+    if question is Question.UNCHECKABLE and found.where is not None and found.where.is_installed:
+        change = location.CACHE_A_PART
+    return location.reason(found.argument, found.where, change)
 
 
 _CHANGE = {

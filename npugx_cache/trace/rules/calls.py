@@ -276,7 +276,7 @@ def _is_method_known(
     name, classes = callee.name or "", classes_of(look_behind(callee.owner))
     if name == "__exit__" and not classes:
         return True  # of a context that is in the graph
-    if torch.Tensor in classes and name in pure.TENSOR_METHODS:
+    if torch.Tensor in classes and _is_of_tensor(callee.owner, name):
         return True
     if _is_of_group(callee.owner, name):
         return True
@@ -297,6 +297,15 @@ def _is_method_known(
         names = by_value.BY_CALLS if name == "sort" else by_value.BY_METHODS
         return operators.obstacle_of_values(by_value.parts(args), names, started) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
+
+
+def _is_of_tensor(owner: Any, name: str) -> bool:
+    is_made_here = look_behind(owner).source is None
+    return name in pure.TENSOR_METHODS or (name in _OF_DATA and is_made_here)
+
+
+_OF_DATA = frozenset({"item", "tolist"})
+"""Methods of a tensor that give constants only where the trace made the tensor from constants."""
 
 
 def _is_of_group(owner: Any, name: str) -> bool:

@@ -1,0 +1,111 @@
+"""Names the largest submodule that a failed trace did not go through, for the advice to cache that.
+
+A model with one line that can't be traced is refused as a whole, and most of it may be one graph:
+the language model of a vision-language model, say.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from npugx_cache import location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from traceback import FrameSummary
+
+_LEAST_SHARE = 0.1
+"""A smaller part of the parameters is not worth a call of its own."""
+
+
+class _Part(NamedTuple):
+    path: str
+    size: int
+
+
+def advised(reason: str, frame_locals: Mapping[str, Any], stack: Iterable[FrameSummary]) -> str:
+    """A reason with the name of a submodule, if it gives the advice to cache one.
+
+    `stack`: where the trace failed, as Dynamo tells it, outermost frame first.
+    """
+    before, advice, after = reason.partition(location.CACHE_A_PART)
+    if not advice:
+        return reason
+    lines = [(frame.filename, frame.lineno or 0) for frame in stack]
+    models = {name: each for name, each in frame_locals.items() if isinstance(each, nn.Module)}
+    whole = sum(map(_size, models.values()))
+    parts = list(_parts(models.items(), lines))
+    best = max(parts, key=lambda part: part.size, default=_Part("", 0))
+    if best.size <= _LEAST_SHARE * whole:
+        return reason
+    share = f"{100 * best.size / whole:.0f} % of the parameters"
+    return f"{before}{advice}, such as {best.path} ({share}){after}"
+
+
+def _parts(
+    named: Iterable[tuple[str, nn.Module | None]], lines: Sequence[tuple[str, int]]
+) -> Iterator[_Part]:
+    """The largest modules without code that the trace was in when it failed; no single layers."""
+    for path, module in named:
+        if module is None:
+            continue
+        children = vars(module)["_modules"].items()
+        free = not any(_is_in(each, lines) for each in _modules(module))
+        if free and children and _is_called(module):
+            yield _Part(path, _size(module))
+            continue
+        yield from _parts([(_below(path, name), child) for name, child in children], lines)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}[{name}]" if name.isdigit() else f"{path}.{name}"
+
+
+def _is_called(module: nn.Module) -> bool:
+    """Whether a module has a forward, which a ModuleList has not."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _is_in(module: nn.Module, lines: Sequence[tuple[str, int]]) -> bool:
+    """Whether a line is in a method of a module's own class, or of a class that it derives from."""
+    return any(
+        code.co_filename == file and code.co_firstlineno <= line <= _last_line(code)
+        for code in _codes(type(module))
+        for file, line in lines
+    )
+
+
+def _codes(cls: type) -> Iterator[types.CodeType]:
+    for each in cls.__mro__[: cls.__mro__.index(nn.Module)]:
+        for member in vars(each).values():
+            function = inspect.unwrap(member) if isinstance(member, types.FunctionType) else None
+            if isinstance(function, types.FunctionType):
+                yield function.__code__
+
+
+def _last_line(code: types.CodeType) -> int:
+    return max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+
+
+def _modules(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and all below it, each once; without methods that a class may have replaced."""
+    met: dict[int, nn.Module] = {}
+    waiting = [module]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in met:
+            met[id(each)] = each
+            waiting += [child for child in vars(each)["_modules"].values() if child is not None]
+    return iter(met.values())
+
+
+def _size(module: nn.Module) -> int:
+    """The number of elements of all parameters; of lazy ones nobody knows it yet."""
+    held = [p for each in _modules(module) for p in vars(each)["_parameters"].values()]
+    known = {id(each): each for each in held if each is not None and not is_lazy(each)}
+    return sum(each.numel() for each in known.values())
