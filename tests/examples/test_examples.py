@@ -21,6 +21,7 @@ TWICE = [
     "custom_pass",
     "inductor_engine",
     "migration",
+    "part_of_a_model",
 ]
 IN_ITSELF = {"read_only_image"}
 """It starts both processes by itself."""
