@@ -10,7 +10,7 @@ from npugx_cache import cache_compile
 IMAGE, START, END = 253, 254, 255
 
 torch.manual_seed(0)
-text = {
+text: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -20,7 +20,7 @@ text = {
     "head_dim": 16,
     "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True},
 }
-vision = {
+vision: dict[str, Any] = {
     "depth": 2,
     "hidden_size": 32,
     "num_heads": 2,
@@ -30,9 +30,13 @@ vision = {
     "deepstack_visual_indexes": [0, 1],
     "patch_size": 4,
 }
-tokens = {"image_token_id": IMAGE, "vision_start_token_id": START, "vision_end_token_id": END}
-config = Qwen3VLConfig(text_config=text, vision_config=vision, **tokens)
-model: Any = Qwen3VLForConditionalGeneration(config).eval()
+tokens: dict[str, Any] = {
+    "image_token_id": IMAGE,
+    "vision_start_token_id": START,
+    "vision_end_token_id": END,
+}
+config: Any = Qwen3VLConfig(text_config=text, vision_config=vision, **tokens)
+model: Any = Qwen3VLForConditionalGeneration(config).eval()  # type: ignore[no-untyped-call]
 
 grid = torch.tensor([[1, 8, 8]])  # 64 patches, of which 4 become a token
 image = [START, *[IMAGE] * 16, END]
