@@ -27,11 +27,11 @@ from npugx_cache.store.upkeep import flushing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from npugx_cache.answer.lookup import Lookup
     from npugx_cache.backend.capture.captured import Tally
     from npugx_cache.backend.capture.runner import Runner
     from npugx_cache.entry.restore import Specialisation
     from npugx_cache.key.recipe import Recipe
-    from npugx_cache.lookup import Lookup
 
 _MAX_ROWS = 256
 

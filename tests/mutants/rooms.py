@@ -27,8 +27,7 @@ def _room(sources: str, *tests: str, thorough: str = "") -> Room:
 
 ROOMS = {
     "call": _room(
-        "api arguments binding specialisations recompiles lookup store_client failed_traces "
-        "why_compiled compile capture_plan",
+        "api arguments binding specialisations answer store_client compile capture_plan",
         "tests/unit",
         "tests/concurrency",
         "tests/footguns",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from npugx_cache import cache_compile
+from npugx_cache.answer.failed_traces import Untraced
 from npugx_cache.conditions.evaluate import Scope
-from npugx_cache.failed_traces import Untraced
 from npugx_cache.key.signature import Signature
 
 
