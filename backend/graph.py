@@ -32,7 +32,7 @@ from npugx_cache.backend.program import (
 )
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.events import logger
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.portable import NotPortable, Plain, encode
 from npugx_cache.private import runtime
 

@@ -10,7 +10,7 @@ from npugx_cache import arguments
 from npugx_cache.answer.lookup import Lookup
 from npugx_cache.backend import engines
 from npugx_cache.counters import PROCESS, CacheInfo, Counters, Warmed
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.specialisations import Specialisations
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from npugx_cache.counters import Warmed
 from npugx_cache.entry import capture_plan_format, restore
 from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, Bindings
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.portable import NotPortable

@@ -19,7 +19,7 @@ from npugx_cache.entry.artifact import Artifact, Bindings
 from npugx_cache.entry.failed_run import lasting_effect
 from npugx_cache.entry.first_result import Rounding
 from npugx_cache.entry.readable import Readable, render
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, devices
 from npugx_cache.private import compile_lock, runtime
@@ -102,7 +102,7 @@ def _compiled(
     known: Known,
     progress: Progress,
 ) -> Compiled | LocalOnly | Untraceable | SetUpFirst:
-    from npugx_cache.work_time import WorkTime
+    from npugx_cache.interpreter.work_time import WorkTime
 
     try:
         from npugx_cache.trace import call

@@ -10,7 +10,7 @@ import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Literal
 
-from npugx_cache.interruptions import chain
+from npugx_cache.interpreter.interruptions import chain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

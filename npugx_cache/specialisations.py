@@ -7,7 +7,7 @@ import operator
 import threading
 from typing import TYPE_CHECKING
 
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import config, events, store
 from npugx_cache.errors import CacheMiss, StoreError, Uncacheable
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import differences, kind_of
 

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.backend.capture.admission import Graphs
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -8,7 +8,7 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:

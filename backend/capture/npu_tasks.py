@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache.backend import operators
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.private import determinism, npu
 
 if TYPE_CHECKING:

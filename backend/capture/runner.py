@@ -21,7 +21,7 @@ from npugx_cache.backend.capture.captured import CapturedGraph, Tally
 from npugx_cache.backend.capture.keys import Keys
 from npugx_cache.backend.capture.outputs import Outputs
 from npugx_cache.backend.capture.tasks import Length, Recorder
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.private import runtime
 
 if TYPE_CHECKING:

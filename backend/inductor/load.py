@@ -18,7 +18,7 @@ import torch
 
 from npugx_cache.backend.capture.outputs import span_of
 from npugx_cache.backend.runtime import without_autocast
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import inductor_run as compat
 from npugx_cache.private import runtime

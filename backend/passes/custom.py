@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.backend import lowering, operators
 from npugx_cache.backend.passes import layout
 from npugx_cache.errors import PassError
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:

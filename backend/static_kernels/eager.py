@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugx_cache.backend.capture.layout import Role
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

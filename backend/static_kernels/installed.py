@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from npugx_cache import config
 from npugx_cache.backend.capture import device as capture_device
 from npugx_cache.backend.static_kernels import tool
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.private import npu
 
 if TYPE_CHECKING:

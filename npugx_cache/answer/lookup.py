@@ -34,8 +34,8 @@ from npugx_cache.errors import (
     PassError,
     VerificationError,
 )
-from npugx_cache.forks import NamedLocks
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.forks import NamedLocks
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.signature import Signature, without_texts
@@ -230,7 +230,7 @@ class Lookup(StoredGraphs):
             return refused
         self._tell_of_hit(outcome, found.entry or "", started)
         if self.settings.verify == "recompile":
-            from npugx_cache import garbage
+            from npugx_cache.interpreter import garbage
 
             with garbage.freed():
                 found = self._rechecked(found, call)
@@ -331,8 +331,9 @@ class Lookup(StoredGraphs):
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Ran | Bypass | First:
-        from npugx_cache import garbage, progress
+        from npugx_cache import progress
         from npugx_cache.answer import why_compiled  # a restored call needs none
+        from npugx_cache.interpreter import garbage
 
         known = [each.entry for each in self.bound]
         why_compiled.tell_torch(self.recipe, known, self.refusals)

@@ -14,7 +14,7 @@ from npugx_cache.entry import restore
 from npugx_cache.entry.artifact import BINDINGS, CONDITIONS, CONSTANTS, LIBRARY, SET_UP
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from npugx_cache.answer.notes import OF_RUN, bypass_draft, conditions_in
 from npugx_cache.answer.outcomes import Bypass
 from npugx_cache.entry.artifact import CONDITIONS, pack_conditions
 from npugx_cache.entry.restore import Specialisation
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.key.signature import without_texts
 from npugx_cache.private import compile_lock
 from npugx_cache.store_client import USUAL, StoreClient

@@ -16,7 +16,7 @@ import torch
 
 from npugx_cache.conditions import shapes
 from npugx_cache.conditions.data import Kind, Step
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.portable import decode, encode, seal
 from npugx_cache.portable.texts import is_sealed
 

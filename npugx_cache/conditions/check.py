@@ -15,7 +15,7 @@ from npugx_cache.conditions.data import CALL, Check, Conditions, Kind, Step
 from npugx_cache.conditions.evaluate import MISSING, Scope, evaluate, evaluate_all, part_of, plan
 from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order, is_imported
 from npugx_cache.events import logger
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:

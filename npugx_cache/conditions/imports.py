@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from npugx_cache.events import logger
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

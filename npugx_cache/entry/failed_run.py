@@ -16,7 +16,7 @@ import torch
 from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.program import COLLECTIVES, STREAMS
 from npugx_cache.backend.runtime import PROGRAM_FILE
-from npugx_cache.interruptions import from_outside
+from npugx_cache.interpreter.interruptions import from_outside
 from npugx_cache.portable import module_of
 from npugx_cache.private import schemas
 from npugx_cache.records import NamedTuple

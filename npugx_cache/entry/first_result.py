@@ -20,7 +20,7 @@ import torch
 from npugx_cache.backend import subgraphs
 from npugx_cache.conditions import process
 from npugx_cache.entry.recheck import differences, tensors_in
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.private import eager_run, runtime
 from npugx_cache.records import NamedTuple
 

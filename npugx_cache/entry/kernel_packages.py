@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import events, store
 from npugx_cache.backend.static_kernels.packages import NoKernels
+from npugx_cache.interpreter.work_time import WorkTime
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.portable import digest
 from npugx_cache.private import process_groups
-from npugx_cache.work_time import WorkTime
 
 if TYPE_CHECKING:
     from npugx_cache.backend.static_kernels.packages import Make, Packages

@@ -31,7 +31,7 @@ from npugx_cache.entry.break_record import BreakRecord
 from npugx_cache.entry.frame import GRAPH, SHIM, load
 from npugx_cache.entry.view import sections, stored_text
 from npugx_cache.errors import CorruptEntry, EntryNotFound, StoreError
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.portable import describe, devices
 from npugx_cache.terminal import harmless, in_utf8, one_line
 

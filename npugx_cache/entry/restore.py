@@ -22,7 +22,7 @@ from npugx_cache.entry.artifact import (
     conditions_of,
 )
 from npugx_cache.errors import CorruptEntry, NpugxCacheError
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, devices
 from npugx_cache.records import dataclass

@@ -17,7 +17,7 @@ from npugx_cache.errors import (
     PassError,
     VerificationError,
 )
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.key import environment
 from npugx_cache.key.recipe import Shaping, check_decompositions, check_options
 from npugx_cache.passing import is_passing

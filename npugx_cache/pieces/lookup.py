@@ -15,7 +15,7 @@ from npugx_cache.conditions.evaluate import Scope
 from npugx_cache.entry import restore
 from npugx_cache.entry.artifact import CONDITIONS, READABLE
 from npugx_cache.errors import CorruptEntry, VerificationError
-from npugx_cache.forks import NamedLocks
+from npugx_cache.interpreter.forks import NamedLocks
 from npugx_cache.key import environment
 from npugx_cache.pieces.cached_graph import CachedGraph
 from npugx_cache.pieces.loaded import PARTS
@@ -227,7 +227,8 @@ class PieceLookup(StoreClient):
     # --- compile
 
     def _compiled(self, opened: store.Store | None, started: float) -> CachedGraph:
-        from npugx_cache import garbage, progress
+        from npugx_cache import progress
+        from npugx_cache.interpreter import garbage
 
         with garbage.freed(), progress.Progress(self.title) as told:
             artifact, seconds = self._artifact(told)
@@ -252,7 +253,7 @@ class PieceLookup(StoreClient):
 
     def _artifact(self, told: Progress) -> tuple[Artifact, float]:
         from npugx_cache.compile import pack
-        from npugx_cache.work_time import WorkTime
+        from npugx_cache.interpreter.work_time import WorkTime
 
         worked = WorkTime()
         with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:

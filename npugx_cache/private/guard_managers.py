@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._C._dynamo.guards as _c_guards
 
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.private.runtime import BEHIND, DIMENSION_MARKS
 
 if TYPE_CHECKING:

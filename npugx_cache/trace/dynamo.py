@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache import location
 from npugx_cache.backend import operators, subgraphs
 from npugx_cache.backend.lowering import static_inputs
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.private import runtime, vendor_scopes
 from npugx_cache.trace import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache import location
 from npugx_cache.events import logger
-from npugx_cache.interruptions import let_through
+from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, resolve_op
 from npugx_cache.private import schemas

@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.io.trust import open_root
 

@@ -12,7 +12,7 @@ import threading
 import time
 
 from npugx_cache import remote_address
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.store.remote.engine import Engine, Fault
 
 _LOG = logging.getLogger("npugx_cache")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from npugx_cache.config import remote_credentials
 from npugx_cache.counters import PROCESS, asked_remote
-from npugx_cache.forks import survive_forks
+from npugx_cache.interpreter.forks import survive_forks
 
 if TYPE_CHECKING:
     import asyncio

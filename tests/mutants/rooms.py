@@ -65,12 +65,10 @@ ROOMS = {
     "triage": _room("triage", "tests/triage", "tests/cli/test_triage.py"),
     "warming": _room("warming", "tests/warm"),
     "frozen": _room("__pyinstaller", "tests/packaging"),
-    "counters": _room(
-        "counters events spans prometheus log_output progress", "tests/metrics", "tests/unit"
-    ),
+    "counters": _room("counters events prometheus progress", "tests/metrics", "tests/unit"),
     "settings": _room(
-        "__init__ __main__ config errors foreign_names forks garbage interruptions location "
-        "passing remote_address terminal unknown_variables version work_time",
+        "__init__ __main__ config errors foreign_names interpreter location passing "
+        "remote_address terminal unknown_variables version",
         "tests/unit",
         "tests/cli/test_settings.py",
     ),

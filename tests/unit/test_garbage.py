@@ -66,7 +66,7 @@ print(not gc.isenabled())
 
 @pytest.mark.parametrize("case", SCRIPTS)
 def test_collection_is_as_before(case):
-    script = "import gc\nfrom npugx_cache import garbage\n" + SCRIPTS[case]
+    script = "import gc\nfrom npugx_cache.interpreter import garbage\n" + SCRIPTS[case]
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr

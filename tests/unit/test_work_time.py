@@ -56,7 +56,7 @@ def test_a_compile_that_was_stopped_does_not_cost_the_time_that_it_was_stopped(s
 
 
 def test_the_work_of_a_child_counts():
-    from npugx_cache.work_time import WorkTime
+    from npugx_cache.interpreter.work_time import WorkTime
 
     worked = WorkTime()
     before, started = os.times(), time.perf_counter()
@@ -70,7 +70,7 @@ def test_the_work_of_a_child_counts():
 
 def test_more_work_than_time_passed_counts_as_the_time_that_passed():
     """Two children at once, as of a compiler with many threads, or another thread of ours."""
-    from npugx_cache.work_time import WorkTime
+    from npugx_cache.interpreter.work_time import WorkTime
 
     started, worked = time.perf_counter(), WorkTime()
     children = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(4)]

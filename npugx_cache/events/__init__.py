@@ -37,7 +37,7 @@ def heed_environment() -> None:
         logger.warning("%s; it is ignored", error)
         level = None
     if level is not None:
-        from npugx_cache import log_output
+        from npugx_cache.events import log_output
 
         log_output.show(logger, level)
     if config.unknown_variables():
@@ -85,7 +85,7 @@ def _spans() -> types.ModuleType | None:
     if sys.modules.get("opentelemetry.trace") is None:
         return None
     try:
-        from npugx_cache import spans
+        from npugx_cache.events import spans
     except (ImportError, OSError):  # no file can be opened now: the call goes on without spans
         return None
     return spans
