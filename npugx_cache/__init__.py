@@ -12,6 +12,7 @@ from npugx_cache.version import VERSION
 if TYPE_CHECKING:
     from npugx_cache.api import CachedFunction, cache_compile
     from npugx_cache.counters import CacheInfo, Metrics, Warmed, metrics
+    from npugx_cache.counters.prometheus import PrometheusCollector, prometheus_text
     from npugx_cache.entry.readable import readable_cache
     from npugx_cache.errors import (
         BackendUnavailable,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from npugx_cache.pieces.cached_graph import CachedGraph
     from npugx_cache.pieces.compiled import cached_graph
     from npugx_cache.pieces.loaded import load_graph
-    from npugx_cache.prometheus import PrometheusCollector, prometheus_text
 
 __all__ = [
     "BackendUnavailable",
@@ -64,14 +64,14 @@ _HOME = {
     "CachedFunction": "npugx_cache.api",
     "CachedGraph": "npugx_cache.pieces.cached_graph",
     "Metrics": "npugx_cache.counters",
-    "PrometheusCollector": "npugx_cache.prometheus",
+    "PrometheusCollector": "npugx_cache.counters.prometheus",
     "Refusal": "npugx_cache.events",
     "Warmed": "npugx_cache.counters",
     "cache_compile": "npugx_cache.api",
     "cached_graph": "npugx_cache.pieces.compiled",
     "load_graph": "npugx_cache.pieces.loaded",
     "metrics": "npugx_cache.counters",
-    "prometheus_text": "npugx_cache.prometheus",
+    "prometheus_text": "npugx_cache.counters.prometheus",
     "readable_cache": "npugx_cache.entry.readable",
 }
 _OTHERS = "npugx_cache.errors"

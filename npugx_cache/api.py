@@ -458,6 +458,6 @@ def _check_arguments(
 
 
 def _not_ours(unknown: Mapping[str, object]) -> Exception:
-    from npugx_cache import foreign_names
+    from npugx_cache.config import foreign_names
 
     return foreign_names.argument_error(unknown, _Arguments.__annotations__)

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from npugx_cache.conditions import Check
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.entry.size_history import Known
+    from npugx_cache.events.progress import Progress
     from npugx_cache.key.fingerprint import Factor
     from npugx_cache.key.recipe import Recipe, Shaping
     from npugx_cache.portable.devices import Accelerator, Rename
-    from npugx_cache.progress import Progress
     from npugx_cache.trace.lowered import PortableGraph
     from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst
 

@@ -105,7 +105,7 @@ def check_name(backend: object) -> str:
             f"backend {backend!r}: the vendor's GE mode is not supported yet; use 'npugraph_ex', "
             "or the vendor's own cache_compile for GE"
         )
-    from npugx_cache import foreign_names
+    from npugx_cache.config import foreign_names
 
     valid = f"valid backends are {', '.join(NAMES)}"
     if callable(backend):

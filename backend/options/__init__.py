@@ -63,7 +63,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments for `Options`, checked and in a form that the caller can't change."""
     for name, value in given.items():
         if name not in SPECS:
-            from npugx_cache.foreign_names import option_error
+            from npugx_cache.config.foreign_names import option_error
 
             raise option_error(name, SPECS, f"valid options are {', '.join(sorted(SPECS))}")
         _check(name, value, SPECS[name])

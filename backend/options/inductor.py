@@ -54,7 +54,7 @@ def _check(name: str, value: object) -> None:
     # The types are checked at the first compile, because the check loads Inductor, and a restarted
     # worker must not load Inductor.
     if name not in inductor_run.setting_names():
-        from npugx_cache.foreign_names import option_error
+        from npugx_cache.config.foreign_names import option_error
 
         words = (
             "options of the backend 'inductor' are the settings of torch._inductor.config and, "

@@ -23,9 +23,9 @@ from npugx_cache.backend.static_kernels import tool
 from npugx_cache.backend.static_kernels.installed import INSTALLED
 from npugx_cache.backend.static_kernels.packages import NoKernels
 from npugx_cache.backend.static_kernels.wanted import Operators, Wanted
+from npugx_cache.events.progress import Progress
 from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.private import npu
-from npugx_cache.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

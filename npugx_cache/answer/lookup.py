@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from npugx_cache.counters import Counters
     from npugx_cache.entry import first_result
     from npugx_cache.entry.size_history import Known
+    from npugx_cache.events.progress import Progress
     from npugx_cache.key.recipe import Recipe
-    from npugx_cache.progress import Progress
     from npugx_cache.specialisations import Specialisations
     from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst, Untraceable
 
@@ -331,8 +331,8 @@ class Lookup(StoredGraphs):
     def _compiled(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Ran | Bypass | First:
-        from npugx_cache import progress
         from npugx_cache.answer import why_compiled  # a restored call needs none
+        from npugx_cache.events import progress
         from npugx_cache.interpreter import garbage
 
         known = [each.entry for each in self.bound]
@@ -425,7 +425,7 @@ class Lookup(StoredGraphs):
         """Compile a hit again and compare: `verify="recompile"`. Raises `VerificationError`."""
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import recheck, size_history
-        from npugx_cache.progress import Progress
+        from npugx_cache.events.progress import Progress
 
         title, opened = self.title, self.opened()
         known = size_history.before(opened, call.fingerprint.key, found.entry)

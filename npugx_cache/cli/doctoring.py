@@ -8,9 +8,9 @@ from itertools import chain
 
 import click
 
-from npugx_cache import unknown_variables
 from npugx_cache.cli import engines, output, settings, versions
 from npugx_cache.cli.opening import WrongInput, load_settings
+from npugx_cache.config import misspellings
 from npugx_cache.version import VERSION
 
 
@@ -25,7 +25,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
     chosen = load_settings(directory)
     if not chosen.cache_dir.is_dir():
         raise WrongInput(f"{chosen.cache_dir} is not a folder. Name one that is there")
-    in_force, unknown = settings.settings_in_force(directory), unknown_variables.sentences()
+    in_force, unknown = settings.settings_in_force(directory), misspellings.sentences()
     found = _versions()
     unserved = versions.unserved(untested_torch=chosen.untested_torch)
     installed = engines.installed_engines()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npugx_cache import remote_address
 from npugx_cache.cli import output
+from npugx_cache.config import remote_address
 
 if TYPE_CHECKING:
     from npugx_cache.config import Settings

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from npugx_cache import config, unknown_variables
+from npugx_cache import config
 from npugx_cache.cli import output, remote, versions
 from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait, wiring
 from npugx_cache.cli.table import Column, lay_out, terminal_width
+from npugx_cache.config import misspellings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +104,7 @@ def print_folder(directory: str | None, form: str) -> None:
 
 
 def print_config(directory: str | None, form: str) -> None:
-    rows, unknown = settings_in_force(directory), unknown_variables.sentences()
+    rows, unknown = settings_in_force(directory), misspellings.sentences()
     unserved = versions.unserved(untested_torch=load_settings(directory).untested_torch)
     if form == "json":
         named = {"settings": as_json(rows), "unserved": unserved, "unknown": sorted(unknown)}

@@ -41,9 +41,9 @@ def heed_environment() -> None:
 
         log_output.show(logger, level)
     if config.unknown_variables():
-        from npugx_cache import unknown_variables
+        from npugx_cache.config import misspellings
 
-        for sentence in unknown_variables.sentences().values():
+        for sentence in misspellings.sentences().values():
             logger.warning("%s", sentence)
 
 

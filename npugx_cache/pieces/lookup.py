@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from npugx_cache.counters import Counters
     from npugx_cache.entry.artifact import Artifact
     from npugx_cache.entry.restore import BoundProgram
+    from npugx_cache.events.progress import Progress
     from npugx_cache.key.recipe import Shaping
     from npugx_cache.pieces.compiled import Caller
     from npugx_cache.pieces.piece import Piece
-    from npugx_cache.progress import Progress
     from npugx_cache.trace.lowered import PortableGraph
 
     Blobs: TypeAlias = Mapping[str, bytes] | store.Miss
@@ -227,7 +227,7 @@ class PieceLookup(StoreClient):
     # --- compile
 
     def _compiled(self, opened: store.Store | None, started: float) -> CachedGraph:
-        from npugx_cache import progress
+        from npugx_cache.events import progress
         from npugx_cache.interpreter import garbage
 
         with garbage.freed(), progress.Progress(self.title) as told:
@@ -306,7 +306,7 @@ class PieceLookup(StoreClient):
     def _recheck(self, opened: store.Store, manifest: store.Manifest) -> None:
         """Compile a hit again and compare: `verify="recompile"`. Raises `VerificationError`."""
         from npugx_cache.entry import recheck
-        from npugx_cache.progress import Progress
+        from npugx_cache.events.progress import Progress
 
         stored = opened.read(manifest, [READABLE])
         if isinstance(stored, store.Miss):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npugx_cache.counters import PROCESS
-from npugx_cache.progress import PASSING
+from npugx_cache.events.progress import PASSING
 from npugx_cache.store.content.files import is_writable_in_place
 from npugx_cache.store.format.layout import is_lock, make_parents
 from npugx_cache.store.io import syscalls

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 
-from npugx_cache import remote_address
+from npugx_cache.config import remote_address
 from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.store.remote.engine import Engine, Fault
 

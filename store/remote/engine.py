@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Coroutine
 
-    from npugx_cache.remote_address import RemoteAddress
+    from npugx_cache.config.remote_address import RemoteAddress
 
 T = TypeVar("T")
 _REQUEST = 10.0  # seconds for one request of a fetch or of a write-back, without its retries

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from npugx_cache import remote_address
+from npugx_cache.config import remote_address
 from npugx_cache.store.io import syscalls
 from npugx_cache.store.remote.engine import Engine, Fault
 from npugx_cache.store.remote.tier import BUDGET

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from npugx_cache.counters import PROCESS, asked_remote
-from npugx_cache.progress import PASSING
+from npugx_cache.events.progress import PASSING
 from npugx_cache.store.content.entries import entry_names, open_key
 from npugx_cache.store.content.lock import Locked, NotLocked
 from npugx_cache.store.io import syscalls
@@ -29,7 +29,7 @@ from npugx_cache.store.results import Fetched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from npugx_cache.remote_address import RemoteAddress
+    from npugx_cache.config.remote_address import RemoteAddress
     from npugx_cache.store.folder_store import FolderStore
     from npugx_cache.store.format.manifest import Manifest
     from npugx_cache.store.remote.connection import Connection

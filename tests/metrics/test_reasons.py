@@ -25,9 +25,9 @@ from npugx_cache.counters import (
     Counters,
     metrics,
 )
+from npugx_cache.counters.prometheus import FAMILIES, prometheus_text
 from npugx_cache.errors import CacheMiss
 from npugx_cache.key import fingerprint
-from npugx_cache.prometheus import FAMILIES, prometheus_text
 from npugx_cache.store import PrunePolicy, open_store
 from npugx_cache.store.io import syscalls
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from npugx_cache.config import Settings
 from npugx_cache.counters import PROCESS, metrics
-from npugx_cache.prometheus import prometheus_text
+from npugx_cache.counters.prometheus import prometheus_text
 from npugx_cache.store import Draft, open_store
 from npugx_cache.store.format.signing import new_secret
 from npugx_cache.store.remote import tier

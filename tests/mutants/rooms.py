@@ -65,10 +65,9 @@ ROOMS = {
     "triage": _room("triage", "tests/triage", "tests/cli/test_triage.py"),
     "warming": _room("warming", "tests/warm"),
     "frozen": _room("__pyinstaller", "tests/packaging"),
-    "counters": _room("counters events prometheus progress", "tests/metrics", "tests/unit"),
+    "counters": _room("counters events", "tests/metrics", "tests/unit"),
     "settings": _room(
-        "__init__ __main__ config errors foreign_names interpreter location passing "
-        "remote_address terminal unknown_variables version",
+        "__init__ __main__ config errors interpreter location passing terminal version",
         "tests/unit",
         "tests/cli/test_settings.py",
     ),

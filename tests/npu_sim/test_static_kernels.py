@@ -16,12 +16,13 @@ import torch
 from simulated_cann import ON, PAST, limited, program, restart, run, said, selected, warned
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npugx_cache import cache_compile, config, progress, readable_cache, store
+from npugx_cache import cache_compile, config, readable_cache, store
 from npugx_cache.backend import static_kernels
 from npugx_cache.backend.compile import compile_graph
 from npugx_cache.backend.options import parse
 from npugx_cache.backend.static_kernels import installed, wanted
 from npugx_cache.errors import OptionError
+from npugx_cache.events import progress
 
 
 def test_static_kernel_compile(cann):

@@ -14,7 +14,7 @@ import npugx_cache
 from npugx_cache import version
 
 WARNINGS = []
-LACKING = {"npugx_cache.events.spans", "npugx_cache.prometheus"}
+LACKING = {"npugx_cache.events.spans", "npugx_cache.counters.prometheus"}
 """Modules that need what is not installed by itself."""
 
 

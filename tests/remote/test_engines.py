@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from npugx_cache import remote_address
+from npugx_cache.config import remote_address
 from npugx_cache.store.remote import lease as leases
 from npugx_cache.store.remote.engine import Engine, Fault
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from npugx_cache import config, remote_address
-from npugx_cache.config import Settings
+from npugx_cache import config
+from npugx_cache.config import Settings, remote_address
 from npugx_cache.counters import PROCESS
 from npugx_cache.errors import OptionError
 from npugx_cache.store import PrunePolicy, Store, open_store
@@ -116,6 +116,7 @@ def test_an_entry_with_another_key_is_not_used(host, publish, address, tmp_path)
 
 
 def test_the_tier_needs_signatures_and_a_folder_that_can_be_written(host, caplog):
+    caplog.set_level("DEBUG", "npugx_cache")  # a WARNING at the first time in a process only
     reason = host("one", trust="private", key_file=None).fetch("00" * 32, "").reason
     assert "needs a key" in reason
     assert reason in caplog.text

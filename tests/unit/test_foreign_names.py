@@ -7,7 +7,8 @@ import inspect
 import pytest
 import torch
 
-from npugx_cache import cache_compile, foreign_names
+from npugx_cache import cache_compile
+from npugx_cache.config import foreign_names
 from npugx_cache.errors import OptionError
 
 

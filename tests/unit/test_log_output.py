@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from npugx_cache import cache_compile, config, events, progress
-from npugx_cache.events import log_output
+from npugx_cache import cache_compile, config, events
+from npugx_cache.events import log_output, progress
 
 
 @pytest.fixture

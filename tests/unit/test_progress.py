@@ -11,7 +11,8 @@ import warnings
 import pytest
 import torch
 
-from npugx_cache import cache_compile, config, progress, store
+from npugx_cache import cache_compile, config, store
+from npugx_cache.events import progress
 
 PHASES = [
     "loading torch's compiler",

@@ -232,7 +232,7 @@ def _remote(env: Mapping[str, str]) -> str | None:
     text = env.get(_REMOTE)
     if not text:
         return None
-    from npugx_cache import remote_address
+    from npugx_cache.config import remote_address
 
     try:
         remote_address.parse(text)
