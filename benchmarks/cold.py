@@ -32,7 +32,7 @@ PHASES = {
         "npugx_cache.compile:_operator_facts",
     ),
     "encode": ("npugx_cache.compile:pack", "npugx_cache.entry.artifact:Artifact.to_blobs"),
-    "decode, check and bind it": ("npugx_cache.answer.lookup:Lookup._bound",),
+    "decode, check and bind it": ("npugx_cache.answer.lookup:Lookup._bind_packed",),
     "publish": ("npugx_cache.store_client:StoreClient._publish",),
     "lookup, imports and first run": ("npugx_cache.api:CachedFunction.__call__",),
 }

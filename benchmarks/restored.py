@@ -32,7 +32,7 @@ BEFORE = {
     "decoration": "decorate_cpu",
 }
 PHASES = {
-    "key": ("npugx_cache.answer.lookup:Lookup._answer", "npugx_cache.answer.lookup:Lookup.answer"),
+    "key": ("npugx_cache.answer.lookup:Lookup._look_up", "npugx_cache.answer.lookup:Lookup.answer"),
     "open the store": ("npugx_cache.store_client:StoreClient.opened",),
     "read files": (f"{STORE}.content.blobs:read_file", f"{STORE}.content.entries:read_file"),
     "verify, list, decode manifests": (

@@ -109,14 +109,14 @@ class Lookup(StoredGraphs):
             return Bypass("the function that calls this one runs by itself, for a comparison")
         started = time.perf_counter()
         for _ in range(_MAX_SET_UPS):
-            answer = self._caught(args, kwargs, scope, started, warming=warming)
+            answer = self._answer_despite_faults(args, kwargs, scope, started, warming=warming)
             if isinstance(answer, (Specialisation, Ran, Bypass)):
                 return answer
             # No lock of ours is held, and what the library raises is what eager would raise.
             answer.perform()
         return self._bypass("the models in this call have to be set up again and again")
 
-    def _caught(
+    def _answer_despite_faults(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -126,7 +126,7 @@ class Lookup(StoredGraphs):
         warming: bool,
     ) -> Specialisation | Ran | Bypass | First:
         try:
-            return self._answer(args, kwargs, scope, started, warming=warming)
+            return self._look_up(args, kwargs, scope, started, warming=warming)
         except Exception as error:
             if self.settings.strict or isinstance(error, _ASKED_FOR):
                 raise
@@ -146,7 +146,7 @@ class Lookup(StoredGraphs):
             self._end_in_bypass(reason)
             return Bypass(f"a fault of the cache: {error!r}")
 
-    def _answer(
+    def _look_up(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -170,21 +170,21 @@ class Lookup(StoredGraphs):
             self.refusals = ()  # those of an earlier lookup are about another call
             return self._bypass(reason, kind)
         if failed is not None:
-            return self._broken(failed, scope.frame_locals)
+            return self._run_in_pieces_or_eagerly(failed, scope.frame_locals)
         if "einops" in sys.modules:
             from npugx_cache.conditions import pure_helpers
 
             pure_helpers.start_libraries()
-        call = self._call(args, kwargs, scope, shape)
-        found = self._found(call, started, "hit")
+        call = self._call_of(args, kwargs, scope, shape)
+        found = self._find(call, started, "hit")
         if found is None:
-            found = self._fetched(call, started)
-        return self._compiled_once(call, started, warming=warming) if found is None else found
+            found = self._fetch(call, started)
+        return self._compile_once(call, started, warming=warming) if found is None else found
 
     def call_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Call:
-        return self._call(args, kwargs, scope, Signature(scope.frame_locals))
+        return self._call_of(args, kwargs, scope, Signature(scope.frame_locals))
 
-    def _call(
+    def _call_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope, shape: Signature
     ) -> Call:
         live = environment.factors(shape.device_types, scope.switches)
@@ -192,7 +192,7 @@ class Lookup(StoredGraphs):
 
     # --- restore
 
-    def _found(
+    def _find(
         self, call: Call, started: float, outcome: str
     ) -> Specialisation | Bypass | First | None:
         """The store's answer to a call: a graph, now bound, or a note. None if it has neither."""
@@ -205,21 +205,21 @@ class Lookup(StoredGraphs):
                 return None
             key, answers = call.fingerprint.key, Answers()
             likely = opened.likely(key, call.signature.exact)
-            found = self._first_to_fit(opened, likely, call, answers)
+            found = self._bind_first_likely(opened, likely, call, answers)
             if found is None:
                 candidates = opened.candidates(key)
                 # First: what a model is without it is no reason why an entry does not fit.
-                if (due := self._set_up(opened, candidates, call)) is not None:
+                if (due := self._find_set_up(opened, candidates, call)) is not None:
                     return due
                 first = LOOKED not in call.tried
-                restored = self._restored(opened, candidates, call, answers, first=first)
+                restored = self._bind_first(opened, candidates, call, answers, first=first)
                 if restored is not None and not isinstance(restored, Specialisation):
                     return restored
                 found = restored
             if found is not None and self.settings.verify != "recompile":
                 self.bound.add([found])
         if found is None:
-            refused = self._refused(opened, candidates, call, started)
+            refused = self._find_refusal(opened, candidates, call, started)
             if refused is None and first and not self.refusals:
                 from npugx_cache import location
 
@@ -233,11 +233,11 @@ class Lookup(StoredGraphs):
             from npugx_cache.interpreter import garbage
 
             with garbage.freed():
-                found = self._rechecked(found, call)
+                found = self._recheck(found, call)
             self.bound.add([found])
         return found
 
-    def _fetched(self, call: Call, started: float) -> Specialisation | Bypass | First | None:
+    def _fetch(self, call: Call, started: float) -> Specialisation | Bypass | First | None:
         """The answer of the remote tier to a call, if the store has one and it brings new entries.
 
         Asked without a lock, because other calls must not wait for the tier.
@@ -245,11 +245,11 @@ class Lookup(StoredGraphs):
         key, signature = call.fingerprint.key, call.signature.exact
         if not self._remote_brings(self.opened(), key, signature):
             return None
-        return self._found(call, started, "hit, fetched from the remote tier")
+        return self._find(call, started, "hit, fetched from the remote tier")
 
     # --- compile
 
-    def _compiled_once(
+    def _compile_once(
         self, call: Call, started: float, *, warming: bool
     ) -> Specialisation | Ran | Bypass | First:
         """Compile, or use the graph that another thread or worker compiles at the same time."""
@@ -268,24 +268,24 @@ class Lookup(StoredGraphs):
             if known := self.bound.find(call.scope):
                 return known
             if failed := self._untraced.known(call.signature, call.scope):
-                return self._broken(failed, call.scope.frame_locals)
-            found = self._compiled_under_lock(name, call, started, warming=warming)
+                return self._run_in_pieces_or_eagerly(failed, call.scope.frame_locals)
+            found = self._compile_under_lock(name, call, started, warming=warming)
             graph = found.graph if isinstance(found, Ran) else found
             if isinstance(graph, Specialisation):
                 self.bound.add([graph])
             return found
 
-    def _compiled_under_lock(
+    def _compile_under_lock(
         self, name: str, call: Call, started: float, *, warming: bool
     ) -> Specialisation | Ran | Bypass | First:
         opened = self.opened()
         if opened is None:
-            return self._compiled(call, None, started, warming=warming)
+            return self._compile_and_tell(call, None, started, warming=warming)
         answers: list[Specialisation | Bypass | First] = []
 
         def answered() -> bool:  # an entry that appears may be for other values, so it is tried
             if not answers:
-                answer = self._found(call, started, "hit after waiting")
+                answer = self._find(call, started, "hit after waiting")
                 answers.extend([answer] if answer is not None else [])
             return bool(answers)
 
@@ -298,14 +298,14 @@ class Lookup(StoredGraphs):
             return any(is_about(m, call) and m.entry not in call.outdated for m in listed)
 
         if refused():
-            return self._compiled(call, opened, started, warming=warming)
-        with self._locked(opened, name, call, lambda: answered() or refused()):
+            return self._compile_and_tell(call, opened, started, warming=warming)
+        with self._lock(opened, name, call, lambda: answered() or refused()):
             if answered():
                 return answers[0]
-            return self._compiled(call, opened, started, warming=warming)
+            return self._compile_and_tell(call, opened, started, warming=warming)
 
     @contextlib.contextmanager
-    def _locked(
+    def _lock(
         self, opened: store.Store, name: str, call: Call, done: Callable[[], bool]
     ) -> Iterator[None]:
         """Hold the lock for the graph of a call, waiting for others until `done()`.
@@ -328,7 +328,7 @@ class Lookup(StoredGraphs):
         with opened.lock(name, wait=wait, needed_within=timeout, done=done):
             yield
 
-    def _compiled(
+    def _compile_and_tell(
         self, call: Call, opened: store.Store | None, started: float, *, warming: bool
     ) -> Specialisation | Ran | Bypass | First:
         from npugx_cache.answer import why_compiled  # a restored call needs none
@@ -342,9 +342,9 @@ class Lookup(StoredGraphs):
             why = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
             why_compiled.tell(self.title, why, last)
         with garbage.freed(), progress.Progress(self.title) as told:
-            return self._compiled_and_stored(call, opened, started, told, warming=warming)
+            return self._compile_and_publish(call, opened, started, told, warming=warming)
 
-    def _compiled_and_stored(
+    def _compile_and_publish(
         self,
         call: Call,
         opened: store.Store | None,
@@ -368,19 +368,19 @@ class Lookup(StoredGraphs):
             return outcome.set_up
         says_something = getattr(outcome, "lasting", True) and not getattr(outcome, "raised", False)
         if not warming and says_something:
-            self._counted().note(call.signature.leaves, nearest)
+            self._compiles().note(call.signature.leaves, nearest)
         if not isinstance(outcome, Compiled):
-            return self._uncacheable(outcome, call, warming=warming)
+            return self._end_uncached(outcome, call, warming=warming)
         blobs = outcome.artifact.to_blobs()
         progress.begin("binding")
         try:
-            bound = self._bound(blobs, call)
+            bound = self._bind_packed(blobs, call)
         except (NotPortable, CorruptEntry) as error:
-            return self._uncacheable(outcome.local_only(error), call, warming=warming)
+            return self._end_uncached(outcome.local_only(error), call, warming=warming)
         alike: first_result.Alike | None = None
         if self.settings.verify != "off":
             progress.begin("comparing the first result")
-            compared = self._first_result(outcome, blobs, bound, call)
+            compared = self._compare_first_result(outcome, blobs, bound, call)
             if isinstance(compared, Bypass):
                 return compared
             alike = compared if bound.is_direct and not warming else None
@@ -394,7 +394,7 @@ class Lookup(StoredGraphs):
         graph = dataclasses.replace(bound, entry=entry)
         return graph if alike is None else Ran(graph, alike.result)
 
-    def _counted(self) -> Recompiles:
+    def _compiles(self) -> Recompiles:
         if self._recompiles is None:
             from npugx_cache.answer.recompiles import Recompiles  # a restored call needs none
 
@@ -403,7 +403,7 @@ class Lookup(StoredGraphs):
 
     def _excess(self, call: Call) -> str | None:
         """Why calls may cause no more compiles, or None; the first process to say so notes it."""
-        counted, opened = self._counted(), self.opened()
+        counted, opened = self._compiles(), self.opened()
         if opened is None:
             return counted.excess(lambda: None)
         limit = self.settings.recompile_limit
@@ -419,9 +419,9 @@ class Lookup(StoredGraphs):
 
     def count_with(self, other: Lookup) -> None:
         """Count compiles together with another lookup, under one recompile limit."""
-        self._recompiles = other._counted()
+        self._recompiles = other._compiles()
 
-    def _rechecked(self, found: Specialisation, call: Call) -> Specialisation:
+    def _recheck(self, found: Specialisation, call: Call) -> Specialisation:
         """Compile a hit again and compare: `verify="recompile"`. Raises `VerificationError`."""
         from npugx_cache.compile import Compiled
         from npugx_cache.entry import recheck, size_history
@@ -438,7 +438,7 @@ class Lookup(StoredGraphs):
             if manifest.entry == found.entry and isinstance(stored, dict):
                 text = stored[READABLE].decode()
                 recheck.compare_artifacts(title, text, outcome.artifact.readable)
-        fresh = self._bound(outcome.artifact.to_blobs(), call)
+        fresh = self._bind_packed(outcome.artifact.to_blobs(), call)
         if outcome.unrepeatable:
             events.logger.warning("%s: results not compared: %s", title, outcome.unrepeatable)
             return found
@@ -454,7 +454,7 @@ class Lookup(StoredGraphs):
             self.recipe, args, kwargs, call.scope, live_state(), factors, known, progress
         )
 
-    def _bound(self, blobs: dict[str, bytes], call: Call) -> Specialisation:
+    def _bind_packed(self, blobs: dict[str, bytes], call: Call) -> Specialisation:
         """Bind the packed bytes as a restart will (P7), before they are published.
 
         Raises if the bytes can't be bound or refuse the call that they were made for. Such bytes
@@ -466,7 +466,7 @@ class Lookup(StoredGraphs):
             raise NotPortable(f"the entry refuses its own call: {failures}")
         return self._bind(candidate, blobs, call, None)
 
-    def _first_result(
+    def _compare_first_result(
         self, outcome: Compiled, blobs: dict[str, bytes], graph: Specialisation, call: Call
     ) -> first_result.Alike | Bypass | None:
         """The first result of a new graph, or a bypass if the function itself gives another one.

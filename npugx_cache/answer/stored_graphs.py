@@ -56,7 +56,7 @@ class StoredGraphs(UncachedCalls):
         self._restoring = threading.RLock()
         survive_forks(self, "_restoring")
 
-    def _restored(
+    def _bind_first(
         self,
         opened: store.Store,
         candidates: store.Candidates,
@@ -73,7 +73,7 @@ class StoredGraphs(UncachedCalls):
         new = [each for each in candidates.manifests if each.entry not in call.tried]
         new.sort(key=lambda m: m.about.get("signature_id") != call.signature.exact)
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
-        found = self._first_to_fit(opened, new, call, answers)
+        found = self._bind_first_likely(opened, new, call, answers)
         if found is not None:
             return found
         from npugx_cache.conditions import imports  # a first hit makes none
@@ -84,9 +84,9 @@ class StoredGraphs(UncachedCalls):
         for manifest in new:  # reasons come last, because a hit needs none
             answer = answers.get(manifest.entry) or self._try(opened, manifest, call)
             if isinstance(answer, Specialisation):
-                return self._hit(opened, manifest, answer)
+                return self._note_hit(opened, manifest, answer)
             if isinstance(answer, Checker):
-                answer = self._why(opened, manifest, answer, call)
+                answer = self._explain(opened, manifest, answer, call)
             refusals.append(answer)
             call.tried.add(manifest.entry)
         if first or refusals:
@@ -94,7 +94,7 @@ class StoredGraphs(UncachedCalls):
             self.refusals = tuple(refusals)
         return None
 
-    def _first_to_fit(
+    def _bind_first_likely(
         self,
         opened: store.Store,
         manifests: Iterable[store.Manifest],
@@ -113,18 +113,18 @@ class StoredGraphs(UncachedCalls):
             if entry not in answers and entry not in unlikely and entry not in call.tried:
                 answer = self._try(opened, manifest, call)
                 if isinstance(answer, Specialisation):
-                    return self._hit(opened, manifest, answer)
+                    return self._note_hit(opened, manifest, answer)
                 answers[entry] = answer
         return None
 
-    def _hit(
+    def _note_hit(
         self, opened: store.Store, manifest: store.Manifest, found: Specialisation
     ) -> Specialisation:
         opened.record_hit(manifest)
         self._count("hits", seconds=manifest.cost_seconds)
         return found
 
-    def _set_up(
+    def _find_set_up(
         self, opened: store.Store, candidates: store.Candidates, call: Call
     ) -> SetUp | None:
         """What this call does to a model first, as an earlier process noted, if it is not done."""
@@ -147,7 +147,7 @@ class StoredGraphs(UncachedCalls):
                 return due
         return None
 
-    def _refused(
+    def _find_refusal(
         self,
         opened: store.Store,
         candidates: store.Candidates,
@@ -162,7 +162,7 @@ class StoredGraphs(UncachedCalls):
             known = any(ref.name == CONDITIONS for ref in manifest.blobs)
             if not known:
                 continue
-            conditions = self._conditions(opened, manifest)
+            conditions = self._read_conditions(opened, manifest)
             if isinstance(conditions, events.Refusal):
                 continue
             if not conditions.holds(call.scope):
@@ -177,7 +177,7 @@ class StoredGraphs(UncachedCalls):
             breaks = manifest.about.get("breaks") is True
             failed = Failed(reason, breaks, manifest.entry)
             self._untraced.remember(call.signature.kind, failed, conditions, call.scope)
-            runs = self._broken(failed, call.scope.frame_locals)
+            runs = self._run_in_pieces_or_eagerly(failed, call.scope.frame_locals)
             if runs.instead is not None:
                 opened.record_hit(manifest)  # the note saves a trace, so it is not evicted first
             return runs
@@ -187,7 +187,7 @@ class StoredGraphs(UncachedCalls):
         self, opened: store.Store, manifest: store.Manifest, call: Call
     ) -> Specialisation | Checker | events.Refusal:
         """An entry bound for a call; its conditions, if they don't hold; or why it is of no use."""
-        candidate = self._conditions(opened, manifest)
+        candidate = self._read_conditions(opened, manifest)
         if isinstance(candidate, events.Refusal):
             return candidate
         if not candidate.holds(call.scope):
@@ -200,9 +200,9 @@ class StoredGraphs(UncachedCalls):
         try:
             return self._bind(candidate, parts, call, manifest.entry)
         except (CorruptEntry, NotPortable) as error:
-            return self._of_no_use(opened, manifest, error)
+            return self._set_aside(opened, manifest, error)
 
-    def _conditions(
+    def _read_conditions(
         self, opened: store.Store, manifest: store.Manifest
     ) -> Checker | events.Refusal:
         """The conditions of an entry, or why it is of no use."""
@@ -212,7 +212,7 @@ class StoredGraphs(UncachedCalls):
         try:
             return restore.candidate(blobs)
         except (CorruptEntry, NotPortable) as error:
-            return self._of_no_use(opened, manifest, error)
+            return self._set_aside(opened, manifest, error)
 
     def _bind(
         self,
@@ -233,7 +233,7 @@ class StoredGraphs(UncachedCalls):
             device=candidate.conditions.device,
         )
 
-    def _why(
+    def _explain(
         self, opened: store.Store, manifest: store.Manifest, refused: Checker, call: Call
     ) -> events.Refusal:
         """Why the conditions of a stored graph don't hold for a call."""
@@ -243,14 +243,14 @@ class StoredGraphs(UncachedCalls):
             code = self.recipe.function.__code__
             kind, reasons = restore.refusal(refused, call.scope, code)
         except (CorruptEntry, NotPortable) as error:
-            return self._of_no_use(opened, manifest, error)
+            return self._set_aside(opened, manifest, error)
         if not self.recipe.dynamic:
             from npugx_cache.conditions import causes  # a first hit needs no reasons
 
             reasons = causes.with_advice(reasons)
         return events.Refusal(entry=manifest.entry, reasons=reasons, kind=kind)
 
-    def _of_no_use(
+    def _set_aside(
         self, opened: store.Store, manifest: store.Manifest, error: CorruptEntry | NotPortable
     ) -> events.Refusal:
         if isinstance(error, NotPortable):

@@ -87,13 +87,13 @@ class UncachedCalls(StoreClient):
                     opened.publish(draft)
                 opened.quarantine(manifest, reason)
 
-    def _uncacheable(
+    def _end_uncached(
         self, outcome: LocalOnly | Untraceable, call: Call, *, warming: bool
     ) -> Specialisation | Bypass:
         from npugx_cache.trace.outcomes import LocalOnly
 
         if isinstance(outcome, LocalOnly):
-            self._note_bypass(self._bypass_draft(outcome, call))
+            self._note_bypass(self._draft_of(outcome, call))
             self._warn(outcome.reason)
             self._count("bypasses", USUAL)
             code = self.recipe.function.__code__
@@ -102,20 +102,22 @@ class UncachedCalls(StoreClient):
             in_pieces = outcome.breaks and self.recipe.breaks
             # Whether the function itself raises, too.
             unknown = warming or (self.settings.strict and not in_pieces)
-            return self._bypass(outcome.reason) if unknown else self._unsure(outcome, call)
+            return (
+                self._bypass(outcome.reason) if unknown else self._run_before_noting(outcome, call)
+            )
         if outcome.lasting:
-            draft = self._bypass_draft(outcome, call)
+            draft = self._draft_of(outcome, call)
             failed = Failed(outcome.reason, outcome.breaks, self._note_bypass(draft))
             kind, conditions = call.signature.kind, conditions_in(draft)
             self._untraced.remember(kind, failed, conditions, call.scope)
-            return self._broken(failed, call.scope.frame_locals)
+            return self._run_in_pieces_or_eagerly(failed, call.scope.frame_locals)
         # The reason is not in the function, so it is no error under `strict` either.
         self._count("bypasses", "busy")
         self._end_in_bypass(outcome.reason)
         events.logger.info("%s runs uncached once: %s", self.title, outcome.reason)
         return Bypass(outcome.reason)
 
-    def _unsure(self, outcome: Untraceable, call: Call) -> Bypass:
+    def _run_before_noting(self, outcome: Untraceable, call: Call) -> Bypass:
         """A bypass that is noted only if the function itself can run the call.
 
         Otherwise one call with a wrong argument would keep all others from the cache, in each
@@ -124,7 +126,7 @@ class UncachedCalls(StoreClient):
         # Prepared before the function runs, because the function may change its arguments.
         frame_locals = call.scope.frame_locals
         failed = Failed(outcome.reason, outcome.breaks)
-        draft = self._bypass_draft(outcome, call)
+        draft = self._draft_of(outcome, call)
         kind, conditions = call.signature.kind, conditions_in(draft)
         remember = self._untraced.later(kind, conditions, call.scope)
         pieces = self._pieces_for(failed)
@@ -149,7 +151,7 @@ class UncachedCalls(StoreClient):
 
         return Bypass(outcome.reason, ended, None if pieces is None else pieces.run)
 
-    def _broken(self, failed: Failed, frame_locals: Mapping[str, Any]) -> Bypass:
+    def _run_in_pieces_or_eagerly(self, failed: Failed, frame_locals: Mapping[str, Any]) -> Bypass:
         """A call that can't be one graph: in pieces, if the user wants pieces, or a bypass."""
         pieces = self._pieces_for(failed)
         if pieces is None:
@@ -202,7 +204,7 @@ class UncachedCalls(StoreClient):
             let_through(fault)
             events.logger.exception("%s: a fault of the cache", self.title)
 
-    def _bypass_draft(self, outcome: LocalOnly | Untraceable, call: Call) -> store.Draft:
+    def _draft_of(self, outcome: LocalOnly | Untraceable, call: Call) -> store.Draft:
         from npugx_cache.trace.outcomes import Untraceable
 
         conditions = outcome.conditions
