@@ -81,6 +81,7 @@ ANSWERS: dict[str, Callable[[], object]] = {
     # Between two calls, torch compares these only while autocast is on (`runtime.SameState`).
     **dict.fromkeys(runtime.AUTOCAST_DTYPES, _autocast_dtypes),
     "getrecursionlimit": sys.getrecursionlimit,
+    "is_in_onnx_export": runtime.is_in_onnx_export,
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion
     ),

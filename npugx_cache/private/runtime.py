@@ -63,6 +63,15 @@ def runs_code(value: torch.Tensor) -> bool:
     return not is_quiet or cls.__torch_dispatch__ != torch.Tensor.__torch_dispatch__
 
 
+def is_in_onnx_export() -> bool:
+    """What `torch.onnx.is_in_onnx_export()` says, which would load the exporter to say so."""
+    flags = sys.modules.get("torch.onnx._internal.exporter._flags")
+    older = sys.modules.get("torch.onnx._internal.torchscript_exporter._globals")
+    if flags is None and older is None:
+        return False
+    return bool(torch.onnx.is_in_onnx_export())
+
+
 def packs_values(graph: torch.fx.Graph) -> bool:
     """Whether a graph takes or returns other values than its nodes say, as an exported one does."""
     return type(graph._codegen) is not torch.fx.graph.CodeGen

@@ -40,7 +40,6 @@ from npugx_cache.trace.conditions.surroundings import (
     builtins_used,
     environment_of,
     lookups_of,
-    refuse_functions,
     refuse_names,
     threads_for,
 )
@@ -227,7 +226,6 @@ def _portable(
     owners = Owners(code)
     refuse_names([*trace.code, *ran.codes], trace.function.__code__, owners)
     _add_guards(builder, trace)
-    refuse_functions(builder, trace.code, trace.function.__code__)
     origins = list(origins_of(taken_apart(trace.placeholders, parts), builder))
     nodes = (node for _, node in origins)
     ran.add_attributes_of_others(builder, nodes, trace.function.__code__)

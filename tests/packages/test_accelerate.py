@@ -17,9 +17,11 @@ def test_a_restart_lowers_nothing(surroundings):
     for name, found in cold.items():
         hits, misses, bypasses, stored = found["counts"]
         assert (found["right"], bypasses, misses) == (True, 0, stored)
-        assert "accelerate/hooks.py:" in found["warnings"][0]
         assert warm[name]["right"]
         assert warm[name]["counts"] == [hits + misses, 0, 0, 0]
         assert not warm[name]["traced"]
+    told = [text for found in cold.values() for text in found["warnings"]]
+    assert told  # once for all models whose forward is the same function
+    assert all("accelerate/hooks.py:" in text for text in told)
     assert cold["dispatched"]["counts"][1] >= 2
     assert cold["dispatched_inside"]["counts"][1] >= 2

@@ -72,19 +72,6 @@ def _names_reached(builder: TreeBuilder, codes: Iterable[types.CodeType]) -> set
     return names | {getattr(value, "__name__", "") for value in builder.functions()}
 
 
-def refuse_functions(
-    builder: TreeBuilder, codes: Iterable[types.CodeType], root: types.CodeType
-) -> None:
-    """Raise `NotEager` for a function of torch's whose result is of another type in a trace."""
-    for name in sorted(_names_reached(builder, codes) & _OF_ANOTHER_TYPE):
-        what = f"torch.{name} gives a size where the function itself gives a tensor"
-        place = location.of_code(root)
-        raise NotEager(location.reason(what, place, "use torch.tensor(x.shape)"))
-
-
-_OF_ANOTHER_TYPE = frozenset({"_shape_as_tensor"})
-
-
 _PLACE_IN_MESH = frozenset(
     {"get_local_rank", "get_coordinate", "_sym_get_coordinate", "_coordinate_on_dim", "_rank"}
 )

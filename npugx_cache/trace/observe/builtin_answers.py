@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 from torch._dynamo import exc, variables
 from torch._dynamo.variables import VariableTracker, user_defined
 from torch._dynamo.variables.base import ValueMutationNew
 
+from npugx_cache.conditions import process
 from npugx_cache.trace.observe import observation
 from npugx_cache.trace.observe.enumerations import refuse_own_operators
 from npugx_cache.trace.observe.numpy_numbers import REFUSED
@@ -187,3 +189,16 @@ def refuse_number(recorder: Recorder, variable: Any, proxy: Any, *, ndim: int, *
     del proxy
     if ndim == 0 and type(variable).__name__ == "NumpyNdarrayVariable":
         recorder.refuse(REFUSED.format("traced as an array"))
+
+
+def tensor_of_sizes(tx: Any, tensor: Any) -> Any:
+    """What `torch._shape_as_tensor` gives: a tensor of 64-bit integers on the CPU."""
+    kwargs = {"dtype": torch.int64, "device": "cpu"}
+    named = {name: VariableTracker.build(tx, value) for name, value in kwargs.items()}
+    sizes = tensor.call_method(tx, "size", [], {})
+    return VariableTracker.build(tx, torch.tensor).call_function(tx, [sizes], named)
+
+
+def of_process(tx: Any, name: str) -> Any:
+    """This process's answer to one of `process.ANSWERS`; the caller makes a condition of that."""
+    return VariableTracker.build(tx, process.answer(name))

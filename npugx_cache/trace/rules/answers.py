@@ -12,6 +12,8 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from npugx_cache.trace.observe import (
     builtin_answers,
     classes,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
     from npugx_cache.trace.stack_value import StackValue
 
+_SIZES_AS_TENSOR = getattr(torch, "_shape_as_tensor", None)  # Dynamo gives the sizes
+_EXPORTING = "is_in_onnx_export"  # Dynamo says False whatever is the case
 _IS = frozenset(map(id, (operator.is_, operator.is_not)))
 _COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 _ADDITIONS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "copy"})
@@ -48,10 +52,14 @@ def call(
     """Run a call so that the answer is that of Python, or refuse the trace."""
     function = callee.value
     if type(function) is types.FunctionType:
+        if function.__name__ == _EXPORTING and function.__module__.startswith("torch.onnx"):
+            return builtin_answers.of_process(tx, _EXPORTING)
         run = partial(einx_calls.call, recorder, tx, function, args, kwargs, run)
         return set_up_calls.call(recorder, tx, function, args, kwargs, run)
     if function is format:
         return builtin_answers.call_format(recorder, tx, args, kwargs, run)
+    if function is _SIZES_AS_TENSOR and len(args) == 1 and not kwargs:
+        return builtin_answers.tensor_of_sizes(tx, args[0])
     if (function is min or function is max) and "key" in kwargs:
         return min_max.call(tx, function, args, kwargs, run)
     if function is range:

@@ -64,6 +64,7 @@ _TORCH = """
     torch._C._is_grad_enabled torch._C.is_grad_enabled
     torch._C._has_torch_function_unary torch.overrides.has_torch_function_unary
     torch._dynamo.variables.builder._dataclasses_fields_lambda
+    torch._C._are_functorch_transforms_active
     torch._C._log_api_usage_once torch._C._get_tracing_state torch._C._is_tracing
     torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols
     torch.broadcast_shapes torch.promote_types torch.result_type torch.can_cast
