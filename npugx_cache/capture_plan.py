@@ -247,7 +247,7 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
             conditions=candidate,
             switches=environment.call_state(),
             captures=lookup.captures,
-            device=candidate.conditions.device,
+            demanded=candidate.conditions,
         )
     except (CorruptEntry, NotPortable) as error:
         return str(error)

@@ -230,7 +230,7 @@ class StoredGraphs(UncachedCalls):
             conditions=restore.repeated(candidate, call.scope, self.recipe.guards),
             switches=call.scope.switches,
             captures=self.captures if captured else None,
-            device=candidate.conditions.device,
+            demanded=candidate.conditions,
         )
 
     def _explain(

@@ -143,6 +143,8 @@ class TensorFact(NamedTuple):
     marks: tuple[tuple[str, tuple[int, ...]], ...]
 
 
+_OWN_TENSORS = (["class", "torch", "Tensor"], ["class", "torch.nn.parameter", "Parameter"])
+
 Rows = tuple[tuple[int, ...], tuple[Any, ...]]
 """The checks of one kind: the nodes, and for each of them the argument."""
 
@@ -172,6 +174,11 @@ class Conditions:
     def device(self) -> Accelerator | None:
         """The accelerator that must be current; None for a graph that touches none."""
         return next((Accelerator(*row) for row in self.arguments(Kind.DEVICE)), None)
+
+    @property
+    def holds_derived_tensors(self) -> bool:
+        """Whether an input is of another class of tensors than torch's own two."""
+        return any(self.idents[fact.type] not in _OWN_TENSORS for fact in self.tensors)
 
     def arguments(self, kind: Kind) -> tuple[Any, ...]:
         return self.checks.get(kind, ((), ()))[1]

@@ -25,6 +25,7 @@ from npugx_cache.errors import CorruptEntry, NpugxCacheError
 from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, devices
+from npugx_cache.private.runtime import without_torch_function
 from npugx_cache.records import dataclass
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.capture.layout import Layout
     from npugx_cache.backend.inductor.library import Library
     from npugx_cache.backend.program import Operator
+    from npugx_cache.conditions import Conditions
     from npugx_cache.conditions.argument_facts import Pinned
     from npugx_cache.conditions.evaluate import Scope
     from npugx_cache.portable.devices import Accelerator
@@ -211,14 +213,14 @@ def bind(
     conditions: Repeated,
     switches: tuple[object, ...],
     captures: capture.Captures | None,
-    device: Accelerator | None,
+    demanded: Conditions,
 ) -> Specialisation:
     """Make an entry callable in the place of `function`, for calls for which `conditions` hold.
 
     `captures` are the captured graphs of the function; if None, programs are called directly.
-    The rest is as `bind_program` says.
+    `demanded` are the entry's conditions as data. The rest is as `bind_program` says.
     """
-    program = bind_program(blobs, device)
+    program = bind_program(blobs, demanded.device)
     bindings = program.bindings
     if bindings.frame is None:
         raise CorruptEntry("bindings: a piece in the place of a function")
@@ -230,6 +232,8 @@ def bind(
         from npugx_cache.backend import inner_tensors
 
         called = inner_tensors.taking_apart(graph, bindings.parts)
+    if demanded.holds_derived_tensors:
+        called = _without_torch_function(called)
     run = frame.bind(bindings.frame, function, called)
     operators = tuple(operator for _, operator in bindings.operators)
     code = function.__code__
@@ -237,6 +241,20 @@ def bind(
     return Specialisation(
         *(entry, conditions, run, switches, code, graph, operators, bindings.layout, is_direct)
     )
+
+
+def _without_torch_function(called: Callable[..., Any]) -> Callable[..., Any]:
+    """A program whose operators take a tensor of any class for a plain one.
+
+    The trace went through the `__torch_function__` of the classes, so that the program has what it
+    does, and an operator of the program must not come to it again.
+    """
+
+    def run(*values: Any) -> Any:
+        with without_torch_function():
+            return called(*values)
+
+    return run
 
 
 def _with_library(

@@ -142,6 +142,7 @@ class Seen:
 def _enter(recorder: Recorder, original: Callable[..., Any], build: Any, value: Any) -> Any:
     variable = original(build, value)
     found = look_behind(variable)
+    names.note_class_of_tensor(recorder, value, build.source)
     if not found.is_computed:  # an iterator over tensors is a value as any other
         recorder.state(Seen).enter(build.source, value, variable)
         names.note_class(recorder, found)

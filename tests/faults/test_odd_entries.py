@@ -111,7 +111,7 @@ def test_odd_bindings_bind_or_are_corrupt(stored):
                 conditions=candidate,
                 switches=(),
                 captures=None,
-                device=None,
+                demanded=candidate.conditions,
             )
         except (CorruptEntry, NotPortable):
             corrupt += 1

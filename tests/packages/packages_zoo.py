@@ -241,6 +241,14 @@ PACKAGES = (
         },
     ),
     Package(
+        "bitsandbytes", "with_bitsandbytes", ("bitsandbytes",),
+        {
+            "nf4": "`Linear4bit` of type nf4, two batch sizes",
+            "fp4": "`Linear4bit` of type fp4, two batch sizes",
+            "int8": "`Linear8bitLt` with outliers, two batch sizes",
+        },
+    ),
+    Package(
         "e3nn", "with_e3nn", ("e3nn",),
         {
             "layer": "a tensor product with spherical harmonics, two sizes",

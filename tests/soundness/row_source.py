@@ -98,6 +98,66 @@ def run(call, model, x):
 
 
 """,
+    "PACKED": """\
+class State:
+    def __init__(self, by):
+        self.by, self.scale = by, torch.full((3,), 0.5)
+
+
+FACTOR = 1.5
+
+
+class Packed(nn.Parameter):
+    offset = 0.25
+
+    def __new__(cls, data, state=None, way="up"):
+        made = torch.Tensor._make_subclass(cls, data, False)
+        made.state, made.way = state, way
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.neg:
+            return super().__torch_function__(torch.abs, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @property
+    def by(self):
+        return self.state.by * FACTOR
+
+    def whole(self):
+        return (self + self.offset) * self.by
+
+
+class Plain(nn.Parameter):
+    bits = 4
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = Packed(torch.linspace(-1, 1, 9).view(3, 3), State(2.0))
+        self.bias = Plain(torch.linspace(0, 1, 3), requires_grad=False)
+        self.bias.shift = 3
+
+    def forward(self, x):
+        made = functional.linear(x, self.weight.whole(), self.bias) + torch.neg(self.weight)[2]
+        made = made + self.weight.state.scale * self.bias.shift + self.bias.bits
+        if hasattr(self.weight, "extra"):
+            made = made + 7
+        return made if self.weight.way == "up" else made * 2, self.weight, self.bias, type(made)
+
+
+def make(cached):
+    model = Model().eval()
+    return cached(model.forward), model, tensor(2, 3)
+
+
+def run(call, model, x):
+    return call(x)
+
+
+""",
     "HOLDING": """\
 @dataclasses.dataclass
 class Steps:

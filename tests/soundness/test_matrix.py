@@ -20,6 +20,7 @@ CATEGORIES = {
     "identity",
     "tensors",
     "inner_tensors",
+    "parameters",
     "modules",
     "nested",
     "state",

@@ -42,7 +42,14 @@ TRANSPARENT_SOURCES = (
     S.SkipGuardSource,
 )
 
-TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+def _is_plain(kind: type[torch.Tensor]) -> bool:
+    """Whether operators see a plain tensor: of torch's own types, or of a class of parameters.
+
+    Dynamo interprets what such a class adds: attributes, methods and `__torch_function__`.
+    """
+    leaves_alone = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return kind is torch.Tensor or (leaves_alone and issubclass(kind, torch.nn.Parameter))
 
 
 class TreeBuilder:
@@ -147,10 +154,11 @@ class TreeBuilder:
 
     def check_tensor(self, node: int, size: list[int | None], stride: list[int | None]) -> None:
         value = self.value(node)
-        if type(value) not in TENSOR_TYPES and not runtime.is_wrapper(value):
+        if not (_is_plain(type(value)) or runtime.is_wrapper(value)):
             raise NotPortable(
-                f"input of type {type(value).__name__}: tensor subclasses are refused that do not "
-                "say which tensors they hold (__tensor_flatten__)"
+                f"input of type {type(value).__name__}: tensor subclasses are refused, but for "
+                "those of nn.Parameter that leave operators alone and those that say which "
+                "tensors they hold (__tensor_flatten__)"
             )
         with runtime.without_torch_function():
             self._check_tensor(node, value, size, stride)

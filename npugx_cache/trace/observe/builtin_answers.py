@@ -200,5 +200,5 @@ def tensor_of_sizes(tx: Any, tensor: Any) -> Any:
 
 
 def of_process(tx: Any, name: str) -> Any:
-    """This process's answer to one of `process.ANSWERS`; the caller makes a condition of that."""
+    """What this process says to one of `process.ANSWERS`; the caller makes a condition of that."""
     return VariableTracker.build(tx, process.answer(name))

@@ -52,7 +52,7 @@ def call(
     """Run a call so that the answer is that of Python, or refuse the trace."""
     function = callee.value
     if type(function) is types.FunctionType:
-        if function.__name__ == _EXPORTING and function.__module__.startswith("torch.onnx"):
+        if function.__name__ == _EXPORTING and str(function.__module__).startswith("torch.onnx"):
             return builtin_answers.of_process(tx, _EXPORTING)
         run = partial(einx_calls.call, recorder, tx, function, args, kwargs, run)
         return set_up_calls.call(recorder, tx, function, args, kwargs, run)

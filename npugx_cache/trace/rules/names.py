@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_compiler
+from npugx_cache.private.runtime import is_wrapper
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import callables, classes, torch_guards
 from npugx_cache.trace.observe.observation import Question
@@ -75,10 +77,15 @@ def _note_name_of_object(recorder: Recorder, found: StackValue, name: str) -> No
 
 
 def _note_name_of_tensor(recorder: Recorder, tx: Any, found: StackValue, name: str) -> None:
-    """Dynamo takes a method from torch.Tensor, also where an attribute of the tensor hides it."""
+    """Dynamo takes a method from the class, also where an attribute of the tensor hides it."""
     if name == "_base":
         recorder.refuse("whether a tensor is a view of another has no guard")
-    if found.source is None or not inspect.isroutine(getattr(torch.Tensor, name, None)):
+    kind: Any = type_of(found) or torch.Tensor
+    classes.note_name_in(recorder, kind, name)
+    holder = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if found.source is None or holder is None:
+        return
+    if is_covered_class(holder) and not inspect.isroutine(getattr(torch.Tensor, name, None)):
         return
     try:
         own = vars(tracing.value_at(tx, found.source))
@@ -156,6 +163,12 @@ def note_class(recorder: Recorder, found: StackValue) -> None:
     if value is NONE or type(value) in CONSTANTS or isinstance(value, _WITHOUT_CLASS):
         return
     classes.note_class(recorder, value, found.source)
+
+
+def note_class_of_tensor(recorder: Recorder, value: object, source: Any) -> None:
+    """Those of the class of a tensor, such as `__torch_function__`, which torch looks up."""
+    if isinstance(value, torch.Tensor) and not is_wrapper(value):
+        classes.note_class(recorder, value, source)
 
 
 _WITHOUT_CLASS = (torch.Tensor, types.ModuleType, types.FunctionType, enum.Enum)

@@ -18,7 +18,14 @@ from torch._guards import GuardSource
 
 from npugx_cache.portable import is_covered_class
 from npugx_cache.trace.rules import pure
-from npugx_cache.trace.stack_value import CONSTANTS, NONE, StackValue, classes_of, look_behind
+from npugx_cache.trace.stack_value import (
+    CONSTANTS,
+    NONE,
+    StackValue,
+    classes_of,
+    look_behind,
+    type_of,
+)
 from npugx_cache.trace.tracing import full_name
 
 if TYPE_CHECKING:
@@ -157,21 +164,23 @@ def _is_of_code(source: Any, by_name: Mapping[str, Entry]) -> bool:
 def _is_member(owner: StackValue, name: str, is_fact: Callable[[type, str], bool]) -> bool:
     """Whether a class gives the attribute, and it is known that this class still does."""
     classes = classes_of(owner)
-    if torch.Tensor in classes:
+    holder = next((each for each in classes if name in vars(each)), None)
+    # What torch asks a class of tensors for itself is one of the class's special methods.
+    is_of_torch = holder is None or is_covered_class(holder) or name == "__torch_function__"
+    if torch.Tensor in classes and is_of_torch:
         return name in pure.TENSOR_ATTRIBUTES or callable(getattr(torch.Tensor, name, None))
     is_class = isinstance(owner.value, type)
     own = None if is_class or owner.value is NONE else getattr(owner.value, "__dict__", None)
     if isinstance(own, dict) and name in own:
         return False
-    holder = next((each for each in classes if name in vars(each)), None)
     if holder is None or isinstance(member := vars(holder)[name], _SLOTS):
         return name == "__dict__"  # what is in there has places of its own
     if is_covered_class(holder):
         return True
     if not hasattr(type(member), "__get__"):
         return False  # which class has the name says nothing about a value
-    kind = type(owner.value)
-    return is_fact(kind, name) or (is_class and is_fact(owner.value, name))
+    kind = type_of(owner)
+    return (kind is not None and is_fact(kind, name)) or (is_class and is_fact(owner.value, name))
 
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
