@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 import textwrap
@@ -145,11 +146,20 @@ class Block(torch.nn.Module):
         return self.layer(x).relu()
 
 
+def logged(forward):
+    @functools.wraps(forward)
+    def run(self, x):
+        return forward(self, x)
+
+    return run
+
+
 class Language(torch.nn.Module):
     def __init__(self, layers):
         super().__init__()
         self.blocks = torch.nn.ModuleList(Block() for _ in range(layers))
 
+    @logged
     def forward(self, x):
         for block in self.blocks:
             x = block(x)
@@ -161,6 +171,7 @@ class Both(torch.nn.Module):
         super().__init__()
         self.vision, self.language = vision, Language(layers)
 
+    @logged
     def forward(self, x):
         return self.language(self.vision(x))
 
