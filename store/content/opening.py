@@ -97,7 +97,8 @@ def look_again(folder: Folder) -> str | None:
     """
     try:
         if folder.tree.is_in_place():
-            status = syscalls.fstat(folder.tree.held().fd)
+            held = folder.tree.held()
+            status = syscalls.fstat(held.fd)
             return check_folder(folder.root, status, folder.trust, folder.group)
     except FileNotFoundError:
         pass

@@ -131,7 +131,8 @@ class Verified:
         if self._local is None:
             from npugx_cache.store.io.filesystem import is_local
 
-            self._local = is_local(self._folder.tree.held().fd)
+            held = self._folder.tree.held()
+            self._local = is_local(held.fd)
         return self._local
 
 

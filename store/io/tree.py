@@ -131,7 +131,8 @@ class Tree:
         held = parts.get(part)
         if held is None:
             above, _, name = part.rpartition("/")
-            fd = syscalls.step(name, self.held(above).fd)
+            folder = self.held(above)  # kept: a thread that opens the store too lets go of it
+            fd = syscalls.step(name, folder.fd)
             try:
                 held = _Held(fd)
             except BaseException:

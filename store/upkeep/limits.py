@@ -55,7 +55,8 @@ class Upkeep:
         with hold(self._folder, _CLEANER, wait=0) as answer:
             if isinstance(answer, NotLocked) and answer.held:
                 return PruneReport(stopped="another prune of this cache is running")
-            local = is_local(self._folder.tree.held().fd)
+            held = self._folder.tree.held()
+            local = is_local(held.fd)
             seen = index.overview(deadline=limits.deadline, trusting=local)
             report = prune(self._folder, seen, policy, self._usage.load(), limits)
         self._usage.forget(gone.entry for gone in report.removed)

@@ -120,7 +120,8 @@ def prune(
 def _size_with_room(folder: Folder, live: int, wanted: int) -> int:
     """Return the size to prune down to: the present size if no prune could make the room."""
     with contextlib.suppress(OSError):
-        if live + syscalls.free_bytes(folder.tree.held().fd) < wanted:
+        held = folder.tree.held()
+        if live + syscalls.free_bytes(held.fd) < wanted:
             return live
     # More than asked for, because otherwise every publish on the full disk would prune.
     return max(0, live - max(2 * wanted, min(_MIN_ROOM, live // 10)))

@@ -65,5 +65,5 @@ def test_what_judges_a_fault_is_loaded_by_a_decoration(surroundings):
         print(json.dumps(sorted(sys.modules)))
     """
     loaded = surroundings.run("-c", code)
-    judges = {"interruptions", "passing", "entry.failed_run", "private.schemas"}
+    judges = {"interpreter.interruptions", "passing", "entry.failed_run", "private.schemas"}
     assert {f"npugx_cache.{name}" for name in judges} <= set(loaded)

@@ -13,6 +13,8 @@ import pytest
 
 from npugx_cache.config import Settings
 from npugx_cache.store import Published, Unusable, open_store
+from npugx_cache.store.io import syscalls
+from npugx_cache.store.io.tree import Tree
 
 KEY = f"{0:064x}"
 
@@ -76,6 +78,21 @@ def test_threads_that_open_a_store_at_once_hold_what_one_store_holds(filled):
         each.join()
     assert len(kept) == 16
     assert held(filled) == of_one
+
+
+def test_a_folder_stays_open_while_another_thread_opens_the_store(filled, monkeypatch):
+    tree, other = Tree(str(filled), "private"), Tree(str(filled), "private")
+    step = syscalls.step
+    tree.open()
+    other.open()
+
+    def opened_at_once(name, above):
+        monkeypatch.setattr(syscalls, "step", step)
+        tree._root = other._root  # the thread found no open folder when it looked
+        return step(name, above)
+
+    monkeypatch.setattr(syscalls, "step", opened_at_once)
+    assert tree.held("v1").is_open()
 
 
 def test_folders_of_other_caches_are_their_own(filled, tmp_path, publish):
