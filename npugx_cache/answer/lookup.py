@@ -408,12 +408,13 @@ class Lookup(StoredGraphs):
             return counted.excess(lambda: None)
         limit = self.settings.recompile_limit
 
-        def noted() -> str | None:
+        def find_note() -> str | None:
             listed = opened.candidates(call.fingerprint.key).bypasses
             return next((said for note in listed if (said := limit_in(note, limit))), None)
 
-        reason = counted.excess(noted)
-        if reason is not None and counted.reached and noted() is None:
+        reason = counted.excess(find_note)
+        # Only at the first call beyond the limit, because later ones must cost little.
+        if reason and counted.is_reached and not self._beyond and find_note() is None:
             self._note(opened, limit_draft(self.recipe, call, reason, limit))
         return reason
 

@@ -67,9 +67,9 @@ class Recompiles:
         return self._excess
 
     @property
-    def reached(self) -> int:
-        """The limit that calls of this process have come to; 0 if they have not."""
-        return self._limit if self._count >= self._limit else 0
+    def is_reached(self) -> bool:
+        """Whether calls of this process have come to the limit; never, if they may compile none."""
+        return 0 < self._limit <= self._count
 
     def _words(self) -> str:
         if not self._limit:

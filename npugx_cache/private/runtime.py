@@ -64,12 +64,8 @@ def runs_code(value: torch.Tensor) -> bool:
 
 
 def is_in_onnx_export() -> bool:
-    """What `torch.onnx.is_in_onnx_export()` says, which would load the exporter to say so."""
-    flags = sys.modules.get("torch.onnx._internal.exporter._flags")
-    older = sys.modules.get("torch.onnx._internal.torchscript_exporter._globals")
-    if flags is None and older is None:
-        return False
-    return bool(torch.onnx.is_in_onnx_export())
+    """What `torch.onnx.is_in_onnx_export()` says; without `torch.onnx` nothing is exported."""
+    return "torch.onnx" in sys.modules and bool(torch.onnx.is_in_onnx_export())
 
 
 def packs_values(graph: torch.fx.Graph) -> bool:

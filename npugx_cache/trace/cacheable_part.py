@@ -31,7 +31,7 @@ class _Part(NamedTuple):
     size: int
 
 
-def advised(reason: str, frame_locals: Mapping[str, Any], stack: Iterable[FrameSummary]) -> str:
+def advise(reason: str, frame_locals: Mapping[str, Any], stack: Iterable[FrameSummary]) -> str:
     """A reason with the name of a submodule, if it gives the advice to cache one.
 
     `stack`: where the trace failed, as Dynamo tells it, outermost frame first.

@@ -164,10 +164,10 @@ def _run(
             first = str(error).partition("\n")[0]
             reason = f"the machine could not do it then, which may pass: {first}"
         elif unseen is not None and unkept_calls.ended(error):
-            reason = cacheable_part.advised(unseen, frame_locals, recorder.stack)
+            reason = cacheable_part.advise(unseen, frame_locals, recorder.stack)
         else:
             stack = getattr(error, "real_stack", None) or ()
-            reason = cacheable_part.advised(refuse.of_failure(error), frame_locals, stack)
+            reason = cacheable_part.advise(refuse.of_failure(error), frame_locals, stack)
         return NotTraced(
             reason=reason,
             met=tracing.met_until(error),
@@ -186,7 +186,7 @@ def _run(
     refused = refusal(observed, Question.UNCHECKABLE) or _opaque(graph)
     refused = refused or item_read_too_late(captured.bytecode)
     if reason := refused or tensor_patches.refusal(captured.traced_code):
-        reason = cacheable_part.advised(reason, frame_locals, recorder.stack)
+        reason = cacheable_part.advise(reason, frame_locals, recorder.stack)
         return NotTraced(reason=reason, met=tracing.met_by(output))
     nodes = list(graph.graph.nodes) if graph is not None else []
     inputs = [node.name for node in nodes if node.op == "placeholder"]

@@ -44,12 +44,15 @@ TRANSPARENT_SOURCES = (
 
 
 def _is_plain(kind: type[torch.Tensor]) -> bool:
-    """Whether operators see a plain tensor: of torch's own types, or of a class of parameters.
+    """Whether operators see a plain tensor: of torch's two types, or of a class of parameters.
 
-    Dynamo interprets what such a class adds: attributes, methods and `__torch_function__`.
+    Dynamo interprets what a class of the user's adds: attributes, methods and `__torch_function__`.
+    Others of torch's own, such as a parameter without a size, mean something else to operators.
     """
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return True
     leaves_alone = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    return kind is torch.Tensor or (leaves_alone and issubclass(kind, torch.nn.Parameter))
+    return leaves_alone and issubclass(kind, torch.nn.Parameter) and not is_covered_class(kind)
 
 
 class TreeBuilder:

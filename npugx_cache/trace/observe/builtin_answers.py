@@ -191,11 +191,16 @@ def refuse_number(recorder: Recorder, variable: Any, proxy: Any, *, ndim: int, *
         recorder.refuse(REFUSED.format("traced as an array"))
 
 
-def tensor_of_sizes(tx: Any, tensor: Any) -> Any:
+def call_shape_as_tensor(
+    recorder: Recorder, tx: Any, args: list[Any], kwargs: dict[str, Any], run: Callable[[], Any]
+) -> Any:
     """What `torch._shape_as_tensor` gives: a tensor of 64-bit integers on the CPU."""
-    kwargs = {"dtype": torch.int64, "device": "cpu"}
-    named = {name: VariableTracker.build(tx, value) for name, value in kwargs.items()}
-    sizes = tensor.call_method(tx, "size", [], {})
+    if kwargs or len(args) != 1:
+        recorder.refuse("torch._shape_as_tensor is given its tensor by name")
+        return run()
+    wanted = {"dtype": torch.int64, "device": "cpu"}
+    named = {name: VariableTracker.build(tx, value) for name, value in wanted.items()}
+    sizes = args[0].call_method(tx, "size", [], {})
     return VariableTracker.build(tx, torch.tensor).call_function(tx, [sizes], named)
 
 

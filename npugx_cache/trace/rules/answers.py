@@ -58,8 +58,8 @@ def call(
         return set_up_calls.call(recorder, tx, function, args, kwargs, run)
     if function is format:
         return builtin_answers.call_format(recorder, tx, args, kwargs, run)
-    if function is _SIZES_AS_TENSOR and len(args) == 1 and not kwargs:
-        return builtin_answers.tensor_of_sizes(tx, args[0])
+    if function is _SIZES_AS_TENSOR:
+        return builtin_answers.call_shape_as_tensor(recorder, tx, args, kwargs, run)
     if (function is min or function is max) and "key" in kwargs:
         return min_max.call(tx, function, args, kwargs, run)
     if function is range:
