@@ -5,6 +5,7 @@ What takes seconds is done once for all tests of a run (`once`), also with sever
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -127,6 +128,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in on_cuda:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU: no CUDA device is here"))
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test an empty store, made at its first use.
+
+    In the store of the user or of another test, a test that counts what is stored finds a hit.
+    """
+    folder = tmp_path_factory.getbasetemp() / "stores" / str(next(_NUMBERS))
+    monkeypatch.setenv("NPUGX_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
 
 
 @pytest.fixture
