@@ -7,7 +7,7 @@ answer and ask again before the graph runs.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -46,18 +46,36 @@ def _current_device() -> tuple[str, int | None]:
     return accelerator.type, torch.accelerator.current_device_index()
 
 
+def _device_modules() -> list[Any]:
+    """The modules about devices, such as `torch.cuda`; also that of an accelerator from outside."""
+    modules = [torch.cuda, vars(torch)["xpu"]]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        modules.append(torch.get_device_module(accelerator))
+    return modules
+
+
 def _started() -> tuple[bool, ...]:
-    extensions = (torch.cuda, vars(torch)["xpu"])
-    return _initialised(), *(bool(each.is_initialized()) for each in extensions)
+    return _initialised(), *(bool(each.is_initialized()) for each in _device_modules())
 
 
 def _autocast_dtypes() -> str:
     return " ".join(str(torch.get_autocast_dtype(kind)) for kind in runtime.AUTOCAST_DEVICES)
 
 
+def _device_counts() -> tuple[int, ...]:
+    return tuple(each.device_count() for each in _device_modules())
+
+
 def _device_properties() -> str:
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    return repr([torch.cuda.get_device_properties(index) for index in devices])
+    return repr(
+        [
+            each.get_device_properties(index)
+            for each in _device_modules()
+            if hasattr(each, "get_device_properties")
+            for index in range(each.device_count())
+        ]
+    )
 
 
 def _processor() -> Plain:
@@ -85,7 +103,8 @@ ANSWERS: dict[str, Callable[[], object]] = {
     "get_overwrite_module_params_on_conversion": (
         torch.__future__.get_overwrite_module_params_on_conversion
     ),
-    **dict.fromkeys(("get_device_capability", "device_count"), _device_properties),
+    "get_device_capability": _device_properties,
+    "device_count": _device_counts,
     **dict.fromkeys(_ABOUT_PROCESSOR, _processor),
     **runtime.ONEDNN_RUNS,
 }

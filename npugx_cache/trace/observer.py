@@ -32,6 +32,7 @@ from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import (
     enumerations,
+    numpy_numbers,
     observation,
     pure_calls,
     torch_guards,
@@ -174,11 +175,14 @@ def _is_known_by_itself(value: object) -> bool:
     A constant is a part of the code or of a class that is compared. Classes and functions are
     compared where they are asked or interpreted. What a container holds comes by here again.
     """
-    if isinstance(value, (*CONSTANTS, *values.NAMED, list, tuple, dict, set, frozenset)):
+    if type(value) in _OF_PARTS or isinstance(value, values.NAMED):
         return True
     if isinstance(value, enum.Enum):  # its members are a condition
         return True
-    return is_covered_class(type(value)) or type(value).__module__ == "numpy"
+    return is_covered_class(type(value)) or numpy_numbers.is_constant(value)
+
+
+_OF_PARTS = frozenset((*CONSTANTS, list, tuple, dict, set, frozenset))
 
 
 # --- calls

@@ -152,6 +152,7 @@ def constant_of(found: StackValue) -> Any:
 CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+    type(torch.__version__),
 )
 """Types of values that are compared as a whole."""
 _PLAIN = frozenset(map(id, CONSTANTS))

@@ -349,6 +349,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "TYPE_MATCH": _type,
     "CONSTANT_MATCH": _constant,
     "EQUALS_MATCH": _constant,
+    "CONSTANT_SUBCLASS_MATCH": _constant,  # such as torch.__version__; a user's class is refused
     "BOOL_MATCH": _constant,
     "NONE_MATCH": _constant,
     "CLOSURE_MATCH": _callable,

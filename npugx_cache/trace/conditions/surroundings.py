@@ -40,7 +40,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}")
 def environment_of(codes: Iterable[types.CodeType]) -> Iterator[Observation]:
     """The environment variables that the traced code may have read.
 
-    Dynamo folds `os.environ.get(name)` into a constant. The name is a constant of some function on
+    Dynamo may fold `os.getenv(name)` into a constant. The name is a constant of some function on
     the way, so every constant that looks like the name of a variable counts once any of them reads
     the environment at all.
     """

@@ -15,6 +15,7 @@ import functools
 import inspect
 import itertools
 import operator
+import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,8 @@ ANYTHING = (
     *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"),
     *("__rtruediv__", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__", "__divmod__"),
     *("__rdivmod__", "__pow__", "__rpow__", "__and__", "__or__", "__xor__", "__lshift__"),
-    *("__rshift__", "__matmul__", "__call__", "__length_hint__", "__reversed__"),
+    *("__rand__", "__ror__", "__rxor__", "__rlshift__", "__rrshift__", "__rshift__"),
+    *("__matmul__", "__rmatmul__", "__missing__", "__call__", "__length_hint__", "__reversed__"),
 )
 """The special methods by which C code may look into an object."""
 
@@ -55,6 +57,7 @@ _KNOWN = frozenset(
             *(enumerate, zip, map, filter, reversed, functools.partial),
             *(type(iter(each)) for each in _ITERATED),
             *(types.GeneratorType, itertools.count),
+            type(sys.version_info),  # has one object, and the version of Python is in the key
         ),
     )
 )

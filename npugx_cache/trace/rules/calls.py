@@ -286,7 +286,7 @@ def _is_method_known(
     held = vars(holder)[name]
     if _is_interpreted(held, started):
         return True
-    if holder in (re.Pattern, re.Match):
+    if holder in _PURE_OF_CONSTANTS:
         return all(map(_is_plain, args))
     if pure.is_pure(held) or holder in pure.PLAIN_TYPES:
         asked = [callee.owner, *args]
@@ -297,6 +297,10 @@ def _is_method_known(
         names = by_value.BY_CALLS if name == "sort" else by_value.BY_METHODS
         return operators.obstacle_of_values(by_value.parts(args), names, started) is None
     return name in ("__init__", "__exit__") and is_covered_class(holder)
+
+
+_PURE_OF_CONSTANTS = (re.Pattern, re.Match, type(torch.__version__))
+"""Types whose methods ask the object and the arguments alone, if the arguments are constants."""
 
 
 def _is_of_tensor(owner: Any, name: str) -> bool:
@@ -331,5 +335,7 @@ def _name(callee: StackValue) -> str:
     module = getattr(getattr(value, "__objclass__", value), "__module__", None)
     if isinstance(name, str):
         return f"{module}.{name}()" if isinstance(module, str) else f"{name}()"
+    if value is NONE and is_context(callee):
+        return "a context as a decorator inside"
     kind = type(callee.variable if value is NONE else value)
     return f"a call of a {kind.__module__}.{kind.__qualname__}"

@@ -113,8 +113,14 @@ def _methods(operand: Any, names: tuple[str, ...]) -> Iterator[tuple[str, list[t
         method = vars(holder)[name] if holder is not None else None
         if holder is None or method is None or isinstance(method, _WITHOUT_CODE):
             continue
-        if not is_covered_class(holder):
+        if not any(is_covered_class(each) for each in _holding(cls, name, method)):
             yield f"{holder.__qualname__}.{name}", codes_of(method)
+
+
+def _holding(cls: type | None, name: str, method: object) -> Iterator[type]:
+    """The classes that have this very method: a flag has those of `enum.Flag` in its own body."""
+    classes = getattr(cls, "__mro__", ())
+    return (each for each in classes if vars(each).get(name) is method)
 
 
 _WITHOUT_CODE = (

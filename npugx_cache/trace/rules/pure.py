@@ -45,10 +45,11 @@ _STANDARD = """
 """Of the standard library, whose version is in the key."""
 
 _OF_CONSTANTS = """
-    re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape
-    os.fspath sys.intern string.capwords
+    re.match re.search re.fullmatch re.findall re.split re.sub re.subn re.escape re.compile
+    os.fspath sys.intern string.capwords struct.pack struct.unpack struct.calcsize
     torch._C._has_torch_function torch._C._has_torch_function_variadic
     torch.overrides.has_torch_function torch.overrides.has_torch_function_variadic
+    torch.overrides.is_tensor_like
     torch.nn.modules.utils._single torch.nn.modules.utils._pair
     torch.nn.modules.utils._triple torch.nn.modules.utils._quadruple
 """
@@ -60,6 +61,7 @@ _TORCH = """
     torch.jit.is_scripting torch.jit.is_tracing torch._jit_internal.is_scripting
     torch.is_tensor torch.is_storage torch.is_floating_point torch.is_complex torch.numel
     torch.is_grad_enabled torch.is_inference_mode_enabled torch.is_autocast_enabled
+    torch.is_autocast_cpu_enabled torch.is_autocast_cache_enabled torch._C._get_cublas_allow_tf32
     torch.get_autocast_dtype torch.are_deterministic_algorithms_enabled torch.get_default_dtype
     torch._C._is_grad_enabled torch._C.is_grad_enabled
     torch._C._has_torch_function_unary torch.overrides.has_torch_function_unary
@@ -176,6 +178,8 @@ def is_pure(function: object) -> bool:
         return False
     if function.__name__ in _OF_ADDRESS and owner in (object, type):
         return False
+    if function.__name__ == "__new__" and id(owner) in _pure():
+        return True
     if owner is _TENSOR_IN_C:
         return function.__name__ in TENSOR_METHODS
     if issubclass(owner, BaseException):

@@ -97,12 +97,16 @@ def obstacle_of_error(name: str, operands: Iterable[Any], error: Exception, tx: 
             return "an exception ends the unpacking of a generator, which Python leaves where it is"
     elif isinstance(error, exc.ObservedUserStopIteration):
         is_generator = bool(tx.f_code.co_flags & _GENERATOR)
-        if is_generator and tx.current_instruction.exn_tab_entry is None:
+        instruction = tx.current_instruction
+        is_ended = instruction.opname in _ENDED_BY_ITERATOR
+        if is_generator and not is_ended and instruction.exn_tab_entry is None:
             return "a generator asks an iterator without items for the next one"
     return None
 
 
 _GENERATOR = 0x20  # inspect.CO_GENERATOR
+_ENDED_BY_ITERATOR = frozenset({"FOR_ITER", "SEND", "YIELD_FROM"})
+"""Instructions of `for` and `yield from`, which an iterator without items ends."""
 
 
 def _holder_of(callee: StackValue) -> type:
