@@ -434,6 +434,11 @@ def cache_compile(
         if not is_module:
             return cached
         decorated.forward = cached
+        if part := arguments.part_that_generates(decorated):
+            events.warn_once(
+                f"{recipe.title}: generate() runs the forward of {part} instead, which this does "
+                f"not cache; to cache that, cache_compile(model.get_submodule({part!r}))"
+            )
         return decorated
 
     return decorate if target is None else decorate(target)

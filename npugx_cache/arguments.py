@@ -66,6 +66,39 @@ def name_of(function: types.FunctionType, owner: object = None) -> str:
     return f"{getattr(named, '__module__', None) or type(named).__module__}.{qualname}"
 
 
+def part_that_generates(model: Any) -> str:
+    """The name of the submodule whose `forward` a call of `model.generate()` runs, or "".
+
+    A wrapper, such as peft's, hands `generate` on to a model of transformers inside, which does not
+    know of the wrapper and its `forward`.
+    """
+    if not _hands_generate_on(model):
+        return ""
+    parts = ((name, part) for name, part in model.named_modules() if part is not model)
+    found = (name for name, part in parts if _generate_of(part).startswith(_GENERATES))
+    return next(found, "")
+
+
+def _hands_generate_on(model: Any) -> bool:
+    own = _code_of_generate(model)
+    if own is None or _generate_of(model).startswith(_GENERATES):
+        return False
+    return "generate" in own.co_names
+
+
+def _generate_of(model: object) -> str:
+    return getattr(_code_of_generate(model), "co_qualname", "")
+
+
+def _code_of_generate(model: object) -> types.CodeType | None:
+    method = inspect.getattr_static(type(model), "generate", None)
+    return getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+
+
+_GENERATES = "GenerationMixin."
+"""The class of transformers whose `generate` calls the model itself."""
+
+
 def reference(owner: object) -> Callable[[], object]:
     """A function that returns the owner as long as it lives, without keeping it alive."""
     try:

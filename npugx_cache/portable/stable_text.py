@@ -57,4 +57,7 @@ def _is_pinned(function: types.FunctionType) -> bool:
     module = function.__module__
     if type(module) is not str or not is_covered_module(module):
         return False
-    return getattr(sys.modules.get(module), function.__qualname__, None) is function
+    found: Any = sys.modules.get(module)
+    for name in function.__qualname__.split("."):  # a method, such as logging.Logger.debug
+        found = getattr(found, name, None)
+    return found is function

@@ -91,14 +91,22 @@ def item_read_too_late(code: types.CodeType) -> str | None:
     return location.reason(what, place, "take a list or a tuple as the argument")
 
 
+_LEAVING = {
+    "get_external_object_by_index": "a stream or an event that was made inside",
+    "to_numpy_helper": "an array of NumPy's",
+    "_create_nested_fn": "a function that was made inside",
+    "to_subclass": "a tensor of a class of the user's that was made inside",
+}
+"""What the frame would make of a result, by the function of Dynamo's that it calls for that."""
+
+
 def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
     if step is Step.MODULE and arg.split(".")[:2] == ["torch", "_dynamo"]:
         needed = set(_attributes_of(code, name))
         offered = vars(FRAME_SHIMS[arg]) if arg in FRAME_SHIMS else {}
         if missing := sorted(needed - set(offered)):
-            if missing[0] == "get_external_object_by_index":
-                raise NotPortable("a stream or an event that was made inside leaves the function")
-            raise NotPortable(f"the caller frame calls {arg}.{missing[0]}")
+            leaving = _LEAVING.get(missing[0], f"what {arg}.{missing[0]} makes")
+            raise NotPortable(f"{leaving} leaves the function")
         return [frame.SHIM, arg]
     return [int(step), arg]
 

@@ -55,7 +55,8 @@ def check(called: torch.fx.GraphModule, graph: torch.fx.GraphModule) -> None:
     if graph.meta[tracing.RESHAPED] is not None:
         # Dynamo goes on with the shape from before: `x.t_(); return x.shape` would be wrong.
         target, stack = graph.meta[tracing.RESHAPED]
-        what = f"{target} changes the shape of a tensor in place"
+        named = getattr(target, "__name__", target)
+        what = f"{named} changes the shape of a tensor in place"
         change = "use the operator that returns a new view"
         raise refuse.NotEager(location.reason(what, location.of_text(stack), change))
     if call := lstm.otherwise(called):

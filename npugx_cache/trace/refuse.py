@@ -12,6 +12,8 @@ from npugx_cache.interpreter.interruptions import let_through
 from npugx_cache.passing import is_passing
 from npugx_cache.portable import NotPortable, resolve_op
 from npugx_cache.private import schemas
+from npugx_cache.trace import torch_words
+from npugx_cache.trace.torch_words import OUTSIDE
 
 if TYPE_CHECKING:
     import types
@@ -23,7 +25,7 @@ _CHANGES = (
     ("depends on the data", "choose with torch.where, or branch outside the cached function"),
     ("data-dependent", "choose with torch.where, or branch outside the cached function"),
     ("sparse", "convert to a dense tensor before the call"),
-    ("skipped", "do this outside the cached function, or in a torch.library operator"),
+    ("skipped", f"{OUTSIDE}, or in a torch.library operator"),
     ("context manager", "enter it outside the cached function"),
 )
 """What to do instead, by a word in Dynamo's name for the construct. If none fits, the first of
@@ -37,7 +39,6 @@ _CHANGES_BY_FUNCTION = (
 
 _OF_LIBRARIES = frozenset(change for _, change in _CHANGES_BY_FUNCTION)
 
-_DEFAULT = "do this outside the cached function"
 _NOT_HERE = re.compile(
     r"graph break is fundamental|may be fixable|report an issue|file an issue|fullgraph=False"
     r"|torch\.cond|torch\._dynamo\.|avoid calling",
@@ -85,7 +86,7 @@ def failures_of_torch(
         logger.debug("%s", what, exc_info=True)
         said = (str(error).strip().splitlines() or ["no message"])[0][:_MAX_LENGTH]
         why = f"{type(error).__name__}: {said}"
-        raise NotEager(location.reason(what, location.of_code(code), _DEFAULT, why)) from None
+        raise NotEager(location.reason(what, location.of_code(code), OUTSIDE, why)) from None
 
 
 def of_failure(error: BaseException) -> str:
@@ -99,7 +100,7 @@ def of_failure(error: BaseException) -> str:
     if _UNKNOWN_NUMBER.search(f"{kind}: {text}"):
         what, kind = "a branch or a size depends on the data of a tensor", "Unsupported"
     said = what if kind == "Unsupported" else f"{kind}: {what}"
-    return _sentence(said, place, lines, _change(what, lines))
+    return _sentence(said, place, lines, what)
 
 
 def of_break(text: str, place: location.Place | None) -> str:
@@ -107,13 +108,19 @@ def of_break(text: str, place: location.Place | None) -> str:
     if missing := reason_for(text):
         return missing
     lines = text.strip().splitlines() or ["no message"]
-    return _sentence(lines[0].strip(), place, lines, _change(lines[0], lines))
+    return _sentence(lines[0].strip(), place, lines, lines[0])
 
 
-def _sentence(said: str, place: location.Place | None, lines: list[str], change: str) -> str:
+def _sentence(said: str, place: location.Place | None, lines: list[str], construct: str) -> str:
+    change = _change(construct, lines)
+    if (known := torch_words.wording("\n".join(lines))) is not None:
+        said, why = known.what, ""
+        change = change if known.change is None or change in _OF_LIBRARIES else known.change
+    else:
+        why = next((each for each in _all_after("Explanation:", lines) if each), "")
     if place is not None and place.is_installed and change not in _OF_LIBRARIES:
         change = location.IN_A_PACKAGE
-    why = next((each for each in _all_after("Explanation:", lines) if each), "")
+    said, why = map(torch_words.with_plain_names, (said, why))
     return location.reason(said[:_MAX_LENGTH], place, change, why=why)
 
 
@@ -122,6 +129,7 @@ def of_violation(error: BaseException) -> str:
     text = str(error)
     items = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
     why = items[0].removeprefix("- ").partition(". If you're")[0] if items else text
+    why = torch_words.with_plain_names(why)
     return location.reason(
         "a size marked with mark_dynamic can't vary freely",
         location.of_text(text),
@@ -135,7 +143,7 @@ def _change(what: str, lines: list[str]) -> str:
     named = (change for name, change in _CHANGES_BY_FUNCTION if name in text)
     ours = (*named, *(change for word, change in _CHANGES if word in what.lower()))
     theirs = (hint for hint in _all_after("Hint:", lines) if not _NOT_HERE.search(hint))
-    return next(iter(ours), None) or next(theirs, None) or _DEFAULT
+    return next(iter(ours), None) or next(theirs, None) or OUTSIDE
 
 
 def _all_after(label: str, lines: list[str]) -> list[str]:

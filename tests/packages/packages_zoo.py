@@ -275,13 +275,14 @@ _DISPATCHED = Refusal(
     "accelerate has `torch.compiler.disable` on the hooks that move inputs and weights",
     torch="torch.compiler.disable",
 )
-_BRANCH = "Data-dependent branching"
+_BRANCH = "a branch depends on the data"
+_BRANCH_OF_TORCH = "Data-dependent branching"
 
 REFUSED: dict[tuple[str, str], Refusal] = {
     ("kornia", "canny"): Refusal(
         _BRANCH,
         "`while` asks values of the image, so no one graph is right for all",
-        torch=_BRANCH,
+        torch=_BRANCH_OF_TORCH,
     ),
     ("peft", "batch_of_adapters"): Refusal(
         "setattr() on unsupported type",
@@ -297,10 +298,10 @@ REFUSED: dict[tuple[str, str], Refusal] = {
     ("accelerate", "dispatched_inside"): _DISPATCHED,
     ("accelerate", "offloaded"): _DISPATCHED,
     ("vector-quantize-pytorch", "vector_quantize"): Refusal(
-        _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH
+        _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH_OF_TORCH
     ),
     ("vector-quantize-pytorch", "residual"): Refusal(
-        _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH
+        _BRANCH, "`if self.initted:` asks the value of a tensor", torch=_BRANCH_OF_TORCH
     ),
     ("diffusers", "encode_one"): Refusal(
         "is_contiguous(memory_format)",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 import torch
@@ -264,3 +266,51 @@ def test_a_place_in_this_package_is_not_the_users(library):
     )
     assert found.function == "asks"
     assert found.caller is None
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+def asks_the_time(x):
+    return x * time.time()
+
+
+def raises(x):
+    raise ValueError("no")
+
+
+def defines_a_class(x):
+    class Inside:
+        pass
+
+    return x * len(Inside.__name__)
+
+
+def logs(x):
+    LOGGER.debug("text")
+    return x
+
+
+WORDS = {
+    asks_the_time: "torch can't trace the builtin time.time at ",
+    asks_for_a_line: "torch can't trace input() of such arguments at ",
+    raises: "the traced code raises an exception that it does not catch at ",
+    defines_a_class: "torch can't trace a class that is defined inside at ",
+    logs: "torch can't trace a call of a logger at ",
+}
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know")
+@pytest.mark.parametrize("function", WORDS, ids=lambda function: function.__name__)
+def test_a_reason_is_in_words_about_the_users_code(function):
+    assert reason(function).startswith(WORDS[function])
+
+
+def test_the_advice_about_a_logger_works(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "ignore_logger_methods", {logging.Logger.debug})
+    cached = cache_compile(logs)
+    cached(torch.ones(3))
+    assert cached.cache_info().stored == 1
+    restarted = cache_compile(logs)
+    restarted(torch.ones(3))
+    assert restarted.cache_info().hits == 1

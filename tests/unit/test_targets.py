@@ -188,3 +188,46 @@ class Callable:
 def test_a_target_that_is_no_function_is_refused_with_what_to_write(target, advice):
     with pytest.raises(TypeError, match=f"{re.escape(advice)}$"):
         cache_compile(target)
+
+
+class GenerationMixin:
+    def generate(self, x):
+        return self(x)
+
+
+class Generates(GenerationMixin, torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class HandsOn(torch.nn.Module):
+    """As peft's wrappers are."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = torch.nn.Sequential(Generates())
+
+    def forward(self, x):
+        return self.base(x)
+
+    def generate(self, x):
+        return self.base[0].generate(x)
+
+
+def test_a_wrapper_whose_generate_calls_past_it_says_so_and_the_advice_works(caplog):
+    model = HandsOn()
+    cache_compile(model)
+    said = caplog.messages[-1]
+    assert "HandsOn.forward: generate() runs the forward of base.0 instead" in said
+    advised = said.rpartition("to cache that, ")[2]
+    assert advised == "cache_compile(model.get_submodule('base.0'))"
+    cache_compile(model.get_submodule("base.0"))
+    model.generate(torch.ones(3))
+    assert model.forward.cache_info().misses == 0
+    assert model.base[0].forward.cache_info().misses == 1
+
+
+@pytest.mark.parametrize("model", [Generates(), torch.nn.Sequential(Generates())], ids=["own", ""])
+def test_a_model_that_generates_by_its_own_forward_says_nothing(caplog, model):
+    cache_compile(model)
+    assert not caplog.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import logging
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -194,7 +195,20 @@ def _is_method_answered(call: Call) -> bool:
     is_of_torch = kind is not None and _is_of_torch(kind)
     if is_of_torch and _tells_nothing(call.result):
         return True  # such as a wait for a stream, which Dynamo puts into the graph
+    if kind is not None and _is_left_out(kind, call.callee.name or ""):
+        return True
     return _is_method_known(call.callee, call.args, call.started)
+
+
+def _is_left_out(kind: type, name: str) -> bool:
+    """Whether the user has told torch to leave calls of this method of a logger out.
+
+    Only a method of the class: the key says which functions are left out, and not of which logger.
+    """
+    if not issubclass(kind, logging.Logger):
+        return False
+    method = inspect.getattr_static(kind, name, None)
+    return any(method is each for each in torch._dynamo.config.ignore_logger_methods)
 
 
 def _tells_nothing(result: Any) -> bool:
