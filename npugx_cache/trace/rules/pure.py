@@ -178,7 +178,7 @@ def is_pure(function: object) -> bool:
         return False
     if function.__name__ in _OF_ADDRESS and owner in (object, type):
         return False
-    if function.__name__ == "__new__" and id(owner) in _pure():
+    if function.__name__ in ("__new__", "__init__") and id(owner) in _pure():
         return True
     if owner is _TENSOR_IN_C:
         return function.__name__ in TENSOR_METHODS
