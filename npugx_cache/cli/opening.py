@@ -64,6 +64,11 @@ def wiring(variable: str) -> config.Wiring:
         return config.wiring(variable)
 
 
+def engine_passes() -> config.EnginePasses:
+    with _wrong_values():
+        return config.engine_passes()
+
+
 def log_level() -> str | None:
     with _wrong_values():
         return config.log_level()

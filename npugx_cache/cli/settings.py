@@ -10,7 +10,13 @@ import click
 
 from npugx_cache import config
 from npugx_cache.cli import output, remote, versions
-from npugx_cache.cli.opening import load_settings, log_level, static_kernel_wait, wiring
+from npugx_cache.cli.opening import (
+    engine_passes,
+    load_settings,
+    log_level,
+    static_kernel_wait,
+    wiring,
+)
 from npugx_cache.cli.table import Column, lay_out, terminal_width
 from npugx_cache.config import misspellings
 
@@ -68,6 +74,8 @@ def settings_in_force(directory: str | None) -> list[Setting]:
     for name in (config.VLLM, config.SGLANG):
         wired = wiring(name)
         rows.append(Setting(name, wired, wired, _origin(name, given)))
+    passes = engine_passes()
+    rows.append(Setting(config.ENGINE_PASSES, passes, passes, _origin(config.ENGINE_PASSES, given)))
     wait = static_kernel_wait()
     text = given.get(_STATIC_KERNEL_WAIT) or f"{wait:g}"
     rows.append(Setting(_STATIC_KERNEL_WAIT, text, wait, _origin(_STATIC_KERNEL_WAIT, given)))

@@ -26,7 +26,9 @@ OnMiss = Literal["compile", "eager", "raise"]
 TrustMode = Literal["private", "group", "signed"]
 Verify = Literal["off", "first", "recompile"]
 Wiring = Literal["0", "1", "replace"]
+EnginePasses = Literal["run", "store"]
 VLLM, SGLANG = "NPUGX_CACHE_VLLM", "NPUGX_CACHE_SGLANG"
+ENGINE_PASSES = "NPUGX_CACHE_ENGINE_PASSES"
 
 VARIABLES = (
     "NPUGX_CACHE_DIR",
@@ -49,6 +51,7 @@ VARIABLES = (
     "NPUGX_CACHE_LOG",
     "NPUGX_CACHE_VLLM",
     "NPUGX_CACHE_SGLANG",
+    "NPUGX_CACHE_ENGINE_PASSES",
     "NPUGX_STATIC_KERNEL_WAIT",
 )
 """Every environment variable of ours that this release reads."""
@@ -344,6 +347,26 @@ def wiring(variable: str) -> Wiring:
     `1`: where the engine would have no compiler of its own; `replace`: in the place of its own too.
     """
     return cast("Wiring", _choice(os.environ, variable, "0", get_args(Wiring)))
+
+
+def engine_passes() -> EnginePasses:
+    """What becomes of a graph for which a serving engine has passes; raises `OptionError`.
+
+    `run`: the passes run at each start, and nothing is stored. `store`: what they make is stored,
+    and the user answers for what they depend on (`integrations.stated_passes`).
+    """
+    return cast("EnginePasses", _choice(os.environ, ENGINE_PASSES, "run", get_args(EnginePasses)))
+
+
+def engine_environment() -> dict[str, str]:
+    """The variables of serving engines, without addresses, folders, ranks and secrets."""
+    own = {k: v for k, v in os.environ.items() if k.startswith(("VLLM_", "SGLANG_"))}
+    return {name: own[name] for name in sorted(own) if not _OF_THIS_PROCESS.search(name)}
+
+
+_OF_THIS_PROCESS = re.compile(
+    r"HOST|PORT|_IP|RANK|ROOT|PATH|DIR|FOLDER|FILE|INSTANCE|LOG|USAGE|KEY|TOKEN|URL|PLUGINS"
+)
 
 
 def set_if_absent(name: str, value: str) -> None:

@@ -3,7 +3,7 @@
 vllm-ascend puts a pass manager into `compiler_config`, under a name of its platform, and its own
 compiler calls the manager with the lowered graph. So do we, at each start: nothing tells whether
 the passes are those of another process, because their code may read anything. What they make of a
-graph is not stored.
+graph is not stored, unless the user answers for what they depend on (`stated_passes`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from npugx_cache import config
 from npugx_cache.portable import NotPortable
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 NOT_STORED = (
     "the engine has passes of its own for the graph, and nothing tells whether they are the same "
-    "in another process; they run at each start"
+    f"in another process; they run at each start ({config.ENGINE_PASSES}=store stores what they "
+    "make, if you answer for what they depend on: docs/serving.md)"
 )
 _OF_INDUCTOR = ("pre_grad_", "joint_", "post_grad_", "_pre_", "_post_")
 """How Inductor's own settings for passes begin. Such passes rely on Inductor's form of a graph."""
@@ -36,9 +38,11 @@ class Given(NamedTuple):
     """What `compiler_config` has of passes: the engine's own, and the names of those for Inductor.
 
     `may_change`: the engine has a place for passes of its own, also where there are none now.
+    `managers` are the objects behind `passes`.
     """
 
     passes: Callable[..., Any] | None
+    managers: tuple[Any, ...]
     for_inductor: tuple[str, ...]
     may_change: bool
 
@@ -57,7 +61,8 @@ class Given(NamedTuple):
                 own.append(value)
         passes = [each for each in own if _names(each)]
         run = passes[0] if len(passes) == 1 else partial(_run_each, tuple(passes))
-        return cls(run if passes else None, tuple(dict.fromkeys(for_inductor)), bool(own))
+        names = tuple(dict.fromkeys(for_inductor))
+        return cls(run if passes else None, tuple(passes), names, bool(own))
 
 
 def _names(passes: Any) -> list[str]:
@@ -74,14 +79,15 @@ def _run_each(passes: tuple[Callable[..., Any], ...], graph_module: fx.GraphModu
 class EnginePasses:
     """A custom pass: what the engine's passes do to a graph. `error` is what a run has raised."""
 
-    def __init__(self, passes: Callable[..., Any]) -> None:
+    def __init__(self, passes: Callable[..., Any], name: list[Any] | None) -> None:
+        """`name` says what the passes do, for which sizes; None if nothing says that."""
         self._passes = passes
-        self._number = next(_numbers)
+        # Another one for each graph, so that no two graphs of this process share a program.
+        self._name = name or [next(_numbers)]
         self.error: Exception | None = None
 
-    def uuid(self) -> list[int]:
-        """Another one for each graph, so that no two graphs of this process share a program."""
-        return [self._number]
+    def uuid(self) -> list[Any]:
+        return self._name
 
     def __call__(self, graph_module: fx.GraphModule, *_: Any) -> None:
         from npugx_cache.backend.passes import effects  # a hit runs no pass

@@ -23,6 +23,7 @@ from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.recipe import Shaping, check_options
 from npugx_cache.pieces import compiled
+from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.store_client import StoreClient
 from npugx_cache.trace.apart import fakes_apart
@@ -74,9 +75,16 @@ class NpugxCompiler:
             decompositions=(),
         )
         self._settings = config.load()
+        self._stores_passes = config.engine_passes() == "store"
+        self._configuration: str | None = None
 
-    def compute_hash(self, *_: Any) -> str:
-        """What names the folder in which the engine keeps handles, besides the engine's own."""
+    def compute_hash(self, engine_config: Any = None, *_: Any) -> str:
+        """What names the folder in which the engine keeps handles, besides the engine's own.
+
+        `engine_config`: the engine's configuration, with a method `compute_hash`.
+        """
+        if hasattr(engine_config, "compute_hash"):
+            self._configuration = str(engine_config.compute_hash())
         kind = runtime.accelerator()
         devices = frozenset({"cpu"} if kind is None else {"cpu", kind})
         factors = [*self._shaping.shaping_factors(), *environment.factors(devices, traced=False)]
@@ -110,15 +118,15 @@ class NpugxCompiler:
         """What runs a graph, from the cache if it can be, and a handle if it is stored.
 
         `compile_range` is None, one size, or the first and the last size of a range. Passes that
-        `compiler_config` has under a name of the engine are run, and nothing is stored then. Those
-        for Inductor are not run.
+        `compiler_config` has under a name of the engine are run, and nothing is stored then, unless
+        `NPUGX_CACHE_ENGINE_PASSES=store`. Those for Inductor are not run.
         """
         del key
         given = engine_passes.Given.of(compiler_config)
         if given.for_inductor and given.passes is None:
             names = ", ".join(given.for_inductor)
             events.warn_once(f"passes of the engine for Inductor are not run: {names}")
-        run, entry = self._answer(graph, example_inputs, compile_range, given.passes)
+        run, entry = self._answer(graph, example_inputs, compile_range, given)
         return run, None if entry is None or given.may_change else (entry, "")
 
     def load(
@@ -138,7 +146,7 @@ class NpugxCompiler:
         graph: fx.GraphModule,
         example_inputs: Sequence[Any],
         compile_range: Any,
-        passes: Callable[..., Any] | None = None,
+        given: engine_passes.Given | None = None,
     ) -> tuple[Callable[..., Any], str | None]:
         title = f"a graph of the engine with {len(example_inputs)} inputs"
         client = StoreClient(title, self._shaping.backend, self._settings, compiled.counters)
@@ -146,11 +154,15 @@ class NpugxCompiler:
         def answer() -> CachedGraph | compiled.Bypassed:
             sizes = EngineSizes.of(compile_range)
             shaping, settings, theirs = self._shaping, self._settings, None
-            if passes is not None:
-                theirs = EnginePasses(passes)
+            if given is not None and given.passes is not None:
+                name = self._name_of_passes(given)
+                if isinstance(name, compiled.Bypassed):
+                    client.bypassed(*name)
+                    settings = replace(settings, mode="off")
+                    theirs = EnginePasses(given.passes, None)
+                else:
+                    theirs = EnginePasses(given.passes, [name, sizes.first, sizes.last])
                 shaping = theirs.shape(shaping)
-                client.bypassed(engine_passes.NOT_STORED)
-                settings = replace(settings, mode="off")
             with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
                 try:
                     run = compiled.of_graph(
@@ -169,6 +181,19 @@ class NpugxCompiler:
             client.bypassed(*run)
             return graph.forward, None
         return run, run.entry
+
+    def _name_of_passes(self, given: engine_passes.Given) -> str | compiled.Bypassed:
+        """What the engine's passes are called in a key, if the user answers for them."""
+        if not self._stores_passes:
+            return compiled.Bypassed(engine_passes.NOT_STORED)
+        if self._configuration is None:
+            return compiled.Bypassed("the engine has not told the hash of its configuration")
+        from npugx_cache.integrations import stated_passes
+
+        try:
+            return stated_passes.name_of(given.managers, self._configuration)
+        except NotPortable as error:
+            return compiled.Bypassed(f"the passes of the engine have no name in a key: {error}")
 
 
 def _keeps_one_artifact() -> bool:

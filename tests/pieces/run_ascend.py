@@ -1,6 +1,7 @@
 """vllm-ascend's own pass manager and MulsAddFusionPass under `NpugxCompiler`, on a CPU.
 
-python run_ascend.py SCALE prints what came of one graph. VLLM_ASCEND names the folder of
+python run_ascend.py SCALE prints what came of one graph. The scale is also what the engine calls
+the hash of its configuration. VLLM_ASCEND names the folder of
 vllm-ascend's package, whose `__init__` asks for torch_npu and is not run. The vendor's register of
 patterns, and the kernel that the pass puts in, are stand-ins.
 """
@@ -79,7 +80,7 @@ def main(scale):
 
     def backend(graph, inputs):
         compiler = NpugxCompiler()
-        compiler.compute_hash(None)
+        compiler.compute_hash(types.SimpleNamespace(compute_hash=lambda: str(scale)))
         compiler.initialize_cache("/unused")
         size = Range(start=1, end=64)
         with pass_context(size):
