@@ -34,7 +34,7 @@ _OF_INDUCTOR = ("pre_grad_", "joint_", "post_grad_", "_pre_", "_post_")
 _OPTIONS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
 
 
-class Given(NamedTuple):
+class ConfiguredPasses(NamedTuple):
     """What `compiler_config` has of passes: the engine's own, and the names of those for Inductor.
 
     `may_change`: the engine has a place for passes of its own, also where there are none now.
@@ -47,7 +47,7 @@ class Given(NamedTuple):
     may_change: bool
 
     @classmethod
-    def of(cls, compiler_config: Any) -> Given:
+    def of(cls, compiler_config: Any) -> ConfiguredPasses:
         """Raises nothing, because the engine starts without this package as well."""
         given = compiler_config if isinstance(compiler_config, dict) else {}
         inductor = sys.modules.get("torch._inductor.config")

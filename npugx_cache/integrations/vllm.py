@@ -122,12 +122,12 @@ class NpugxCompiler:
         `NPUGX_CACHE_ENGINE_PASSES=store`. Those for Inductor are not run.
         """
         del key
-        given = engine_passes.Given.of(compiler_config)
-        if given.for_inductor and given.passes is None:
-            names = ", ".join(given.for_inductor)
+        configured = engine_passes.ConfiguredPasses.of(compiler_config)
+        if configured.for_inductor and configured.passes is None:
+            names = ", ".join(configured.for_inductor)
             events.warn_once(f"passes of the engine for Inductor are not run: {names}")
-        run, entry = self._answer(graph, example_inputs, compile_range, given)
-        return run, None if entry is None or given.may_change else (entry, "")
+        run, entry = self._answer(graph, example_inputs, compile_range, configured)
+        return run, None if entry is None or configured.may_change else (entry, "")
 
     def load(
         self,
@@ -146,7 +146,7 @@ class NpugxCompiler:
         graph: fx.GraphModule,
         example_inputs: Sequence[Any],
         compile_range: Any,
-        given: engine_passes.Given | None = None,
+        configured: engine_passes.ConfiguredPasses | None = None,
     ) -> tuple[Callable[..., Any], str | None]:
         title = f"a graph of the engine with {len(example_inputs)} inputs"
         client = StoreClient(title, self._shaping.backend, self._settings, compiled.counters)
@@ -154,14 +154,14 @@ class NpugxCompiler:
         def answer() -> CachedGraph | compiled.Bypassed:
             sizes = EngineSizes.of(compile_range)
             shaping, settings, theirs = self._shaping, self._settings, None
-            if given is not None and given.passes is not None:
-                name = self._name_of_passes(given)
+            if configured is not None and configured.passes is not None:
+                name = self._name_of_passes(configured)
                 if isinstance(name, compiled.Bypassed):
                     client.bypassed(*name)
                     settings = replace(settings, mode="off")
-                    theirs = EnginePasses(given.passes, None)
+                    theirs = EnginePasses(configured.passes, None)
                 else:
-                    theirs = EnginePasses(given.passes, [name, sizes.first, sizes.last])
+                    theirs = EnginePasses(configured.passes, [name, sizes.first, sizes.last])
                 shaping = theirs.shape(shaping)
             with fakes_apart(example_inputs, sizes.last, is_size=sizes.is_one) as inputs:
                 try:
@@ -182,7 +182,9 @@ class NpugxCompiler:
             return graph.forward, None
         return run, run.entry
 
-    def _name_of_passes(self, given: engine_passes.Given) -> str | compiled.Bypassed:
+    def _name_of_passes(
+        self, configured: engine_passes.ConfiguredPasses
+    ) -> str | compiled.Bypassed:
         """What the engine's passes are called in a key, if the user answers for them."""
         if not self._stores_passes:
             return compiled.Bypassed(engine_passes.NOT_STORED)
@@ -191,7 +193,7 @@ class NpugxCompiler:
         from npugx_cache.integrations import stated_passes
 
         try:
-            return stated_passes.name_of(given.managers, self._configuration)
+            return stated_passes.name_of(configured.managers, self._configuration)
         except NotPortable as error:
             return compiled.Bypassed(f"the passes of the engine have no name in a key: {error}")
 
