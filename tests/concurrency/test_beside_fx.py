@@ -58,4 +58,4 @@ def test_a_restored_graph_is_bound_beside_a_trace(tmp_path):
             return value
 
     torch.fx.Tracer().trace(Traced())
-    assert infos[0][:3] == (1, 0, 0)
+    assert infos[0][:3] == (1, 0, 0), cached.explain()
