@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.thorough
 ADDRESS = "redis://cache.example:6379/0/graphs"
 
 

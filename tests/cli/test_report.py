@@ -17,6 +17,8 @@ from npugx_cache.cli import report
 from npugx_cache.config import state_folder
 from npugx_cache.store import Journal, JournalLine
 
+pytestmark = pytest.mark.thorough
+
 LIBRARIES = Path(report.__file__).parent / "assets" / "libraries"
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)><!--"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
 SCRIPT = Path(__file__).with_name("scenarios.py")
 NAMES = [
     following.removeprefix("def ").partition("(")[0]

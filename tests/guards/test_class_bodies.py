@@ -129,7 +129,9 @@ def replaces_a_base_of_a_base_with_a_name(cls):
         replaces_a_base_of_a_base_with_a_name,
     ],
 )
-@pytest.mark.parametrize("calls", [1, pytest.param(2, marks=pytest.mark.thorough), 8])
+@pytest.mark.parametrize(
+    "calls", [*(pytest.param(calls, marks=pytest.mark.thorough) for calls in (1, 2)), 8]
+)
 def test_an_edit_after_some_calls(tmp_path, edit, calls, monkeypatch):
     monkeypatch.setattr(
         sys.modules[__name__], "Named", type("Named", (Root,), {"__module__": __name__})

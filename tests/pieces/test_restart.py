@@ -15,11 +15,8 @@ GRAPHS = {"breaks": 4, "layers": 1}
 """How many entries a program has, if it is not one."""
 
 
-def marks(name):
-    return () if name == "breaks" else (pytest.mark.thorough,)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in PROGRAMS])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_graph_of_dynamo_is_stored_and_restored(surroundings, name):
     cold = surroundings.run(SCRIPT, name, PYTHONHASHSEED="1")
     assert cold["difference"] is None

@@ -13,6 +13,8 @@ from npugx_cache import cache_compile, cached_graph, load_graph
 
 X = torch.arange(6.0).view(2, 3)
 
+pytestmark = pytest.mark.thorough
+
 
 class Read(torch.Tensor):
     """Integers, with a slot for how many times they count; `asks` says what the code asks."""

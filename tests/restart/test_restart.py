@@ -18,9 +18,9 @@ THOROUGH = (
     ("programs_modules", "programs_library", "programs_objects", "programs_data"),
 )
 CUSTOM_OP = "programs_custom_op:custom_op"
-QUICK_GROUPS = (("programs",), ("programs_python",), (CUSTOM_OP,))
-TORCH = "programs_torch"  # takes as long as the others together: thorough
-GROUPS = (("programs",), ("programs_python",), (TORCH,))
+QUICK_GROUPS = (("programs",), (CUSTOM_OP,))
+LONG = ("programs_torch", "programs_python")  # thorough
+GROUPS = (("programs",), *((each,) for each in LONG))
 ALL_GROUPS = (*GROUPS, (CUSTOM_OP,))
 
 
@@ -39,7 +39,7 @@ THOROUGH_NAMES = list(_names(THOROUGH))
 
 
 def marked(name):
-    return pytest.param(name, marks=[pytest.mark.thorough] if name.startswith(TORCH) else [])
+    return pytest.param(name, marks=[pytest.mark.thorough] if name.startswith(LONG) else [])
 
 
 def run_all(surroundings, *groups, **environment):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
+
 PROGRAM = """
     import json, torch
     from npugx_cache import cache_compile
@@ -17,6 +19,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.thorough
 def test_a_restored_graph_is_a_hit_of_its_entry(surroundings):
     script = surroundings.folder / "script.py"
     script.write_text(textwrap.dedent(PROGRAM))
