@@ -219,7 +219,8 @@ LONG = {"control_flow", "inner_tensors", "nested", "operators", "refused", "ungu
 """The categories whose rows take the longest to compile: half of the time of all rows. They run
 with the thorough tests only."""
 LARGE = {"lookups", "modules", "source", "tensors", "values"}
-"""The largest categories. Of these every eighth row runs with the quick tests, of the others every third."""
+"""The largest categories. With the quick tests runs every eighth row of these, every third of the
+others."""
 
 
 def _is_quick(row: Row) -> bool:
