@@ -278,6 +278,9 @@ _DISPATCHED = Refusal(
 _BRANCH = "a branch depends on the data"
 _BRANCH_OF_TORCH = "Data-dependent branching"
 
+WARNED = {("peft", "switched"): "generate() runs the forward of base_model.model instead"}
+"""Workloads of which one WARNING is right, and a part of its text."""
+
 REFUSED: dict[tuple[str, str], Refusal] = {
     ("kornia", "canny"): Refusal(
         _BRANCH,
@@ -290,7 +293,7 @@ REFUSED: dict[tuple[str, str], Refusal] = {
         torch="setattr() on unsupported type",
     ),
     ("peft", "dora"): Refusal(
-        "method `startswith` of class `str`",
+        "torch can't trace the method startswith of str",
         "Dynamo does not trace `startswith` of the name of a class's module",
         torch="method `startswith` of class `str`",
     ),
