@@ -81,7 +81,9 @@ GUARDS = {
     "FUNCTORCH_STACK_MATCH": Decision(STATE, "an active transform is refused"),
     "SHAPE_ENV": Decision(STATE, "its conditions are stored as expressions over sizes"),
     "CONSTANT_SUBCLASS_MATCH": Decision(
-        REFUSED, "what a subclass of a number does is its code", since=(2, 12)
+        PORTABLE,
+        "the text of a version of torch's; a class of the user's is refused",
+        since=(2, 12),
     ),
     "DICT_VERSION": Decision(REFUSED, "a counter of one process"),
     "NN_MODULE": Decision(REFUSED, "a module by identity; modules are guarded by content"),
