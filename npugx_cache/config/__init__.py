@@ -361,12 +361,16 @@ def engine_passes() -> EnginePasses:
 def engine_environment() -> dict[str, str]:
     """The variables of serving engines, without addresses, folders, ranks and secrets."""
     own = {k: v for k, v in os.environ.items() if k.startswith(("VLLM_", "SGLANG_"))}
-    return {name: own[name] for name in sorted(own) if not _OF_THIS_PROCESS.search(name)}
+    return {name: own[name] for name in sorted(own) if _OF_PROCESS.isdisjoint(name.split("_"))}
 
 
-_OF_THIS_PROCESS = re.compile(
-    r"HOST|PORT|_IP|RANK|ROOT|PATH|DIR|FOLDER|FILE|INSTANCE|LOG|USAGE|KEY|TOKEN|URL|PLUGINS"
+_OF_PROCESS = frozenset(
+    {
+        *("HOST", "PORT", "IP", "URL", "RANK", "INSTANCE", "LOGGING", "LOG", "USAGE"),
+        *("ROOT", "PATH", "DIR", "FOLDER", "FILE", "KEY", "TOKEN"),
+    }
 )
+"""Whole words: `LOG` must not take out a variable about logits, nor `PORT` one about support."""
 
 
 def set_if_absent(name: str, value: str) -> None:

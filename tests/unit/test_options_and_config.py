@@ -263,3 +263,13 @@ def test_a_value_that_may_be_secret_is_not_shown(monkeypatch, name, value, shown
 def test_variables_that_steer_nothing_are_not_shown(monkeypatch):
     monkeypatch.setenv("HOMEPAGE", "x")
     assert "HOMEPAGE" not in config.steering_environment()
+
+
+def test_variables_of_engines_count_unless_they_are_about_one_process(monkeypatch):
+    kept = ("VLLM_LOGITS_X", "VLLM_SUPPORT_X", "VLLM_DIRECT_X", "SGLANG_USE_X", "VLLM_PLUGINS")
+    left_out = ("VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_RANK", "VLLM_API_KEY", "VLLM_CACHE_ROOT")
+    for name in (*kept, *left_out):
+        monkeypatch.setenv(name, "1")
+    found = config.engine_environment()
+    assert found.keys() >= {*kept}
+    assert found.keys().isdisjoint(left_out)
