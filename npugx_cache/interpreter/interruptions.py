@@ -85,7 +85,8 @@ def _callers() -> set[types.FrameType | None]:
 
 # Not made of `__file__`: code has another name of its file where a program was frozen, or was
 # compiled elsewhere and shipped without sources.
-_ENTRY = f"{_callers.__code__.co_filename.rpartition(os.sep)[0]}{os.sep}api.py"
+_PACKAGE = _callers.__code__.co_filename.rsplit(os.sep, 2)[0]
+_ENTRY = f"{_PACKAGE}{os.sep}api.py"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
