@@ -41,6 +41,11 @@ _ROWS: tuple[tuple[re.Pattern[str], str, str | None], ...] = tuple(
             _OR_OPERATOR,
         ),
         (
+            r"function marked as skipped.*that the function `(?P<name>[^`]*)` should not be traced",
+            "torch can't trace {name}",
+            _OR_OPERATOR,
+        ),
+        (
             r"^Unsupported method call.*trace method `(?P<name>[^`]*)` of class `(?P<kind>[^`]*)`",
             "torch can't trace the method {name} of {kind}",
             OUTSIDE,

@@ -176,7 +176,7 @@ def branches(x):
     return x * 2 if x.sum() > 0 else x * 3
 
 
-@refused("Data-dependent")
+@refused("a branch depends on the data of a tensor")
 def a_branch_on_data(cached):
     return twice(cached(branches), tensor(6))
 
@@ -229,7 +229,7 @@ def prints(x):
     return x + 1
 
 
-@refused("builtin operator `print`")
+@refused("torch can't trace print()")
 def output_to_a_stream(cached):
     return twice(cached(prints), tensor(3))
 
@@ -276,7 +276,7 @@ def waits(x):
     return x + 1
 
 
-@refused("skipped")
+@refused("torch can't trace the builtin time.sleep")
 def a_call_that_cannot_be_traced(cached):
     return twice(cached(waits), tensor(3))
 

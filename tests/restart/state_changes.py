@@ -111,7 +111,7 @@ STATES = {
 }
 
 NOT_HELD = "has an effect or an answer that a graph does not hold"
-SKIPPED = "marked as skipped"
+SKIPPED = "torch can't trace"
 
 
 @changes("deterministic", NOT_HELD)

@@ -30,7 +30,7 @@ def _marked(mark):
 
 CONSTANTS = {
     "NOT_HELD": "has an effect or an answer that a graph does not hold",
-    "SKIPPED": "marked as skipped",
+    "SKIPPED": "torch can't trace",
 }
 REFUSED = dict(_marked("changes"))
 CACHED = list(dict(_marked("leaves")))

@@ -31,7 +31,7 @@ def test_why_did_yesterdays_start_miss(surroundings):
     cold = surroundings.run(WORKER, 4, 2.0, RANK="5")
     assert (cold["scale"], cold["shift"]) == (none, none)
     assert cold["branch"][0][0] == ""
-    assert "branching" in cold["branch"][0][1][0]
+    assert "a branch depends on the data" in cold["branch"][0][1][0]
     a_day_later(surroundings)
 
     def noted(*options):
