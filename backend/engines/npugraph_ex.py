@@ -11,10 +11,12 @@ from npugx_cache.backend.passes.copies import remove_copies, remove_self_copies
 from npugx_cache.backend.passes.copy_back import recover_view_inplace, reinplace_inputs
 from npugx_cache.backend.passes.custom import custom_pass, dump_results
 from npugx_cache.backend.passes.dead_code import remove_dead_code
+from npugx_cache.backend.passes.equal_calls import merge_equal_calls
 from npugx_cache.backend.passes.functional_calls import (
     decompose_auto_functionalized,
     decompose_functional_variants,
 )
+from npugx_cache.backend.passes.linear import restore_linear
 from npugx_cache.backend.passes.noop import remove_noops
 from npugx_cache.backend.passes.npu.matmuls import fuse_matmuls
 from npugx_cache.backend.passes.npu.norms import fuse_norms
@@ -59,6 +61,8 @@ def _optimising(options: Options, distinct_inputs: bool) -> Iterator[tuple[str, 
     yield from _custom(options, "post_grad_custom_post_pass")
     if options.remove_cat_ops:
         yield "remove_cat_ops", remove_cats
+    yield "restore_linear", restore_linear
+    yield "merge_equal_calls", merge_equal_calls
     if options.remove_dead_ops:
         yield "remove_dead_ops", remove_dead_code
     if options.inplace_pass:

@@ -52,6 +52,9 @@ WHOLE_STORAGE_COPIES = frozenset(
 They copy the whole storage of that argument.
 """
 
+_ALLOCATING = frozenset({"aten::linear"})
+"""Composite operators that always return new memory."""
+
 _ASYNCHRONOUS = frozenset({"_c10d_functional", "c10d_functional"})
 """Operators of these namespaces use their inputs and results until `wait_tensor` has returned.
 
@@ -99,7 +102,7 @@ def _operator_effects(
     if any(each.aliased for each in schema.returns):
         aliased = _given(node, schema.aliased)
         return Effects(aliased, written, is_view=not written and not schema.composite)
-    if schema.composite or undeclared:
+    if (schema.composite and schema.name not in _ALLOCATING) or undeclared:
         return Effects(inputs, written)
     return Effects((), written)
 

@@ -71,7 +71,9 @@ _PLACES = {
         "transpose.int",
         "unsqueeze.default",
     ),
-    _C._nn: ("gelu.default", "gelu_.default", "silu.default", "silu_.default"),
+    _C._nn: (
+        *("gelu.default", "gelu_.default", "linear.default", "silu.default", "silu_.default"),
+    ),
     _C.TensorBase: (
         "add_.Tensor",
         "copy_.default",

@@ -234,6 +234,16 @@ def runs_only_on_data(key: str) -> bool:
     return key in _BACKENDS
 
 
+def has_kernel(operator: Any, device: str) -> bool:
+    """Whether an operator has a kernel of its own for a type of device, such as "cpu".
+
+    Without one, torch takes a composite operator apart on this device.
+    """
+    key = torch._C._dispatch_key_for_device(device)
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has(operator.name(), key) or has(operator.name(), f"Autograd{key}"))
+
+
 def is_replaced(operator: Any) -> bool:
     """Whether Python code has registered a kernel of an operator for data on some device."""
     return not _impls.isdisjoint(_kernels_for_data(operator.name()))

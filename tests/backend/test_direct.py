@@ -132,8 +132,31 @@ def test_the_same_is_asked(name, args, kwargs):
     assert asked(DIRECT[name], args, kwargs)[0] is target
 
 
+class Parts(TorchDispatchMode):
+    """Takes down the operators that run, because torch takes a composite one apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("args", [(A, B), (A, B, torch.rand(2)), (BATCH, BATCH[0])])
+def test_linear_has_the_same_parts(args):
+    results, seen = [], []
+    for call in (DIRECT["linear.default"], torch.ops.aten.linear.default):
+        with torch.no_grad(), Parts() as parts:
+            results.append(call(*args))
+        seen.append(parts.seen)
+    assert torch.equal(*results)
+    assert seen[0] == seen[1] != []
+
+
 def test_each_has_a_call():
-    assert {name for name, _, _ in CALLS} == set(DIRECT)
+    assert {*(name for name, _, _ in CALLS), "linear.default"} == set(DIRECT)
 
 
 @pytest.mark.parametrize("target", [torch.ops.aten.arange.start, torch.ops.aten.slice.Tensor])

@@ -19,6 +19,8 @@ from npugx_cache.backend.passes.cat import remove_cats
 from npugx_cache.backend.passes.copies import remove_copies, remove_self_copies
 from npugx_cache.backend.passes.copy_back import recover_view_inplace, reinplace_inputs
 from npugx_cache.backend.passes.dead_code import remove_dead_code
+from npugx_cache.backend.passes.equal_calls import merge_equal_calls
+from npugx_cache.backend.passes.linear import restore_linear
 from npugx_cache.backend.passes.noop import remove_noops
 from npugx_cache.backend.passes.reinplace import reinplace
 from npugx_cache.backend.passes.view_to_reshape import views_to_reshapes
@@ -34,6 +36,8 @@ PASSES = [
     recover_view_inplace,
     remove_self_copies,
     remove_cats,
+    restore_linear,
+    merge_equal_calls,
     views_to_reshapes,
 ]
 WITH_DISTINCT_INPUTS = [remove_copies, reinplace_inputs, recover_view_inplace]
