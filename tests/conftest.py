@@ -17,6 +17,10 @@ import hypothesis
 import pytest
 from filelock import FileLock
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import sampling
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -120,7 +124,10 @@ class Surroundings:
         )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    drawn = [item for item in items if _is_drawn(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(drawn)])
+    items[:] = drawn
     on_cuda = [item for item in items if item.get_closest_marker("cuda")]
     if on_cuda:
         import torch
@@ -128,6 +135,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in on_cuda:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU: no CUDA device is here"))
+
+
+def _is_drawn(item: pytest.Item) -> bool:
+    """Whether a test is of the sample (`sampling`): what is quick is, and all of the matrix."""
+    file = item.path.relative_to(REPOSITORY).as_posix()
+    is_long = item.get_closest_marker("thorough") is not None
+    return not is_long or file.startswith("tests/soundness/") or sampling.is_drawn(file)
 
 
 _NUMBERS = itertools.count()

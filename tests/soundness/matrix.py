@@ -35,7 +35,6 @@ A row that says none of `hit`, `bypass` and `refused` must miss.
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 import re
 import sys
@@ -44,7 +43,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from row_source import HEAD, KEPT, MAKE, RUN, RUN_KEPT, TEXTS, THEN
+from sampling import is_drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,23 +194,10 @@ def _is_for_this_torch(text: str) -> bool:
 
 ROWS = _load("rows")
 _WANTED = os.environ.get("NPUGX_TEST_ROWS", "")
-_SAMPLE = os.environ.get("NPUGX_TEST_SAMPLE", "")
-
-
-def _is_sampled(name: str) -> bool:
-    """Whether a row is of the sample that NPUGX_TEST_SAMPLE describes; all are without one.
-
-    `8 3f2a`: one of eight rows; another text in the place of `3f2a` chooses others.
-    """
-    if not _SAMPLE:
-        return True
-    share, _, seed = _SAMPLE.partition(" ")
-    drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    return int.from_bytes(drawn[:4], "big") % int(share) == 0
 
 
 def _chosen(rows: dict[str, Row]) -> dict[str, Row]:
-    return {n: row for n, row in rows.items() if re.search(_WANTED, n) and _is_sampled(n)}
+    return {n: row for n, row in rows.items() if re.search(_WANTED, n) and is_drawn(n)}
 
 
 CHOSEN = _chosen(ROWS)
