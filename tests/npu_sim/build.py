@@ -2,7 +2,8 @@
 
 The wheel needs CANN's libraries, which exist on NPU hosts only. Here each one it can't find is
 made, empty but for one thing: it needs libnpustub.so and libnpusettings.so. The first has
-runtime.c, written by hand, and for all other symbols a function that returns 0. The second
+runtime.c and graph_engine.cpp, written by hand, and for all other symbols a function that returns
+0. The second
 (settings.cpp) lets torch_npu be loaded beside a CUDA build of torch. libnpusim.so (device.cpp)
 gives tensors on the device CPU kernels.
 """
@@ -80,12 +81,16 @@ def stub(wheel: Path, out: Path) -> None:
     asked = {name for name in asked - provided if not name.startswith(("Py", "_Py"))}
 
     build("gcc", *COMPILE, "-I", include, "-c", HERE / "runtime.c", "-o", out / "runtime.o")
-    lines = output("nm", "--defined-only", out / "runtime.o").splitlines()
-    written = {line.split()[-1] for line in lines}
+    old_strings = "-D_GLIBCXX_USE_CXX11_ABI=0"
+    engine = (HERE / "graph_engine.cpp", "-o", out / "graph_engine.o")
+    build("g++", "-std=c++17", old_strings, *COMPILE, "-c", *engine)
+    by_hand = (out / "runtime.o", out / "graph_engine.o")
+    lines = output("nm", "--defined-only", *by_hand).splitlines()
+    written = {line.split()[-1] for line in lines if line.strip() and not line.endswith(":")}
     generate(sorted((asked | looked_up(wheel)) - written), out / "generated.c")
     build(
         *("gcc", *COMPILE, "-shared", "-Wl,-soname,libnpustub.so", "-o", out / "libnpustub.so"),
-        *(out / "generated.c", out / "runtime.o", "-lpthread"),
+        *(out / "generated.c", *by_hand, "-lpthread", "-lstdc++"),
     )
     linked = ("-L", torch_folder() / "lib", "-lc10", f"-Wl,-rpath,{torch_folder() / 'lib'}")
     build(
