@@ -176,7 +176,7 @@ def optimise(
     return reports
 
 
-_PASSES = {"inductor": "passes and the C++ compiler"}
+_PASSES = {"inductor": "passes and the C++ compiler", "ge": "the converters to GE, and GE"}
 
 
 def pack(title: str, traced: PortableGraph, factors: tuple[Factor, ...]) -> Artifact:
@@ -205,7 +205,7 @@ def pack(title: str, traced: PortableGraph, factors: tuple[Factor, ...]) -> Arti
             program=program,
             code=code,
             frame=traced.frame,
-            has_library=made is not None,
+            compiled=made.words if made else "",
         )
     )
     return Artifact(

@@ -268,9 +268,9 @@ class StoreClient:
 def access_for(backend: str, settings: Settings) -> store.Access:
     """The way to the store that entries of a backend may come from."""
     unusable = None
-    if backend == "inductor" and settings.trust == "group":
+    if backend in ("inductor", "ge") and settings.trust == "group":
         unusable = store.Unusable(
-            "the backend 'inductor' stores machine code, which is loaded under the trust modes "
+            f"the backend {backend!r} stores machine code, which is loaded under the trust modes "
             "private and signed only, not under group",
             "settings",
         )

@@ -34,15 +34,17 @@ class PassReport(NamedTuple):
 
 
 class CompiledLibrary(NamedTuple):
-    """A shared library that an engine compiled from a graph, and how to call it.
+    """What an engine compiled from a graph, and how to call it.
 
-    `data`: the bytes of the shared library. `finish`: the program that makes the graph's outputs;
-    `library.finish_code` is still empty and is to be compiled from it.
+    `data`: the bytes of a shared library, or of a graph for GE. `finish`: the program that makes
+    the graph's outputs; `library.finish_code` is still empty and is to be compiled from it.
+    `words`: for people, what was compiled and when it runs.
     """
 
     library: Library
     finish: Program
     data: bytes
+    words: str
 
 
 LIBRARY = "npugx_library"
@@ -89,25 +91,30 @@ _MODULES = {
     "npugraphs": "as_traced",
     "cudagraphs": "as_traced",
     "inductor": "inductor",
+    "ge": "ge",
 }
 """Each backend, and the module whose `ENGINES` has its engine."""
 NAMES = tuple(_MODULES)
-_GE = ("max-autotune", "GeConcreteGraph", "ge", "npu")
-"""The vendor's names for GE mode, in which the graph engine (GE) of CANN compiles."""
+_VENDORS_GE = "max-autotune"
+"""The vendor's name for GE mode, in which the graph engine (GE) of CANN compiles."""
 
 
 def check_name(backend: object) -> str:
-    """Return `backend` if it names a backend; else raise OptionError or BackendUnavailable."""
+    """Return the name of a backend as we know it; raise OptionError or BackendUnavailable."""
+    if backend in ("ge", _VENDORS_GE):
+        from npugx_cache.private import graph_engine
+
+        if not graph_engine.is_installed():
+            raise BackendUnavailable(
+                f"backend {backend!r} needs the graph engine of an NPU, but torch_npu is not "
+                "installed"
+            )
+        return "ge"
     if backend in NAMES:
         return str(backend)
-    if backend in _GE:
-        raise BackendUnavailable(
-            f"backend {backend!r}: the vendor's GE mode is not supported yet; use 'npugraph_ex', "
-            "or the vendor's own cache_compile for GE"
-        )
     from npugx_cache.config import foreign_names
 
-    valid = f"valid backends are {', '.join(NAMES)}"
+    valid = f"valid backends are {', '.join(NAMES)}, {_VENDORS_GE}"
     if callable(backend):
         kind = type(backend).__qualname__
         raise OptionError(f"backend is an object ({kind}): {foreign_names.OBJECT}; {valid}")

@@ -48,6 +48,8 @@ class _Inductor(Engine):
 
 ENGINES = {"inductor": _Inductor(passes=lambda *_: ())}
 
+_WORDS = "compiled to a shared library, which runs unless arguments that are written to overlap"
+
 
 def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> CompiledLibrary | None:
     to_program(graph_module)  # refuses a graph that can't be stored, before minutes are spent on it
@@ -72,6 +74,7 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
     finish, _ = to_program(parts.finish)
     names = zip(operator_names(finish), finish.operators, strict=True)
     library = Library(
+        engine="inductor",
         tensors=graph.tensors,
         sizes=graph.sizes,
         constants=tuple(range(len(graph.constants))),
@@ -80,7 +83,7 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         finish_code=b"",
         finish_operators=tuple(names),
     )
-    return CompiledLibrary(library, finish, data)
+    return CompiledLibrary(library, finish, data, _WORDS)
 
 
 class _Inputs(NamedTuple):

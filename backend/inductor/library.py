@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class Library:
     """The arguments of the library, and the finish. Positions are those of the program's inputs.
 
+    engine: the backend that compiled it, and that loads it.
     tensors, sizes, constants: the library's arguments, in this order: the inputs that are tensors;
     the inputs that are numbers, each passed as a tensor of that many elements; the program's
     constants, by index.
@@ -29,6 +30,7 @@ class Library:
     results, and returns the program's outputs. `finish_operators`: its operators by name.
     """
 
+    engine: str
     tensors: tuple[int, ...]
     sizes: tuple[int, ...]
     constants: tuple[int, ...]
@@ -39,6 +41,7 @@ class Library:
 
     def to_plain(self) -> dict[str, Plain]:
         return {
+            "engine": self.engine,
             "tensors": list(self.tensors),
             "sizes": list(self.sizes),
             "constants": list(self.constants),
@@ -53,6 +56,7 @@ class Library:
         """Decode what `to_plain` has written; raises `CorruptEntry` for anything else."""
         try:
             return cls(
+                engine=str(data["engine"]),
                 tensors=tuple(map(int, data["tensors"])),
                 sizes=tuple(map(int, data["sizes"])),
                 constants=tuple(map(int, data["constants"])),

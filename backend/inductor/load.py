@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from npugx_cache.backend.inductor.library import Library
 
     Native = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+    Compiled = Callable[[Sequence[torch.Tensor]], list[torch.Tensor] | None]
 
 logger = logging.getLogger("npugx_cache")
 
@@ -80,7 +81,7 @@ def _path_of(descriptor: int, serial: int) -> str:
 
 def bind(
     library: Library,
-    run: Native,
+    run: Compiled,
     finish: Callable[..., Any],
     constants: Sequence[torch.Tensor],
     program: Callable[..., Any],
@@ -90,7 +91,8 @@ def bind(
     """The library as a callable that takes the program's inputs and returns its outputs.
 
     `program` computes the same call by call. It runs instead of the library if an input that is
-    written to overlaps another one, because the library's result is undefined then.
+    written to overlaps another one, because the library's result is undefined then, and where the
+    library returns None, because it can't have the call and has done nothing.
     """
     own = tuple(constants[i] for i in library.constants)
     distinct = _Distinct(library)
@@ -104,6 +106,8 @@ def bind(
         if sizes:
             given += [_of_size(inputs[i]) for i in sizes]
         results = run([*given, *own])
+        if results is None:
+            return program(*inputs)
         if written:
             runtime.count_writes([inputs[i] for i in written])
         return finish(*[inputs[i] for i in after], *results)

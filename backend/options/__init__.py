@@ -49,6 +49,10 @@ def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Op
     Raises `OptionError` (a ValueError) that names the option and its range, and
     `BackendUnavailable` for an option that needs an NPU where torch_npu is not installed.
     """
+    if backend == "ge":
+        from npugx_cache.backend.options import ge
+
+        return ge.parse(options or {})
     if backend != "inductor":
         parsed = Options(**_checked(dict(options or {})))
         _check_backend(parsed, options or {}, backend)

@@ -323,6 +323,7 @@ _NO_EFFECT_ON_A_TRACE = frozenset(
         "TORCH_COMPILE_STRICT_AUTOGRAD_CACHE",
     }
 )
+_GE_PREFIXES = ("GE_", "AUTOFUSE_", "OP_NO_REUSE_MEM", "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM")
 _INDUCTOR_PREFIXES = ("TORCHINDUCTOR_", "TORCH_INDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
 _NO_EFFECT_ON_A_LIBRARY = frozenset(
     {
@@ -481,6 +482,11 @@ def compiler_environment() -> tuple[tuple[str, str], ...]:
 def inductor_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what Inductor makes, unknown ones included."""
     return _variables(_INDUCTOR_PREFIXES, _NO_EFFECT_ON_A_LIBRARY)
+
+
+def graph_engine_environment() -> tuple[tuple[str, str], ...]:
+    """Environment variables that can change what GE compiles, unknown ones included."""
+    return _variables(_GE_PREFIXES, frozenset())
 
 
 def _variables(prefixes: tuple[str, ...], ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:

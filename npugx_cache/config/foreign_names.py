@@ -22,7 +22,8 @@ ARGUMENTS = {
     "disable": "leave it out; call the function itself where nothing is to be compiled, "
     "or set NPUGX_CACHE=off where nothing is to be stored",
     "dynamic_shapes": "write dynamic=True",
-    "ge_cache": "leave it out; the graph engine (GE) compiles nothing here",
+    "ge_cache": "write backend='max-autotune', options={'ge_cache': True} for the graph engine "
+    "(GE); leave it out for every other backend",
     "isolate_recompiles": "leave it out; each function has entries of its own",
     "mode": "leave it out; backend='npugraph_ex', the default, captures and replays graphs on an "
     "NPU as 'reduce-overhead' does, and backend='inductor' takes Inductor's settings as options, "
@@ -36,7 +37,8 @@ ARGUMENTS = {
 OPTIONS = {
     "enable_shape_handling": "leave it out and write dynamic=True as an argument",
     "mode": "leave it out; the argument `backend` names the way to compile",
-    "tiling_schedule_optimize": "leave it out; it is an option of the graph engine (GE)",
+    "tiling_schedule_optimize": "it is an option of the graph engine (GE); write "
+    "backend='max-autotune', options={'experimental_config.tiling_schedule_optimize': True}",
     "trace.enabled": "it is a setting of Inductor; write backend='inductor', "
     "or set TORCH_COMPILE_DEBUG=1 for the graph after each pass",
     "triton.cudagraphs": "leave it out, backend='npugraph_ex' captures by itself; "
@@ -45,7 +47,9 @@ OPTIONS = {
 """Options of the vendor's other backends."""
 
 BACKENDS = {
+    "GeConcreteGraph": "it is a class of the vendor's GE mode; write 'max-autotune'",
     "eager": "write 'aot_eager'",
+    "npu": "it is the vendor's GE mode; write 'max-autotune'",
     "npugx": "write 'npugraph_ex'; torch.compile knows it as 'npugx'",
     "reduce-overhead": "it is the old name of 'npugraph_ex'; write 'npugraph_ex'",
 }
@@ -53,7 +57,8 @@ BACKENDS = {
 
 OBJECT = (
     "write the name of a backend; for torchair.get_npu_backend(compiler_config=...) write "
-    "backend='npugraph_ex' and what the config object sets as options={...}"
+    "backend='npugraph_ex', or 'max-autotune' for its mode of that name, and what the config "
+    "object sets as options={...}"
 )
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from npugx_cache.portable import Plain
 
 
-_LIBRARY = "compiled to a shared library, which runs unless arguments that are written to overlap"
 _NO_FRAME = "none: whoever traced the graph calls it"
 _NOTES = {"bypass": "runs uncached", "set-up": "does something to a model first"}
 _MOST_SHOWN = 32 << 20
@@ -58,7 +57,8 @@ class Readable:
     """What the readable text of an entry is made of. `code` is the text of `program`.
 
     `factors` are (name, value, span), `inputs` (name, description), and `passes` (name, number of
-    rewrites, number of removed nodes, negative if nodes were added).
+    rewrites, number of removed nodes, negative if nodes were added). `compiled` says what a
+    compiler made of the program, if one did.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Readable:
     program: Program | None
     code: str
     frame: Frame | None
-    has_library: bool = False
+    compiled: str = ""
 
 
 def render(parts: Readable) -> str:
@@ -90,7 +90,7 @@ def render(parts: Readable) -> str:
         _comment([f"{name}: {described}" for name, described in parts.inputs]),
         _heading(stored_text.CODE),
         *(_program(parts.program, parts.code) if parts.program else ["# no tensor operations"]),
-        *([_comment([_LIBRARY])] if parts.has_library else []),
+        *([_comment([parts.compiled])] if parts.compiled else []),
         _heading(stored_text.FRAME),
         _comment(_frame(parts.frame) if parts.frame else [_NO_FRAME]),
     ]

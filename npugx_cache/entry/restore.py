@@ -267,12 +267,19 @@ def _with_library(
     """The library of an entry as a callable. `program` runs the calls that the library can't."""
     from npugx_cache.backend.inductor import load
 
+    run: load.Compiled
+    if library.engine == "ge":
+        from npugx_cache.backend.ge import load as graph_engine
+
+        run = graph_engine.bind(graph_engine.load(blobs[LIBRARY]))
+    else:
+        run = load.load(blobs[LIBRARY])
     finish = runtime.bind(
         frame.load(library.finish_code), library.finish_operators, {}, disable_autocast=False
     )
     return load.bind(
         library,
-        load.load(blobs[LIBRARY]),
+        run,
         finish,
         tuple(constants.values()),
         program,

@@ -108,6 +108,21 @@ def library_factors() -> Iterator[Named]:
         yield f"inductor.{name}", stable_text(value)
 
 
+def graph_engine_factors() -> Iterator[Named]:
+    """Further factors of a graph for GE: what compiles it, and what torch_npu tells GE."""
+    if "torch_npu" not in sys.modules:  # there are no tensors on an NPU, so no graph of GE either
+        return
+    from npugx_cache.backend.static_kernels.wanted import custom_operators
+    from npugx_cache.private import graph_engine, npu
+
+    yield "ge.versions", npu.cann_versions()
+    yield "npu.custom_operators", custom_operators()
+    for name, value in graph_engine.settings_now():
+        yield f"ge.{name.removeprefix('ge.')}", value
+    for name, text in config.graph_engine_environment():
+        yield f"env.{name}", text
+
+
 @functools.cache
 def _instructions() -> str:
     try:

@@ -78,6 +78,8 @@ FACTORS = (
     FactorKind("dynamo.*", _LOOKUP, "a setting of Dynamo that differs from its default"),
     FactorKind("inductor.*", _LOOKUP, "a setting of Inductor that differs; backend inductor only"),
     FactorKind("cpu.instructions", _PROCESS, "all the processor can do; backend inductor only"),
+    FactorKind("ge.versions", _PROCESS, "the versions of what compiles a graph for GE"),
+    FactorKind("ge.*", _LOOKUP, "a setting of torch_npu that GE is told; backend ge only"),
     # --- packages of static kernels, which have keys of their own (kernel_packages.py)
     FactorKind("operators", _LOOKUP, "CANN's descriptions of the operators, as a digest"),
     FactorKind("deterministic", _LOOKUP, "whether deterministic algorithms are asked for"),

@@ -52,6 +52,8 @@ class Shaping:
             yield f"decomposition.{operator}", function_digest(function)
         if self.backend == "inductor":
             yield from environment.library_factors()
+        if self.backend == "ge":
+            yield from environment.graph_engine_factors()
 
     def shaping_code(self) -> Iterator[types.CodeType]:
         """User code that runs while a graph is made, and is not traced itself."""

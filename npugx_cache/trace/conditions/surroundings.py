@@ -78,8 +78,9 @@ _PLACE_IN_MESH = frozenset(
 
 
 def threads_for(codes: Iterable[types.CodeType], graph: fx.GraphModule | None) -> int | None:
-    """The number of threads, if the traced code asked for it or if a library has it compiled in."""
-    asks = graph is not None and graph.meta.get(LIBRARY) is not None
+    """The number of threads, if the traced code asked for it or Inductor has it compiled in."""
+    made = graph.meta.get(LIBRARY) if graph is not None else None
+    asks = made is not None and made.library.engine == "inductor"
     asks = asks or any("get_num_threads" in code.co_names for code in codes)
     return torch.get_num_threads() if asks else None
 

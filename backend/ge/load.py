@@ -1,0 +1,172 @@
+"""Loads a graph into the graph engine (GE) and calls it. Loads neither torchair's Python nor Dynamo.
+
+GE compiles what it is given, so `load` is called only on bytes of an entry that passed the store's
+trust check and whose digest was verified (P6).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.backend.ge import engine_graph as data
+from npugx_cache.interpreter.forks import survive_forks
+from npugx_cache.portable import NotPortable
+from npugx_cache.private import graph_engine, npu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger("npugx_cache")
+
+_CACHE, _KEY = "ge.graph_compiler_cache_dir", "ge.graph_key"
+_ACCEPTED = 16
+_lock = threading.RLock()
+survive_forks(sys.modules[__name__], "_lock")
+_loaded: dict[tuple[str, int], _Call] = {}
+
+
+def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """The call of a stored graph; raises `NotPortable` if GE can't have it in this process.
+
+    Equal graphs are loaded once per process and device. The call raises `Unserved` for arguments
+    that GE's graph does not fit.
+    """
+    device = vars(torch)["npu"].current_device() if "torch_npu" in sys.modules else -1
+    name = hashlib.sha256(stored).hexdigest(), device
+    with _lock:
+        if name not in _loaded:
+            _loaded[name] = _Call(data.EngineGraph.unpack(stored))
+        return _loaded[name]
+
+
+class Unserved(Exception):  # caught by the caller of a graph; users never see it
+    """The program has to run this call in the place of GE's graph; the text says why."""
+
+
+class _Call:
+    """A graph in the engine. One call runs at a time, because the vendor's executor takes no more.
+
+    The executor belongs to the stream of its first call. It knows an input by its format in the
+    first call too, and here that is always torch's own.
+    """
+
+    def __init__(self, graph: data.EngineGraph) -> None:
+        self._graph = graph
+        self._run = compile_graph(graph, dict(graph.models), None)
+        self._lock = threading.RLock()
+        survive_forks(self, "_lock")
+        self._stream: int | None = None
+        self._plain: set[tuple[int, ...]] = set()
+
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        graph = self._graph
+        inputs = [_made(each, arguments) for each in graph.inputs]
+        places: list[torch.Tensor | None] = [None] * len(graph.dtypes)
+        for index, source in graph.written:
+            places[index] = inputs[source]
+        with self._lock:
+            self._refuse_stream()
+            self._refuse_formats(inputs)
+            made = self._run(inputs, places)
+        for source in graph.updated:
+            kind, (argument,) = graph.inputs[source]
+            if kind == data.CONTIGUOUS:
+                arguments[argument].copy_(inputs[source])
+        return [_result(made, each) for each in graph.results]
+
+    def _refuse_stream(self) -> None:
+        stream = graph_engine.current_stream()
+        if self._stream is None:
+            self._stream = stream
+        if self._stream != stream:
+            raise Unserved("a graph of GE runs on the stream of its first call only")
+
+    def _refuse_formats(self, inputs: Sequence[torch.Tensor]) -> None:
+        addresses = tuple([each.data_ptr() for each in inputs])
+        if addresses in self._plain:
+            return
+        for index, each in enumerate(inputs):
+            if each.device.type == "npu" and not graph_engine.has_plain_format(each):
+                raise Unserved(f"input {index} of its graph of GE is in a format of the NPU's own")
+        if len(self._plain) >= _ACCEPTED:
+            self._plain = set()
+        self._plain.add(addresses)
+
+
+def _made(how: data.Input, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
+    if how.kind == data.NUMBERS:
+        return torch.tensor([arguments[i].shape[0] for i in how.arguments], dtype=torch.int64)
+    given = arguments[how.arguments[0]]
+    return given.contiguous() if how.kind == data.CONTIGUOUS else given
+
+
+def _result(made: Sequence[torch.Tensor], how: data.Result) -> torch.Tensor:
+    result = made[how.index].clone() if how.copied else made[how.index]
+    if not how.order:
+        return result
+    laid_out = result.permute(how.order).contiguous()
+    return laid_out.permute([how.order.index(axis) for axis in range(len(how.order))])
+
+
+def bind(
+    run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
+) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor] | None]:
+    """A graph's call that returns None, with one warning, where the program has to run the call."""
+    warned = False
+
+    def call(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        nonlocal warned
+        try:
+            return run(arguments)
+        except Unserved as error:
+            if not warned:
+                logger.warning("a call runs operator by operator: %s", error)
+                warned = True
+            return None
+
+    return call
+
+
+def compile_graph(graph: data.EngineGraph, models: dict[str, bytes], kept: Path | None) -> Any:
+    """Load a graph and have GE compile it, or use its compiled model where `models` has files.
+
+    kept: a folder in which GE leaves the compiled model, or None. GE takes any file of the right
+    name for the model of a graph. So it is given a new folder that only this user can write to, and
+    a name that is the digest of all that the model depends on. Raises `NotPortable`.
+    """
+    key = graph.digest(versions())
+    options = dict(graph.options)
+    with tempfile.TemporaryDirectory(prefix="npugx-ge-") as own:
+        folder = kept if kept is not None else Path(own)
+        for ending, file in models.items():
+            (folder / f"{key}{ending}").write_bytes(file)
+        if kept is not None or models:
+            options |= {_CACHE: str(folder), _KEY: key}
+        try:
+            graph_engine.start(dict(graph.engine))
+            return graph_engine.load(
+                f"npugx_{key[:16]}",
+                graph.definition,
+                options,
+                graph.placements,
+                graph.dtypes,
+                graph.executor,
+                (graph.input_shapes, graph.output_shapes),
+            )
+        except (graph_engine.EngineError, RuntimeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise NotPortable(f"the graph engine can't run the graph here: {first}") from error
+
+
+def versions() -> str:
+    """The versions of what compiles a graph, and the chip."""
+    chip = vars(torch)["npu"].get_device_name()
+    return f"{npu.cann_versions()} {chip} {graph_engine.settings_now()}"

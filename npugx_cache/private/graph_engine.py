@@ -1,0 +1,136 @@
+"""The vendor's extension modules that drive CANN's graph engine (GE).
+
+They are loaded from their files, under their own names, so that a restored call loads neither
+torchair's Python nor protobuf; a program that imports torchair later finds them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npugx_cache.interpreter.forks import survive_forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Run = Callable[[list[torch.Tensor], list[torch.Tensor | None]], list[torch.Tensor]]
+
+_PACKAGE = "torchair.core"
+_CONTIGUOUS_FORMATS = frozenset({-1, 0, 2, 30, 47})
+"""Undefined, NCHW, ND, NCDHW and NCL: what torch_npu calls memory that torch lays out."""
+_lock = threading.RLock()
+survive_forks(sys.modules[__name__], "_lock")
+_started: dict[str, str] = {}
+
+
+class EngineError(Exception):
+    """The graph engine can't do what it is asked for in this process; the text says why."""
+
+
+def is_installed() -> bool:
+    """Whether this process can have a graph engine at all, without loading anything for it."""
+    return "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None
+
+
+def start(options: Mapping[str, str]) -> None:
+    """Start the engine of this process, or raise EngineError if it runs with other options.
+
+    The engine takes options, its device and the precision of products once in the life of a
+    process, and ignores what it is given later.
+    """
+    wanted = {**options, **_settings()}
+    with _lock:
+        _refuse_others(wanted)
+        if not _started:
+            native = _extension("_torchair")
+            _extension("_npu_graph_executor")
+            native.InitializeGraphEngine(wanted)
+            _started.update(wanted)
+            atexit.register(native.FinalizeGraphEngine)
+
+
+def _refuse_others(wanted: Mapping[str, str]) -> None:
+    vendors = sys.modules.get(f"{_PACKAGE}._backend")
+    known = dict(_started or getattr(vendors, "_GLOBAL_COMPILE_OPTION", None) or {})
+    for name in sorted({*known, *wanted} if _started else known):
+        if known.get(name) != wanted.get(name):
+            raise EngineError(
+                f"the graph engine of this process was started with {name}={known.get(name)}, and "
+                f"this graph needs {wanted.get(name)}; the engine takes such options once"
+            )
+
+
+def _settings() -> dict[str, str]:
+    """What the vendor tells the engine of the state of the process."""
+    npu = sys.modules["torch_npu"].npu
+    products = f"{int(npu.conv.allow_hf32)}{int(npu.matmul.allow_hf32)}"
+    return {
+        "ge.exec.deviceId": str(npu.current_device()),
+        "ge_run_with_torch_npu": "1",
+        "ge.exec.allow_hf32": products,
+        "ge.deterministic": str(int(torch.are_deterministic_algorithms_enabled())),
+        "ge.deterministicLevel": str(npu._get_deterministic_level()),
+    }
+
+
+def settings_now() -> tuple[tuple[str, str], ...]:
+    """The settings of torch_npu that steer what GE compiles, by name; the device is not among."""
+    return tuple(sorted((k, v) for k, v in _settings().items() if k != "ge.exec.deviceId"))
+
+
+def load(
+    name: str,
+    definition: bytes,
+    options: Mapping[str, str],
+    placements: Sequence[int],
+    dtypes: Sequence[int],
+    executor: int,
+    shapes: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
+) -> Run:
+    """Load a graph, compile it, and return its call: inputs, and memory for results, or None.
+
+    `shapes`: those of the inputs and of the outputs. Raises RuntimeError for an error of GE.
+    """
+    graph = _extension("_torchair").TorchNpuGraphBase(name)
+    graph.load(definition, dict(options), list(placements), list(dtypes), executor)
+    graph.set_hint_shape(*([list(each) for each in shape] for shape in shapes))
+    graph.compile()
+
+    def run(inputs: list[torch.Tensor], places: list[torch.Tensor | None]) -> list[torch.Tensor]:
+        made: list[torch.Tensor] = graph.run((inputs, places, None))
+        return made
+
+    return run
+
+
+def has_plain_format(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is laid out as torch does it, and not in a format of the NPU's."""
+    return sys.modules["torch_npu"].get_npu_format(tensor) in _CONTIGUOUS_FORMATS
+
+
+def current_stream() -> int:
+    """The handle of the current stream of the NPU."""
+    return int(sys.modules["torch_npu"].npu.current_stream().npu_stream)
+
+
+def _extension(name: str) -> Any:
+    full = f"{_PACKAGE}.{name}"
+    if full not in sys.modules:
+        home = Path(str(sys.modules["torch_npu"].__file__)).parent
+        path = str(home / "dynamo" / "torchair" / "core" / f"{name}.so")
+        loader = importlib.machinery.ExtensionFileLoader(full, path)
+        spec = importlib.util.spec_from_loader(full, loader, origin=path)
+        if spec is None or not Path(path).is_file():
+            raise EngineError(f"torch_npu has no {name}.so, which drives the graph engine")
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        sys.modules[full] = module
+    return sys.modules[full]
