@@ -16,7 +16,7 @@ from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, PassReport
-from npugx_cache.backend.ge.convert import converted
+from npugx_cache.backend.ge.convert import converted, is_dead
 from npugx_cache.backend.ge.models import with_models
 from npugx_cache.backend.ge.refusals import refuse, refuse_groups
 from npugx_cache.backend.graph import to_program
@@ -62,7 +62,7 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         if depends_on_data(node.meta.get("val")):
             what = f"the size of what {node.target} returns depends on data"
             refuse(node, what, "use backend='npugraph_ex', or return tensors of fixed sizes")
-    nodes = graph_module.graph.find_nodes(op="placeholder")
+    nodes = list(graph_module.graph.find_nodes(op="placeholder"))
     values = [node.meta["val"] for node in nodes]
     constants = {
         str(node.target): getattr(graph_module, str(node.target))
@@ -70,8 +70,10 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
     }
     tensors = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     sizes = tuple(i for i in range(len(values)) if i not in set(tensors))
-    for value in (*(values[i] for i in tensors), *constants.values()):
-        _require_plain(value)
+    used = [value for value, node in zip(values, nodes, strict=True) if _is_used(node)]
+    for value in (*used, *constants.values()):
+        if isinstance(value, torch.Tensor):
+            _require_plain(value)
     written = layout_of(graph_module).positions(Role.WRITTEN)
     _refuse_overlaps(values, written)
     parts = split(graph_module)
@@ -97,6 +99,11 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         finish_operators=tuple(zip(operator_names(finish), finish.operators, strict=True)),
     )
     return CompiledLibrary(library, finish, graph.pack(), words)
+
+
+def _is_used(node: fx.Node) -> bool:
+    """Whether a graph for GE needs an input: a dynamic trace has floats that it made constants."""
+    return any(not is_dead(user) for user in node.users)
 
 
 def _refuse_overlaps(values: list[Any], written: tuple[int, ...]) -> None:

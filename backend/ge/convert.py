@@ -15,6 +15,7 @@ from npugx_cache.backend.engines import NotCompiled
 from npugx_cache.backend.ge import engine_graph as data
 from npugx_cache.backend.ge.refusals import NO_CONVERTER, refuse, refuse_operators
 from npugx_cache.backend.inductor.splitting import Computing
+from npugx_cache.backend.passes import effects
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import ge_convert, graph_engine
 
@@ -65,6 +66,21 @@ def converted(
     return _graph(made, parts, functional), _words(made)
 
 
+class _Needed(Computing):
+    """Runs a graph without the calls that nobody needs; some of them ask tensors for numbers."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        return None if is_dead(node) else super().run_node(node)
+
+
+def is_dead(node: fx.Node) -> bool:
+    """Whether a call has no effect, and nothing uses its result."""
+    if node.op != "call_function" or node.users:
+        return False
+    done = effects.of(node)
+    return not done.written and not done.unknown
+
+
 def _functional(
     graph_module: fx.GraphModule,
     parts: Split,
@@ -88,7 +104,7 @@ def _functional(
             if not isinstance(values[place], torch.Tensor):
                 inputs[place] = inputs[place].shape[0]
         own = dict(zip(constants, arguments[len(order) :], strict=True))
-        run = Computing(graph_module, own, parts.computed)
+        run = _Needed(graph_module, own, parts.computed)
         made: list[torch.Tensor] = run.run(*(inputs[i] for i in range(len(values))))
         return made
 

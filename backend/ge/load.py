@@ -64,6 +64,7 @@ class _Call:
         self._lock = threading.RLock()
         survive_forks(self, "_lock")
         self._stream: int | None = None
+        self._failure = ""
         self._plain: set[tuple[int, ...]] = set()
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -75,12 +76,30 @@ class _Call:
         with self._lock:
             self._refuse_stream()
             self._refuse_formats(inputs)
-            made = self._run(inputs, places)
+            made = self._engine(inputs, places)
         for source in graph.updated:
             kind, (argument,) = graph.inputs[source]
             if kind == data.CONTIGUOUS:
                 arguments[argument].copy_(inputs[source])
         return [_result(made, each) for each in graph.results]
+
+    def _engine(
+        self, inputs: list[torch.Tensor], places: list[torch.Tensor | None]
+    ) -> list[torch.Tensor]:
+        """Run the graph; where it fails and writes to no argument, the program runs from then on.
+
+        A failed graph may have written to a part of its arguments, and then the error is raised.
+        """
+        if self._failure:
+            raise Unserved(self._failure)
+        try:
+            made: list[torch.Tensor] = self._run(inputs, places)
+        except RuntimeError as error:
+            if self._graph.updated or isinstance(error, torch.OutOfMemoryError):
+                raise
+            self._failure = f"its graph of GE failed: {_first_line(error)}"
+            raise Unserved(self._failure) from error
+        return made
 
     def _refuse_stream(self) -> None:
         stream = graph_engine.current_stream()
@@ -162,8 +181,12 @@ def compile_graph(graph: data.EngineGraph, models: dict[str, bytes], kept: Path 
                 (graph.input_shapes, graph.output_shapes),
             )
         except (graph_engine.EngineError, RuntimeError) as error:
-            first = str(error).strip().partition("\n")[0]
-            raise NotPortable(f"the graph engine can't run the graph here: {first}") from error
+            text = f"the graph engine can't run the graph here: {_first_line(error)}"
+            raise NotPortable(text) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def versions() -> str:

@@ -102,6 +102,7 @@ def _load() -> _Parts:
     try:
         with _handlers_kept():
             importlib.import_module("torch_npu.dynamo.torchair")
+            importlib.import_module("torchair._ge_concrete_graph.ge_converter.custom")
             return _Parts(
                 *map(
                     importlib.import_module,

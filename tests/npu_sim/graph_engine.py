@@ -109,18 +109,15 @@ def _compile_graph(graph: int, data: bytes, chosen: dict[str, str]) -> None:
 
 
 def _run(graph: int, inputs: Any, count: int, outputs: Any, results: int) -> int:
-    return _guarded(_run_graph, graph, inputs[:count], [outputs[i] for i in range(results)], outputs)
+    return _guarded(_run_graph, graph, inputs[:count], [outputs[i] for i in range(results)])
 
 
-def _run_graph(graph: int, inputs: list[_Plain], places: list[_Plain], outputs: Any) -> None:
-    del places
+def _run_graph(graph: int, inputs: list[_Plain], outputs: list[_Plain]) -> None:
     events.append(("run", graph))
     made = interpret(_graphs[graph], [_tensor(each) for each in inputs])
-    made = [each.contiguous() for each in made]
-    # A result may be an input that another result is written to.
-    made = [each.clone() for each in made]
-    for index, each in enumerate(made):
-        place = outputs[index]
+    # Copies, because a result may be an input that another result is written to.
+    copies = [each.clone(memory_format=torch.contiguous_format) for each in made]
+    for place, each in zip(outputs, copies, strict=True):
         if place.data:
             _tensor(place).copy_(each)
         else:
@@ -168,7 +165,10 @@ def interpret(operators: list[Operator], inputs: list[torch.Tensor]) -> list[tor
 
 def _results(op: Operator, values: dict[str, Any], inputs: list[torch.Tensor]) -> tuple[Any, ...]:
     if op.type == "Data":
-        return (inputs[op["index"]["i"]],)
+        given = inputs[op["index"]["i"]]
+        # The vendor gives a number as a tensor of one element, and declares a scalar.
+        is_number = given.shape == (1,) and not op.described[0]["shape"]["dim"]
+        return (given.reshape(()) if is_number else given,)
     if op.type == "Const":
         return (constant(op),)
     made = OPERATORS[op.type](op, *(_value(values, each) for each in op.inputs))

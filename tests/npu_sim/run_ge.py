@@ -1,0 +1,109 @@
+"""One program of GE mode in a process of its own: prints JSON about each of its calls.
+
+python run_ge.py PROGRAM [OPTION=VALUE ...]
+"""
+
+import hashlib
+import json
+import logging
+import sys
+
+import graph_engine
+import npu_sim
+import torch
+
+from npugx_cache import cache_compile
+
+npu_sim.install()
+graph_engine.install()
+logging.basicConfig(level=logging.WARNING)
+LOADED = ("torchair", "torch_npu.dynamo.torchair", "google.protobuf", "torch._dynamo", "sympy")
+EXTENSIONS = {"torchair.core._torchair", "torchair.core._npu_graph_executor"}
+LAZY = "_LazyTorchair"
+
+
+class Add(torch.nn.Module):
+    """The example of the document on GeConcreteGraph."""
+
+    def forward(self, x, y):
+        return torch.add(x, y)
+
+
+def add():
+    torch.manual_seed(0)
+    return Add().npu(), [(torch.randn(2, 2).npu(), torch.randn(2, 2).npu())], False
+
+
+def mlp(dynamic=False):
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+    calls = [(torch.randn(size, 8).npu(),) for size in ((2, 5, 3) if dynamic else (2,))]
+    return torch.nn.Sequential(*layers).eval().npu(), calls, dynamic
+
+
+def qwen3():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config).eval().npu()
+    return model, [{"input_ids": torch.arange(16)[None].npu(), "use_cache": False}], False
+
+
+PROGRAMS = {
+    "add": add,
+    "mlp": mlp,
+    "mlp_dynamic": lambda: mlp(dynamic=True),
+    "qwen3": qwen3,
+}
+
+
+def loaded():
+    """What a restart must not load; the proxy that torch_npu leaves under the name is no module."""
+    names = {name for name in sys.modules if name.startswith(LOADED)} - EXTENSIONS
+    if type(sys.modules.get("torchair")).__name__ == LAZY:
+        names -= {"torchair"}
+    return sorted(names)
+
+
+def run(program, options):
+    model, calls, dynamic = PROGRAMS[program]()
+    eager = [called(model, each) for each in calls]
+    before = loaded()
+    cached = cache_compile(model, backend="max-autotune", dynamic=dynamic, options=options)
+    got = [called(cached, each) for each in calls for _ in range(2)]
+    info = model.forward.cache_info()
+    return {
+        "close": all(close(got[i], eager[i // 2]) for i in range(len(got))),
+        "digest": digest(got),
+        "hits": info.hits,
+        "misses": info.misses,
+        "bypasses": info.bypasses,
+        "loaded": sorted({*loaded()} - {*before}),
+        "engine": [what for what, _ in graph_engine.events],
+        "options": graph_engine.options(0) if graph_engine.events else {},
+    }
+
+
+@torch.no_grad()
+def called(model, inputs):
+    made = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+    return getattr(made, "logits", made)
+
+
+def close(got, want):
+    torch.testing.assert_close(got.cpu(), want.cpu())
+    return torch.equal(got.argmax(-1).cpu(), want.argmax(-1).cpu())
+
+
+def digest(results):
+    return hashlib.sha256(b"".join(each.cpu().numpy().tobytes() for each in results)).hexdigest()
+
+
+if __name__ == "__main__":
+    chosen = dict(each.split("=", 1) for each in sys.argv[2:])
+    print(json.dumps(run(sys.argv[1], {name: json.loads(v) for name, v in chosen.items()})))
