@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch._guards import detect_fake_mode
 
 from npugx_cache.backend import lowering, subgraphs
 from npugx_cache.backend.capture.layout import Role
@@ -24,6 +23,7 @@ from npugx_cache.backend.inductor.library import Library
 from npugx_cache.backend.inductor.splitting import split
 from npugx_cache.backend.options.ge import CACHE, GeOptions
 from npugx_cache.portable import NotPortable
+from npugx_cache.private import ge_convert
 from npugx_cache.private.runtime import depends_on_data
 from npugx_cache.records import dataclass
 
@@ -79,7 +79,7 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
     parts = split(graph_module)
     if not parts.computed and not written:
         return None  # the graph has only views and arithmetic on sizes
-    mode = detect_fake_mode(values)
+    mode = ge_convert.fake_mode_of(values)
     if mode is None:
         raise NotPortable("the graph has no tensors among its arguments")
     order = (*tensors, *sizes)

@@ -33,8 +33,6 @@ _KINDS = {
 """The vendor's classes of inputs, and how we make the same."""
 
 
-
-
 def converted(
     graph_module: fx.GraphModule,
     parts: Split,
@@ -174,7 +172,7 @@ def _results(made: ge_convert.Converted, parts: Split) -> tuple[data.Result, ...
         if isinstance(index, str):
             what = f"a result of {node.target} is no result of GE's, but a {index}"
             raise NotPortable(location.reason(what, place, "return a new tensor with elements"))
-        seen = {each.index for each in found} | {*made.written}
+        seen = {each.place for each in found} | {*made.written}
         order = _order(node.meta["val"])
         if order is None:
             what = f"a result of {node.target} repeats elements in memory or leaves gaps"

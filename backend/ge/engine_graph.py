@@ -27,14 +27,14 @@ class Input(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Which result of the engine a result of the graph is.
+    """A result of the graph: the result of the engine at `place`, and how it is laid out.
 
     The engine's results are contiguous. `order`: the axes of the graph's result from the one with
     the largest stride to the one with the smallest; empty if the result is contiguous. `copied`: an
     earlier result is the same result of the engine, and no two share memory.
     """
 
-    index: int
+    place: int
     order: tuple[int, ...]
     copied: bool
 
@@ -50,6 +50,7 @@ class EngineGraph:
     updated: inputs of the engine whose memory it changes; their arguments get a copy back where the
     input is a copy.
     models: the compiled model's files by ending; empty if GE compiles the graph in each process.
+    compiled_as: the digest under which GE compiled the model, or "".
     """
 
     definition: bytes
@@ -65,6 +66,7 @@ class EngineGraph:
     written: tuple[tuple[int, int], ...]
     updated: tuple[int, ...]
     models: tuple[tuple[str, bytes], ...] = ()
+    compiled_as: str = ""
 
     def pack(self) -> bytes:
         fields = {name: getattr(self, name) for name in _FIELDS}
@@ -98,6 +100,7 @@ class EngineGraph:
                 written=tuple((int(result), int(index)) for result, index in plain["written"]),
                 updated=_numbers(plain["updated"]),
                 models=tuple((str(ending), _bytes(file)) for ending, file in plain["models"]),
+                compiled_as=str(plain["compiled_as"]),
             )
         except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
             raise CorruptEntry(f"graph for the graph engine: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Loads a graph into the graph engine (GE) and calls it. Loads neither torchair's Python nor Dynamo.
+"""Loads a graph into the graph engine (GE) and calls it, without torchair's Python or Dynamo.
 
 GE compiles what it is given, so `load` is called only on bytes of an entry that passed the store's
 trust check and whose digest was verified (P6).
@@ -11,8 +11,9 @@ import logging
 import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("npugx_cache")
 
 _CACHE, _KEY = "ge.graph_compiler_cache_dir", "ge.graph_key"
-_ACCEPTED = 16
 _lock = threading.RLock()
 survive_forks(sys.modules[__name__], "_lock")
-_loaded: dict[tuple[str, int], _Call] = {}
+_loaded: weakref.WeakValueDictionary[tuple[str, int], _Call] = weakref.WeakValueDictionary()
 
 
 def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
@@ -42,9 +42,10 @@ def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]
     device = vars(torch)["npu"].current_device() if "torch_npu" in sys.modules else -1
     name = hashlib.sha256(stored).hexdigest(), device
     with _lock:
-        if name not in _loaded:
-            _loaded[name] = _Call(data.EngineGraph.unpack(stored))
-        return _loaded[name]
+        found = _loaded.get(name)
+        if found is None:
+            found = _loaded[name] = _Call(data.EngineGraph.unpack(stored))
+        return found
 
 
 class Unserved(Exception):  # caught by the caller of a graph; users never see it
@@ -60,12 +61,12 @@ class _Call:
 
     def __init__(self, graph: data.EngineGraph) -> None:
         self._graph = graph
-        self._run = compile_graph(graph, dict(graph.models), None)
+        self._run = compile_graph(graph)
         self._lock = threading.RLock()
         survive_forks(self, "_lock")
         self._stream: int | None = None
         self._failure = ""
-        self._plain: set[tuple[int, ...]] = set()
+        self._plain: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         graph = self._graph
@@ -109,15 +110,20 @@ class _Call:
             raise Unserved("a graph of GE runs on the stream of its first call only")
 
     def _refuse_formats(self, inputs: Sequence[torch.Tensor]) -> None:
-        addresses = tuple([each.data_ptr() for each in inputs])
-        if addresses in self._plain:
-            return
-        for index, each in enumerate(inputs):
-            if each.device.type == "npu" and not graph_engine.has_plain_format(each):
+        """Raise `Unserved` for an input in a format of the NPU's own.
+
+        To ask takes as long as a small operator. A tensor that was asked and is at the same address
+        has the same format, because a cast to another one takes new memory.
+        """
+        for index, (each, how) in enumerate(zip(inputs, self._graph.inputs, strict=True)):
+            if how.kind == data.NUMBERS:
+                continue
+            known, address = self._plain.get(index, (None, 0))
+            if known is not None and known() is each and address == each.data_ptr():
+                continue
+            if not graph_engine.has_plain_format(each):
                 raise Unserved(f"input {index} of its graph of GE is in a format of the NPU's own")
-        if len(self._plain) >= _ACCEPTED:
-            self._plain = set()
-        self._plain.add(addresses)
+            self._plain[index] = weakref.ref(each), each.data_ptr()
 
 
 def _made(how: data.Input, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -128,7 +134,7 @@ def _made(how: data.Input, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _result(made: Sequence[torch.Tensor], how: data.Result) -> torch.Tensor:
-    result = made[how.index].clone() if how.copied else made[how.index]
+    result = made[how.place].clone() if how.copied else made[how.place]
     if not how.order:
         return result
     laid_out = result.permute(how.order).contiguous()
@@ -154,18 +160,20 @@ def bind(
     return call
 
 
-def compile_graph(graph: data.EngineGraph, models: dict[str, bytes], kept: Path | None) -> Any:
-    """Load a graph and have GE compile it, or use its compiled model where `models` has files.
+def compile_graph(graph: data.EngineGraph, kept: Path | None = None) -> graph_engine.Run:
+    """Load a graph and have GE compile it, or use the graph's compiled model.
 
     kept: a folder in which GE leaves the compiled model, or None. GE takes any file of the right
     name for the model of a graph. So it is given a new folder that only this user can write to, and
-    a name that is the digest of all that the model depends on. Raises `NotPortable`.
+    a name that is the digest of all that the model depends on. A model that was compiled by another
+    CANN or for another chip is not used. Raises `NotPortable`.
     """
     key = graph.digest(versions())
     options = dict(graph.options)
+    models = graph.models if graph.compiled_as == key else ()
     with tempfile.TemporaryDirectory(prefix="npugx-ge-") as own:
         folder = kept if kept is not None else Path(own)
-        for ending, file in models.items():
+        for ending, file in models:
             (folder / f"{key}{ending}").write_bytes(file)
         if kept is not None or models:
             options |= {_CACHE: str(folder), _KEY: key}

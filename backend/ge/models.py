@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npugx_cache.backend.ge.load import compile_graph
+from npugx_cache.backend.ge.load import compile_graph, versions
 from npugx_cache.records import replace
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def with_models(graph: EngineGraph) -> EngineGraph:
     """Have GE compile the graph, and return it with the files of its model."""
     with tempfile.TemporaryDirectory(prefix="npugx-ge-") as name:
         folder = Path(name)
-        compile_graph(graph, {}, folder)
+        compile_graph(graph, folder)
         files = {ending: sorted(folder.glob(f"*{ending}")) for ending in _ENDINGS}
         if len(files[".om"]) != 1:
             count = len(files[".om"])
             logger.warning("GE left %d models of a graph: each process compiles it", count)
             return graph
         found = [(ending, paths[0].read_bytes()) for ending, paths in files.items() if paths]
-    return replace(graph, models=tuple(found))
+    return replace(graph, models=tuple(found), compiled_as=graph.digest(versions()))

@@ -13,9 +13,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._guards import TracingContext, tracing
+from torch._guards import TracingContext, detect_fake_mode, tracing
 
 from npugx_cache.interpreter.interruptions import let_through
+from npugx_cache.private import graph_engine
 from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Converted(NamedTuple):
     operators: Counter[str]
 
 
+def fake_mode_of(values: Sequence[Any]) -> Any:
+    """The fake mode that is active, or that traced values belong to; None if there is none."""
+    return detect_fake_mode(list(values))
+
+
 def convert(
     module: fx.GraphModule, inputs: Sequence[Any], mode: Any, settings: Mapping[str, Any]
 ) -> Converted:
@@ -81,7 +87,7 @@ def convert(
         if node.target is torch.ops.aten.view.default:  # as the vendor does
             node.target = torch.ops.aten.reshape.default
     module.recompile()
-    with tracing(TracingContext(mode)), torch.no_grad():
+    with tracing(TracingContext(mode)), torch.no_grad(), _own_engine(parts):
         graph = parts.converter.GeConcreteGraph(config, name=_NAME)
         _follow(parts, module, graph, inputs)
         observer = parts.observer.GraphTransformObserver(module, inputs, config)
@@ -136,6 +142,23 @@ def _handlers_kept() -> Iterator[None]:
                 signal.signal(each, handler)
 
 
+@contextlib.contextmanager
+def _own_engine(parts: _Parts) -> Iterator[None]:
+    """Start the graph engine by our rules, where the vendor's code starts it."""
+    names = vars(parts.converter)
+    vendors = names["initialize_graph_engine"]
+
+    def start(options: Mapping[str, str]) -> None:
+        graph_engine.start({str(name): str(value) for name, value in options.items()})
+        vendors(options)
+
+    names["initialize_graph_engine"] = start
+    try:
+        yield
+    finally:
+        names["initialize_graph_engine"] = vendors
+
+
 def _follow(parts: _Parts, module: fx.GraphModule, graph: Any, inputs: Sequence[Any]) -> None:
     """Run the converters; an error names the call at which it was raised."""
     at: list[Any] = [None]
@@ -171,6 +194,8 @@ def _plain(parts: _Parts, graph: Any) -> Converted:
         options["torchair.disable_external_mem_base"] = "1"
     if graph.graph.used_process_group:
         raise NotConverted("the graph communicates with other ranks")
+    for op in graph.graph.op:
+        _set_format(op)
     attributes = graph.graph.attr
     return Converted(
         definition=graph.graph.SerializeToString(),
@@ -189,6 +214,19 @@ def _plain(parts: _Parts, graph: Any) -> Converted:
         updated=tuple(graph._ref_data_idx),
         operators=Counter(op.type for op in graph.graph.op),
     )
+
+
+_FORMATS = {4: 0, 5: 30}
+"""NCHW and NCDHW: the formats that torch_npu gives new tensors of so many axes. All others are ND,
+as the converters write."""
+
+
+def _set_format(op: Any) -> None:
+    """Name the format of an input, as the vendor does at the first call."""
+    if op.type == "Data" and op.output_desc[0].device_type == "NPU":
+        number = _FORMATS.get(len(op.output_desc[0].shape.dim))
+        for described in (op.input_desc[0], op.output_desc[0]) if number is not None else ():
+            described.attr["format_for_int"].i = number
 
 
 def _input(function: Any) -> tuple[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -21,7 +21,7 @@ from npugx_cache.interpreter.forks import survive_forks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Run = Callable[[list[torch.Tensor], list[torch.Tensor | None]], list[torch.Tensor]]
+    Run: TypeAlias = Callable[[list[torch.Tensor], list[torch.Tensor | None]], list[torch.Tensor]]
 
 _PACKAGE = "torchair.core"
 _CONTIGUOUS_FORMATS = frozenset({-1, 0, 2, 30, 47})
@@ -48,24 +48,29 @@ def start(options: Mapping[str, str]) -> None:
     """
     wanted = {**options, **_settings()}
     with _lock:
-        _refuse_others(wanted)
         if not _started:
+            _refuse_vendors_engine()
             native = _extension("_torchair")
             _extension("_npu_graph_executor")
             native.InitializeGraphEngine(wanted)
             _started.update(wanted)
             atexit.register(native.FinalizeGraphEngine)
+        for name in sorted({*_started, *wanted}):
+            if _started.get(name) != wanted.get(name):
+                raise EngineError(
+                    f"the graph engine of this process was started with {name}="
+                    f"{_started.get(name)}, and this graph needs {wanted.get(name)}; the engine "
+                    "takes such options once: run the graph in a process of its own"
+                )
 
 
-def _refuse_others(wanted: Mapping[str, str]) -> None:
+def _refuse_vendors_engine() -> None:
     vendors = sys.modules.get(f"{_PACKAGE}._backend")
-    known = dict(_started or getattr(vendors, "_GLOBAL_COMPILE_OPTION", None) or {})
-    for name in sorted({*known, *wanted} if _started else known):
-        if known.get(name) != wanted.get(name):
-            raise EngineError(
-                f"the graph engine of this process was started with {name}={known.get(name)}, and "
-                f"this graph needs {wanted.get(name)}; the engine takes such options once"
-            )
+    if getattr(vendors, "_GLOBAL_COMPILE_OPTION", None) is not None:
+        raise EngineError(
+            "torchair has started the graph engine of this process, and with which settings is not "
+            "known: cache all graphs of GE in a process, or none"
+        )
 
 
 def _settings() -> dict[str, str]:
@@ -117,8 +122,9 @@ def has_plain_format(tensor: torch.Tensor) -> bool:
 
 
 def current_stream() -> int:
-    """The handle of the current stream of the NPU."""
-    return int(sys.modules["torch_npu"].npu.current_stream().npu_stream)
+    """The handle of the current stream of the current NPU."""
+    native = sys.modules["torch_npu"]
+    return int(native._C._npu_getCurrentRawStream(native.npu.current_device()))
 
 
 def _extension(name: str) -> Any:

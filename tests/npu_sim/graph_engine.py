@@ -23,7 +23,7 @@ _MARK = b"simulated model\n"
 _NUMBERS = {dtype: number for number, dtype in OF_TENSORS.items()}
 
 events: list[tuple[str, int]] = []
-"""What the engine has done, in order: "compile", "load" (a kept model) and "run", of which graph."""
+"""What the engine did, in order: "compile", "load" (a kept model) or "run", and of which graph."""
 
 
 class _Plain(ctypes.Structure):
@@ -82,7 +82,7 @@ def _pairs(lines: bytes) -> dict[str, str]:
 def _guarded(work: Any, *arguments: Any) -> int:
     try:
         work(*arguments)
-    except Exception:  # noqa: BLE001 - the caller is C++
+    except Exception:
         traceback.print_exc(file=sys.stderr)
         return 1
     return 0
