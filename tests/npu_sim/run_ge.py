@@ -4,9 +4,12 @@ python run_ge.py PROGRAM [OPTION=VALUE ...]
 """
 
 import hashlib
+import importlib
 import json
 import logging
+import os
 import sys
+from pathlib import Path
 
 import graph_engine
 import npu_sim
@@ -54,8 +57,24 @@ def qwen3():
     return model, [{"input_ids": torch.arange(16)[None].npu(), "use_cache": False}], False
 
 
+def edited():
+    sign = os.environ["NPUGX_TEST_SIGN"]
+    source = f"def edited(x):\n    return x {sign} 2\n"
+    (Path.cwd() / "edited_module.py").write_text(source)
+    sys.path.insert(0, str(Path.cwd()))
+    sys.dont_write_bytecode = True
+    x = torch.full((2, 2), 5.0).npu()
+    return importlib.import_module("edited_module").edited, [(x,)], False
+
+
+def add_then_torchair():
+    return add()
+
+
 PROGRAMS = {
     "add": add,
+    "add_then_torchair": add_then_torchair,
+    "edited": edited,
     "mlp": mlp,
     "mlp_dynamic": lambda: mlp(dynamic=True),
     "qwen3": qwen3,
@@ -71,19 +90,28 @@ def loaded():
 
 
 def run(program, options):
+    if "NPUGX_TEST_HF32" in os.environ:
+        torch.npu.matmul.allow_hf32 = True
     model, calls, dynamic = PROGRAMS[program]()
     eager = [called(model, each) for each in calls]
     before = loaded()
     cached = cache_compile(model, backend="max-autotune", dynamic=dynamic, options=options)
     got = [called(cached, each) for each in calls for _ in range(2)]
-    info = model.forward.cache_info()
+    info = getattr(cached, "forward", cached).cache_info()
+    after = loaded()
+    config = ""
+    if program == "add_then_torchair":
+        config = importlib.import_module("torchair").CompilerConfig().mode.value
     return {
         "close": all(close(got[i], eager[i // 2]) for i in range(len(got))),
         "digest": digest(got),
         "hits": info.hits,
         "misses": info.misses,
         "bypasses": info.bypasses,
-        "loaded": sorted({*loaded()} - {*before}),
+        "stored": info.stored,
+        "result": got[0].flatten()[0].item(),
+        "config": config,
+        "loaded": sorted({*after} - {*before}),
         "engine": [what for what, _ in graph_engine.events],
         "options": graph_engine.options(0) if graph_engine.events else {},
     }
