@@ -36,15 +36,19 @@ _loaded: weakref.WeakValueDictionary[tuple[str, int], _Call] = weakref.WeakValue
 def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
     """The call of a stored graph; raises `NotPortable` if GE can't have it in this process.
 
+    The engine of a process is that of one device, the current one.
+
     Equal graphs are loaded once per process and device. The call raises `Unserved` for arguments
     that GE's graph does not fit.
     """
-    device = vars(torch)["npu"].current_device() if "torch_npu" in sys.modules else -1
+    if "torch_npu" not in sys.modules:
+        raise NotPortable("a graph for GE needs torch_npu, which is not loaded")
+    device = int(vars(torch)["npu"].current_device())
     name = hashlib.sha256(stored).hexdigest(), device
     with _lock:
         found = _loaded.get(name)
         if found is None:
-            found = _loaded[name] = _Call(data.EngineGraph.unpack(stored))
+            found = _loaded[name] = _Call(data.EngineGraph.unpack(stored), device)
         return found
 
 
@@ -59,13 +63,14 @@ class _Call:
     first call too, and here that is always torch's own.
     """
 
-    def __init__(self, graph: data.EngineGraph) -> None:
+    def __init__(self, graph: data.EngineGraph, device: int) -> None:
         self._graph = graph
         self._run = compile_graph(graph)
         self._lock = threading.RLock()
         survive_forks(self, "_lock")
         self._stream: int | None = None
         self._failure = ""
+        self._device = torch.device("npu", device)
         self._plain: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -76,7 +81,7 @@ class _Call:
             places[index] = inputs[source]
         with self._lock:
             self._refuse_stream()
-            self._refuse_formats(inputs)
+            self._refuse_places(inputs)
             made = self._engine(inputs, places)
         for source in graph.updated:
             kind, (argument,) = graph.inputs[source]
@@ -109,8 +114,8 @@ class _Call:
         if self._stream != stream:
             raise Unserved("a graph of GE runs on the stream of its first call only")
 
-    def _refuse_formats(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Raise `Unserved` for an input in a format of the NPU's own.
+    def _refuse_places(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Raise `Unserved` for an input on another device, or in a format of the NPU's own.
 
         To ask takes as long as a small operator. A tensor that was asked and is at the same address
         has the same format, because a cast to another one takes new memory.
@@ -121,6 +126,8 @@ class _Call:
             known, address = self._plain.get(index, (None, 0))
             if known is not None and known() is each and address == each.data_ptr():
                 continue
+            if each.device != self._device:
+                raise Unserved(f"input {index} of its graph of GE is on {each.device}")
             if not graph_engine.has_plain_format(each):
                 raise Unserved(f"input {index} of its graph of GE is in a format of the NPU's own")
             self._plain[index] = weakref.ref(each), each.data_ptr()

@@ -22,6 +22,8 @@ class Verdict(NamedTuple):
     next_step: str
 
 
+_COMPILERS = {"inductor": "Inductor's kernels", "ge": "the graph of GE"}
+"""The layers of backends that compile the whole graph."""
 _SWITCHES = {
     "decompose_functional_variants": "inplace_pass",
     "remove_noop_ops": "remove_noop_ops",
@@ -173,10 +175,9 @@ def _ours(
         way_out = f'options={{"{switch}": False}}' if switch else 'backend="aot_eager"'
         return Verdict(layer, said, f"Call with {way_out}, and {attach}.")
     said = f"The first stage that differs is {TITLES[bad.way]!r}: it {what}."
-    if bad.way == "passes" and about.get("backend") == "inductor":
-        return Verdict(
-            "Inductor's kernels", said, f'Call with backend="npugraph_ex", and {attach}.'
-        )
+    if bad.way == "passes" and about.get("backend") in _COMPILERS:
+        layer = _COMPILERS[about["backend"]]
+        return Verdict(layer, said, f'Call with backend="npugraph_ex", and {attach}.')
     if bad.way == "cold":
         unsafe = [name for name in _UNSAFE if name in options]
         first = f"Leave {', '.join(unsafe)} out. " if unsafe else ""

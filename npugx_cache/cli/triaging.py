@@ -186,7 +186,7 @@ class _Triage:
 
     def _bisected(self, bad: Stage) -> dict[str, Any]:
         """The pass at fault, and the program that shows this; {} if no pass is at fault."""
-        runs_passes = self._about.get("backend") not in {"aot_eager", "inductor"}
+        runs_passes = self._about.get("backend") not in {"aot_eager", "inductor", "ge"}
         ran = [stage.way for stage in self._stages]
         suspected = "passes" if "passes" in ran else "cold"
         if bad.way != suspected or bad.kind in {"uncached", "missed"} or not runs_passes:

@@ -107,6 +107,21 @@ def with_npu(process, *, name="A", version="2.13", cann="9.0"):
     return key(devices=("npu",))
 
 
+def with_graph_engine(process, *, cann="9.0", hf32=False, **environ):
+    utils = types.SimpleNamespace(get_cann_version=lambda part="CANN": f"{part} {cann}")
+    npu = types.SimpleNamespace(
+        conv=types.SimpleNamespace(allow_hf32=True),
+        matmul=types.SimpleNamespace(allow_hf32=hf32),
+        current_device=lambda: 0,
+        _get_deterministic_level=lambda: 0,
+    )
+    process.setitem(sys.modules, "torch_npu", types.SimpleNamespace(npu=npu))
+    process.setitem(sys.modules, "torch_npu.npu.utils", utils)
+    for name, value in environ.items():
+        process.setenv(name, value)
+    return key(backend="ge")
+
+
 def with_settings(config, **settings):
     with config.patch(**settings):
         return key(backend="inductor" if config is torch._inductor.config else "npugraph_ex")
@@ -184,6 +199,9 @@ CHANGES = {
         key(backend="inductor"),
         with_settings(torch._inductor.config, max_autotune=True),
     ),
+    "ge.versions": lambda p: (with_graph_engine(p), with_graph_engine(p, cann="9.1")),
+    "ge.*": lambda p: (with_graph_engine(p), with_graph_engine(p, hf32=True)),
+    "env.GE_SOMETHING": lambda p: (with_graph_engine(p), with_graph_engine(p, GE_SOMETHING="1")),
     "cpu.instructions": lambda p: (
         key(backend="inductor"),
         with_answer(p, environment, "_instructions", _NoInstructions()),
@@ -265,13 +283,15 @@ def test_a_change_of_one_factor_of_static_kernels_is_another_key(name):
     assert (before.key == after.key, changed) == (False, [name])
 
 
+OF_A_FAMILY = {"option.post_grad_custom_pre_pass", "env.GE_SOMETHING"}
+"""Changes of a factor whose family has another change."""
 OF_PIECES = {"graph.*", "lowering.*"}
 """The factors that `tests/pieces/test_key.py` changes."""
 
 
 def test_each_row_of_the_list_is_changed_by_a_test():
     assert {kind.name for kind in FACTORS} == (
-        {*CHANGES, *KERNELS, "operators", *OF_PIECES} - {"option.post_grad_custom_pre_pass"}
+        {*CHANGES, *KERNELS, "operators", *OF_PIECES} - OF_A_FAMILY
     )
 
 

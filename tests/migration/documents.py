@@ -10,9 +10,9 @@ and give it what it does not say (weights, an input), `ON_CPU` takes the NPU out
 | guide: knowledge of npugraph_ex (for assistants) | `ladder`; custom operators in words: `operator`, `library_operator`; the rest are `git` commands and names of pages |
 | usage guide of npugraph_ex | `quick_start`, `options`, `eager_ladder`; the rest are names of pages |
 | npugraph_ex tutorial with Qwen3-0.6B | `tutorial`: its sections 4, 5 and 7 as one script |
-| GeConcreteGraph, from torch.compile to GE | `end_to_end`; the rest is source of torch, torchair (Python, C++) and a call stack |
+| GeConcreteGraph, from torch.compile to GE | `end_to_end_ge`, and with the default backend `end_to_end`; the rest is source of torch, torchair (Python, C++) and a call stack |
 | torch.compile on an NPU | `inductor`, `npugraphs`; both train, which a cache for inference can't |
-| cache_compile of npugraph_ex and of torchair | `vendors_cache`, `torchairs_cache` |
+| cache_compile of npugraph_ex and of torchair | `vendors_cache`, `torchairs_cache`, `torchairs_ge_cache` |
 | torch's own caches | `torchs_cache` |
 """  # noqa: E501
 
@@ -545,6 +545,32 @@ TORCHS_CACHE = Example(
     sizes=QUICK_START.sizes,
     half={".npu()": ".npu().half()"},
 )
+END_TO_END_GE = END_TO_END._replace(
+    edits={
+        **IMPORT,
+        "opt_model = torch.compile(model, backend=npu_backend)": (
+            'opt_model = cache_compile(model, backend="max-autotune")'
+        ),
+    },
+)
+"""As the document goes on, in GE mode: one line is another one, and all of torchair's stay."""
+TORCHAIRS_GE_CACHE = TORCHAIRS_CACHE._replace(
+    text=TORCHAIRS_CACHE.text.replace(
+        'config.mode = "npugraph_ex"', 'config.ge_config.oo_level = "O3"'
+    ).replace("    config.aclgraph_config.capture_limit = 128\n", ""),
+    edits={
+        "import torchair": "from npugx_cache import cache_compile",
+        "config = torchair.CompilerConfig()": "",
+        'config.ge_config.oo_level = "O3"': (
+            'options = {"ge_config.oo_level": "O3", "ge_cache": True}'
+        ),
+        "opt_model = torchair.inference.cache_compile(model.forward, config=config, dynamic=False, "
+        "ge_cache=True)": (
+            'opt_model = cache_compile(model.forward, backend="max-autotune", options=options, '
+            "dynamic=False)"
+        ),
+    },
+)
 EXAMPLES = {
     "ladder": LADDER,
     "operator": OPERATOR,
@@ -554,14 +580,18 @@ EXAMPLES = {
     "eager_ladder": EAGER_LADDER,
     "tutorial": TUTORIAL,
     "end_to_end": END_TO_END,
+    "end_to_end_ge": END_TO_END_GE,
     "inductor": INDUCTOR,
     "npugraphs": NPUGRAPHS,
     "vendors_cache": VENDORS_CACHE,
     "torchairs_cache": TORCHAIRS_CACHE,
+    "torchairs_ge_cache": TORCHAIRS_GE_CACHE,
     "torchs_cache": TORCHS_CACHE,
 }
 ON_CPU_ALONE = ("inductor", "torchs_cache")
 """Inductor's kernels are compiled for a CPU; on an NPU the cache says so and stores nothing."""
+ON_NPU_ALONE = ("end_to_end_ge", "torchairs_ge_cache")
+"""GE is the graph engine of an NPU."""
 OF_TORCH_COMPILE = {
     name: example.for_torch_compile()
     for name, example in EXAMPLES.items()

@@ -17,9 +17,11 @@ import torch
 
 folder, device, cached, *results = sys.argv[1:]
 if device == "npu":
+    import graph_engine
     import npu_sim
 
     npu_sim.install()
+    graph_engine.install()
 
 from torch._dynamo.utils import counters  # noqa: E402
 
