@@ -373,8 +373,8 @@ def cache_compile(
     A module is changed in place (its `forward` becomes a CachedFunction) and returned. Of what
     `torch.compile` returned, that is done with what it was given.
 
-    - `backend`: the name of the way to compile, such as `"npugraph_ex"`, `"aot_eager"` or
-      `"inductor"`; `options` are those of the backend.
+    - `backend`: the name of the way to compile, such as `"npugraph_ex"`, `"aot_eager"`,
+      `"inductor"` or `"max-autotune"`; `options` are those of the backend.
     - `dynamic`: None follows torch (static first, then dynamic where sizes changed), True makes
       sizes symbolic at once, False never.
     - `fullgraph`: True: a function that can't be one graph runs uncached, and raises under

@@ -40,7 +40,7 @@ SERVED = {
 }
 """The options that are served, with the values of each."""
 
-_REFUSED = {
+REFUSED = {
     "aclgraph_config.": "it is an option of npugraph_ex; write backend='npugraph_ex'",
     "aoe_config.": "tuning runs the graph for hours and keeps results outside the cache; tune with "
     "the vendor's compile",
@@ -100,7 +100,7 @@ def parse(given: Mapping[str, Any]) -> GeOptions:
 
 
 def _refuse(name: str) -> None:
-    for beginning, why in _REFUSED.items():
+    for beginning, why in REFUSED.items():
         if name.startswith(beginning):
             raise OptionError(f"option {name!r} is not served by backend 'ge': {why}")
     from npugx_cache.backend.options.table import SPECS

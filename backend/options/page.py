@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 
+from npugx_cache.backend.options import ge
 from npugx_cache.backend.options.table import SPECS, Options
 
 
@@ -32,6 +33,8 @@ Names are checked when a function is decorated, types when the function is first
 `freezing`, `cpp_wrapper`, `fx_wrapper` and `aot_inductor.*` (except `aot_inductor.compile_wrapper_opt_level`) are refused, because they follow from how a library is stored.
 Values that are not plain data are refused too.
 With `triton.cudagraphs=True` the runtime of this package captures the calls, also on a CPU, and the options of capture below (`force_eager` to `use_graph_pool`) can be given as well.
+
+The backend `ge` (`max-autotune`) takes settings of the vendor's CompilerConfig instead: [GE mode](#ge-mode).
 """  # noqa: E501 - one sentence per line
 
 _GROUPS = {
@@ -50,6 +53,39 @@ _TABLE = """
 """
 
 
+_GE_MODE = """
+## GE mode
+
+The backend `ge`, which the vendor calls `max-autotune`, has CANN's graph engine (GE) compile the whole graph.
+Options are settings of the vendor's CompilerConfig by their names there: `config.ge_config.oo_level = "O1"` is `options={{"ge_config.oo_level": "O1"}}`.
+All of them are part of the key, and what is left out has the vendor's default, except that the vendor's own graph passes (`remove_noop_ops`, `pattern_fusion_pass`) don't run.
+A process has one graph engine, which takes most options of `ge_config` and its device when it starts: a graph with others is refused there.
+
+| option | values |
+|---|---|
+{served}
+
+With `ge_cache` the model that GE compiles (`.om`) is part of the entry, and a restart needs no compile of GE's; without it each process has GE compile the graph.
+GE is told a new folder and a name that is the digest of the graph, its options, and the versions of CANN and the chip, so it reads no other file.
+
+What a name begins with, and why it is refused:
+
+| option | why |
+|---|---|
+{refused}
+
+A call that the vendor has no converter for makes the function run uncached, with the operator, its line and what to use: `scaled_dot_product_attention`, `index_copy` and `index_put` among others.
+So do tensors on the host, collectives, streams and scopes, random numbers, `torch.cond`, and sizes that depend on data.
+Inputs in a format of the NPU's own (such as FRACTAL_NZ), another stream than that of the first call, and another device than the engine's run operator by operator, with one WARNING.
+"""  # noqa: E501 - one sentence per line
+
+
+def _ge_mode() -> str:
+    served = [f"| `{name}` | {each.type}: {each.words} |" for name, each in ge.SERVED.items()]
+    refused = [f"| `{name}` | {why} |" for name, why in ge.REFUSED.items()]
+    return _GE_MODE.format(served="\n".join(served), refused="\n".join(refused))
+
+
 def render() -> str:
     """The page as Markdown."""
     page = _HEAD
@@ -57,7 +93,7 @@ def render() -> str:
         if each.name in _GROUPS:
             page += _TABLE.format(heading=_GROUPS[each.name])
         page += _row(each.name, each.default) + "\n"
-    return page
+    return page + _ge_mode()
 
 
 def _row(name: str, default: object) -> str:

@@ -7,7 +7,7 @@
 | constants  | tensors that belong to the graph, safetensors; only if there are any | restore |
 | sizes      | what Dynamo knew of sizes before and after the trace, msgpack        | a miss  |
 | program    | the graph as data, msgpack                                           | tools   |
-| library    | the graph as machine code, a shared library; backend inductor only   | restore |
+| library    | the graph compiled: a shared library (inductor), or what GE is given | restore |
 | set_up     | what to call before a graph fits, and on what; such an entry only    | restore |
 | readable   | the text that `npugx-cache readable` shows                           | people  |
 """
@@ -123,7 +123,8 @@ def _library(data: Any) -> Library:
 class Artifact:
     """All parts of one entry.
 
-    `constants` are the bytes of a safetensors file, and `library` those of a shared library (ELF).
+    `constants` are the bytes of a safetensors file, and `library` those of a shared library (ELF)
+    or of a `backend.ge.engine_graph`.
     `sizes` are the rows of `trace.observe.size_memory` before and after the trace.
     """
 

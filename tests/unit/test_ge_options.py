@@ -83,7 +83,7 @@ def test_what_is_not_served_is_refused_by_name(name, why):
 
 
 def test_each_reason_of_the_table_has_an_option():
-    unmet = {each for each in ge._REFUSED if not any(name.startswith(each) for name in REFUSED)}
+    unmet = {each for each in ge.REFUSED if not any(name.startswith(each) for name in REFUSED)}
     assert unmet == set()
 
 

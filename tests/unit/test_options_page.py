@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from npugx_cache.backend.options import SPECS
+from npugx_cache.backend.options import SPECS, ge
 from npugx_cache.backend.options.page import render
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -15,7 +15,8 @@ def test_the_committed_page_is_the_one_that_the_table_makes():
 
 
 def test_every_option_has_a_row_with_its_effect_and_devices():
-    rows = [line for line in render().splitlines() if line.startswith("| `")]
+    page, _ = render().split("\n## GE mode\n")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(SPECS)
     assert all(len(row.strip("|").split(" | ")) == 6 for row in rows)
 
@@ -28,5 +29,12 @@ def test_every_option_stands_in_a_group_with_a_heading():
         "Capture and replay",
         "Kernels of the NPU",
         "Looking inside",
+        "GE mode",
     ]
     assert all("\n| `" in group for group in groups)
+
+
+def test_every_option_of_ge_mode_has_a_row():
+    _, section = render().split("\n## GE mode\n")
+    rows = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [*ge.SERVED, *ge.REFUSED]
