@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npugx_cache.backend.ge import engine_graph as data
+from npugx_cache.backend.static_kernels.wanted import custom_operators
 from npugx_cache.interpreter.forks import survive_forks
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import graph_engine, npu
@@ -175,36 +176,51 @@ def compile_graph(graph: data.EngineGraph, kept: Path | None = None) -> graph_en
     a name that is the digest of all that the model depends on. A model that was compiled by another
     CANN or for another chip is not used. Raises `NotPortable`.
     """
-    key = graph.digest(versions())
+    try:
+        graph_engine.start(dict(graph.engine))
+        key = graph.digest(versions())
+        if graph.models and graph.compiled_as == key:
+            try:
+                return _with_model(graph, key)
+            except RuntimeError as error:
+                logger.warning(
+                    "GE compiles a graph, because it does not take the stored model: %s",
+                    _first_line(error),
+                )
+        return _load(graph, key, kept)
+    except (graph_engine.EngineError, RuntimeError) as error:
+        text = f"the graph engine can't run the graph here: {_first_line(error)}"
+        raise NotPortable(text) from error
+
+
+def _with_model(graph: data.EngineGraph, key: str) -> graph_engine.Run:
+    with tempfile.TemporaryDirectory(prefix="npugx-ge-") as folder:
+        for ending, file in graph.models:
+            (Path(folder) / f"{key}{ending}").write_bytes(file)
+        return _load(graph, key, Path(folder))
+
+
+def _load(graph: data.EngineGraph, key: str, folder: Path | None) -> graph_engine.Run:
     options = dict(graph.options)
-    models = graph.models if graph.compiled_as == key else ()
-    with tempfile.TemporaryDirectory(prefix="npugx-ge-") as own:
-        folder = kept if kept is not None else Path(own)
-        for ending, file in models:
-            (folder / f"{key}{ending}").write_bytes(file)
-        if kept is not None or models:
-            options |= {_CACHE: str(folder), _KEY: key}
-        try:
-            graph_engine.start(dict(graph.engine))
-            return graph_engine.load(
-                f"npugx_{key[:16]}",
-                graph.definition,
-                options,
-                graph.placements,
-                graph.dtypes,
-                graph.executor,
-                (graph.input_shapes, graph.output_shapes),
-            )
-        except (graph_engine.EngineError, RuntimeError) as error:
-            text = f"the graph engine can't run the graph here: {_first_line(error)}"
-            raise NotPortable(text) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    if folder is not None:
+        options |= {_CACHE: str(folder), _KEY: key}
+    return graph_engine.load(
+        f"npugx_{key[:16]}",
+        graph.definition,
+        options,
+        graph.placements,
+        graph.dtypes,
+        graph.executor,
+        (graph.input_shapes, graph.output_shapes),
+    )
 
 
 def versions() -> str:
     """The versions of what compiles a graph, and the chip."""
     chip = vars(torch)["npu"].get_device_name()
-    return f"{npu.cann_versions()} {chip} {graph_engine.settings_now()}"
+    settings = graph_engine.settings_now()
+    return f"{npu.cann_versions()} {custom_operators()} {chip} {settings}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

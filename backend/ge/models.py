@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npugx_cache.backend.engines import NotCompiled
 from npugx_cache.backend.ge.load import compile_graph, versions
+from npugx_cache.portable import NotPortable
 from npugx_cache.records import replace
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ def with_models(graph: EngineGraph) -> EngineGraph:
     """Have GE compile the graph, and return it with the files of its model."""
     with tempfile.TemporaryDirectory(prefix="npugx-ge-") as name:
         folder = Path(name)
-        compile_graph(graph, folder)
+        try:
+            compile_graph(graph, folder)
+        except NotPortable as error:  # says something about this machine, and not about the graph
+            raise NotCompiled(str(error)) from error
         files = {ending: sorted(folder.glob(f"*{ending}")) for ending in _ENDINGS}
         if len(files[".om"]) != 1:
             count = len(files[".om"])

@@ -75,7 +75,36 @@ def convert(
 
     `settings` are names of the vendor's CompilerConfig with dots, and values. Raises NotConverted.
     """
-    parts = _load()
+    parts, followed = _load(), _Followed()
+    try:
+        return _converted(parts, followed, module, inputs, mode, settings)
+    except (NotConverted, graph_engine.EngineError):
+        raise
+    except Exception as error:
+        let_through(error)
+        # Converters raise errors of any kind; each means that there is no graph of the engine.
+        raise NotConverted(_first_line(error), followed.call) from error
+
+
+class _Followed:
+    """The call that is being converted, or None."""
+
+    call: fx.Node | None = None
+
+
+def _converted(
+    parts: _Parts,
+    followed: _Followed,
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    mode: Any,
+    settings: Mapping[str, Any],
+) -> Converted:
+    class Following(parts.compiler._NpuGraphConverter):  # type: ignore[name-defined, misc]
+        def run_node(self, node: Any) -> Any:
+            followed.call = node if node.op == "call_function" else None
+            return super().run_node(node)
+
     config = parts.config.CompilerConfig()
     for name, value in settings.items():
         holder: Any = config
@@ -89,7 +118,8 @@ def convert(
     module.recompile()
     with tracing(TracingContext(mode)), torch.no_grad(), _own_engine(parts):
         graph = parts.converter.GeConcreteGraph(config, name=_NAME)
-        _follow(parts, module, graph, inputs)
+        Following(module, graph=graph, garbage_collect_values=False).run(*inputs)
+        followed.call = None
         observer = parts.observer.GraphTransformObserver(module, inputs, config)
         graph.optimize_graph_without_runtime(*inputs, observer=observer, aot_gm=module)
         return _plain(parts, graph)
@@ -157,24 +187,6 @@ def _own_engine(parts: _Parts) -> Iterator[None]:
         yield
     finally:
         names["initialize_graph_engine"] = vendors
-
-
-def _follow(parts: _Parts, module: fx.GraphModule, graph: Any, inputs: Sequence[Any]) -> None:
-    """Run the converters; an error names the call at which it was raised."""
-    at: list[Any] = [None]
-
-    class Following(parts.compiler._NpuGraphConverter):  # type: ignore[name-defined, misc]
-        def run_node(self, node: Any) -> Any:
-            at[0] = node
-            return super().run_node(node)
-
-    try:
-        Following(module, graph=graph, garbage_collect_values=False).run(*inputs)
-    except Exception as error:
-        let_through(error)
-        # Converters raise errors of any kind; each means that there is no graph of the engine.
-        node = at[0] if getattr(at[0], "op", "") == "call_function" else None
-        raise NotConverted(_first_line(error), node) from error
 
 
 def own_converter(target: Any) -> str:

@@ -52,7 +52,10 @@ def start(options: Mapping[str, str]) -> None:
             _refuse_vendors_engine()
             native = _extension("_torchair")
             _extension("_npu_graph_executor")
-            native.InitializeGraphEngine(wanted)
+            try:
+                native.InitializeGraphEngine(wanted)
+            except RuntimeError as error:
+                raise EngineError(f"the graph engine does not start: {error}") from error
             _started.update(wanted)
             atexit.register(native.FinalizeGraphEngine)
         for name in sorted({*_started, *wanted}):
@@ -136,7 +139,10 @@ def _extension(name: str) -> Any:
         spec = importlib.util.spec_from_loader(full, loader, origin=path)
         if spec is None or not Path(path).is_file():
             raise EngineError(f"torch_npu has no {name}.so, which drives the graph engine")
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        try:
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+        except ImportError as error:
+            raise EngineError(f"{name}.so of torch_npu can't be loaded: {error}") from error
         sys.modules[full] = module
     return sys.modules[full]

@@ -98,3 +98,26 @@ def test_a_file_in_the_folder_of_models_that_is_not_ours_is_not_read(surrounding
 def test_a_group_of_users_shares_no_graph_for_ge(surroundings):
     found = run(surroundings, "add", options=WITH_MODEL, NPUGX_CACHE_TRUST="group")
     assert (found["close"], found["stored"]) == (True, 0)
+
+
+def test_a_model_that_ge_does_not_take_is_compiled_anew(surroundings):
+    run(surroundings, "add", options=WITH_MODEL)
+    warm = run(surroundings, "add", options=WITH_MODEL, NPUGX_TEST_MODELS="refused")
+    assert (warm["hits"], warm["close"]) == (1, True)
+    assert warm["engine"] == ["compile", "run", "run"]
+
+
+def test_without_protobuf_a_graph_is_not_converted_and_the_reason_says_so(surroundings):
+    cold = run(surroundings, "add", NPUGX_TEST_PROTOBUF="none")
+    assert (cold["close"], cold["stored"]) == (True, 0)
+    assert "torchair, which converts graphs for the graph engine, can't be loaded" in cold["said"]
+    again = run(surroundings, "add")
+    assert (again["misses"], again["stored"]) == (1, 1)
+
+
+def test_the_vendors_cache_answers_for_the_old_function_on_this_engine(surroundings):
+    """What the models of the simulated engine are checked against: its caller, as CANN's does."""
+    answers = [
+        run(surroundings, "vendors_edited", NPUGX_TEST_SIGN=sign)["result"] for sign in ("+", "*")
+    ]
+    assert answers == [7.0, 7.0]
