@@ -17,7 +17,7 @@ from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, PassReport
 from npugx_cache.backend.ge.convert import converted, is_dead
 from npugx_cache.backend.ge.models import with_models
-from npugx_cache.backend.ge.refusals import refuse, refuse_groups
+from npugx_cache.backend.ge.refusals import refuse, refuse_floats, refuse_groups
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.inductor.library import Library
 from npugx_cache.backend.inductor.splitting import split
@@ -70,8 +70,9 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
     }
     tensors = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     sizes = tuple(i for i in range(len(values)) if i not in set(tensors))
-    used = [value for value, node in zip(values, nodes, strict=True) if _is_used(node)]
-    for value in (*used, *constants.values()):
+    used = [node for node in nodes if any(not is_dead(user) for user in node.users)]
+    refuse_floats(used)
+    for value in (*(node.meta["val"] for node in used), *constants.values()):
         if isinstance(value, torch.Tensor):
             _require_plain(value)
     written = layout_of(graph_module).positions(Role.WRITTEN)
@@ -99,11 +100,6 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         finish_operators=tuple(zip(operator_names(finish), finish.operators, strict=True)),
     )
     return CompiledLibrary(library, finish, graph.pack(), words)
-
-
-def _is_used(node: fx.Node) -> bool:
-    """Whether a graph for GE needs an input: a dynamic trace has floats that it made constants."""
-    return any(not is_dead(user) for user in node.users)
 
 
 def _refuse_overlaps(values: list[Any], written: tuple[int, ...]) -> None:

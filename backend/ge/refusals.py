@@ -9,6 +9,8 @@ from npugx_cache.portable import NotPortable
 from npugx_cache.private import ge_convert, schemas
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import fx
 
 NO_CONVERTER = "use backend='npugraph_ex', which needs no converters, or write it with others"
@@ -53,6 +55,17 @@ def refuse_groups(graph_module: fx.GraphModule) -> None:
         if schema is not None and schema.namespace in _GROUPS:
             what, change = _GROUPS[schema.namespace]
             refuse(node, f"{what} ({node.target}), which backend 'ge' does not serve", change)
+
+
+def refuse_floats(inputs: Iterable[fx.Node]) -> None:
+    """Raise `NotPortable` for an input from which a dynamic trace reads a float."""
+    for node in inputs:
+        for user in node.users:
+            schema = schemas.schema_of(user.target)
+            if schema is not None and schema.name == "aten::_local_scalar_dense":
+                what = "a float that dynamic=True lets vary is no input of a graph for GE"
+                change = "write dynamic=None, or set torch._dynamo.config.specialize_float = True"
+                refuse(user, what, change)
 
 
 def refuse_operators(functional: fx.GraphModule) -> None:

@@ -64,6 +64,12 @@ def constant(op: Operator) -> torch.Tensor:
     return torch.frombuffer(bytearray(stored["data"]), dtype=dtype)[:count].reshape(size).clone()
 
 
+def _whole(size: torch.Tensor) -> list[int]:
+    """A size; GE infers its type, which the converters leave open where they compute with sizes."""
+    assert torch.equal(size, size.round()), "a size that is no whole number"
+    return [int(each) for each in size.reshape(-1).tolist()]
+
+
 def _slices(op: Operator, x: Any, begin: Any, end: Any, axes: Any, strides: Any) -> Any:
     masks = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     assert not any(op[name]["i"] for name in masks), "StridedSliceV2 with a mask"
@@ -139,13 +145,13 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Adds": lambda op, x: x + op["value"]["f"],
     "BatchMatMul": _product,
     "BatchMatMulV2": _product,
-    "BroadcastTo": lambda _, x, size: x.broadcast_to(size.tolist()),
+    "BroadcastTo": lambda _, x, size: x.broadcast_to(_whole(size)),
     "Cast": lambda op, x: x.to(OF_TENSORS[op["dst_type"]["i"]]),
     "ConcatV2": lambda _, *x: torch.cat(x[:-1], int(x[-1])),
     "Cos": lambda _, x: x.cos(),
     "Cumsum": _summed_up,
     "Equal": lambda _, a, b: a == b,
-    "Fill": lambda _, size, value: torch.full(size.tolist(), value.item(), dtype=value.dtype),
+    "Fill": lambda _, size, value: torch.full(_whole(size), value.item(), dtype=value.dtype),
     "Gather": lambda _, x, index: x[index],
     "GatherV2": _gathered,
     "Gelu": lambda _, x: torch.nn.functional.gelu(x),
@@ -170,7 +176,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ReduceMean": _mean,
     "ReduceSum": _sum,
     "Relu": lambda _, x: x.relu(),
-    "Reshape": lambda _, x, size: x.reshape(size.tolist()),
+    "Reshape": lambda _, x, size: x.reshape(_whole(size)),
     "Rsqrt": lambda _, x: x.rsqrt(),
     "SelectV2": lambda _, mask, a, b: torch.where(mask, a, b),
     "Shape": lambda op, x: torch.tensor(x.shape, dtype=IN_GRAPHS[op.described[0]["dtype"]]),

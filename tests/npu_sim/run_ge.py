@@ -57,6 +57,14 @@ def qwen3():
     return model, [{"input_ids": torch.arange(16)[None].npu(), "use_cache": False}], False
 
 
+def qwen3_dynamic():
+    # Otherwise the epsilon of a norm is an input, which a graph for GE can't have.
+    torch._dynamo.config.specialize_float = True
+    model, _, _ = qwen3()
+    calls = [{"input_ids": torch.arange(n)[None].npu(), "use_cache": False} for n in (16, 9)]
+    return model, calls, True
+
+
 def edited():
     sign = os.environ["NPUGX_TEST_SIGN"]
     source = f"def edited(x):\n    return x {sign} 2\n"
@@ -78,6 +86,7 @@ PROGRAMS = {
     "mlp": mlp,
     "mlp_dynamic": lambda: mlp(dynamic=True),
     "qwen3": qwen3,
+    "qwen3_dynamic": qwen3_dynamic,
 }
 
 

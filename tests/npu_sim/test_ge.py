@@ -155,6 +155,22 @@ def test_a_call_without_a_graph_of_ge_is_refused_with_its_line_and_what_to_use(f
     assert INSTEAD.get(function, "") in said
 
 
+def scaled(x, by):
+    return x * by
+
+
+def test_a_float_that_may_vary_is_refused_and_one_that_may_not_is_served(caplog, tmp_path):
+    with caplog.at_level(logging.WARNING, logger="npugx_cache"):
+        cached = cache_compile(scaled, backend="ge", dynamic=True, cache_dir=tmp_path)
+        torch.testing.assert_close(cached(X.npu(), 0.5).cpu(), X * 0.5)
+    (said,) = warnings_of(caplog)
+    assert "a float that dynamic=True lets vary is no input of a graph for GE at " in said
+    with torch._dynamo.config.patch(specialize_float=True):
+        check(
+            cache_compile(scaled, backend="ge", dynamic=True, cache_dir=tmp_path), scaled, (X, 0.5)
+        )
+
+
 def test_a_tensor_of_the_host_is_refused(caplog):
     assert "a tensor is on cpu: move it to the NPU" in refusal(caplog, number, X, 2)
 
