@@ -13,7 +13,7 @@ pytestmark = pytest.mark.thorough
 SCRIPT = Path(__file__).parent / "run_ge.py"
 PASSED_ON = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 PROGRAMS = {"add": 1, "mlp": 1, "mlp_dynamic": 1, "qwen3": 1, "qwen3_dynamic": 2}
-"""Each with the number of its graphs."""
+"""Each with the number of its graphs: one of sizes that vary has another for a size of heads."""
 CONVERTERS = {"torchair._ge_concrete_graph.fx2ge_converter", "google.protobuf"}
 KEY = "ge.graph_key"
 
