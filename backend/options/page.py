@@ -75,7 +75,7 @@ What a name begins with, and why it is refused:
 {refused}
 
 A call that the vendor has no converter for makes the function run uncached, with the operator, its line and what to use: `scaled_dot_product_attention`, `index_copy` and `index_put` among others.
-So do tensors on the host, collectives, streams and scopes, random numbers, `torch.cond`, and sizes that depend on data.
+So does every call with another torch_npu than 2.13, whose converters are not known, and so do tensors on the host, collectives, streams and scopes, random numbers, `torch.cond`, and sizes that depend on data.
 Inputs in a format of the NPU's own (such as FRACTAL_NZ), another stream than that of the first call, and another device than the engine's run operator by operator, with one WARNING.
 """  # noqa: E501 - one sentence per line
 

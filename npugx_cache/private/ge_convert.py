@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import signal
+import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from torch import fx
 
 _NAME = "npugx_cache"
+_KNOWN = "2.13"
+"""The version of torch_npu whose private names of torchair are used here."""
 
 
 class NotConverted(Exception):
@@ -75,7 +78,7 @@ def convert(
 
     `settings` are names of the vendor's CompilerConfig with dots, and values. Raises NotConverted.
     """
-    parts, followed = _load(), _Followed()
+    parts, followed = load(), _Followed()
     try:
         return _converted(parts, followed, module, inputs, mode, settings)
     except (NotConverted, graph_engine.EngineError):
@@ -134,7 +137,12 @@ class _Parts(NamedTuple):
     shapes: Any
 
 
-def _load() -> _Parts:
+def load() -> _Parts:
+    """Load the converters; raises NotConverted."""
+    found = str(getattr(sys.modules.get("torch_npu"), "__version__", "none"))
+    if not found.startswith(f"{_KNOWN}."):
+        what = f"the converters to GE of torch_npu {_KNOWN} are known, and this is {found}"
+        raise NotConverted(what, lasting=False)
     try:
         with _handlers_kept():
             importlib.import_module("torch_npu.dynamo.torchair")
@@ -193,11 +201,6 @@ def own_converter(target: Any) -> str:
     """Where the converter of an operator comes from: the module that defines it, or ""."""
     found = getattr(target, "_ge_converter", None)
     return str(getattr(found, "__module__", "")) if found is not None else ""
-
-
-def load() -> None:
-    """Load the converters; raises NotConverted."""
-    _load()
 
 
 def _plain(parts: _Parts, graph: Any) -> Converted:
