@@ -86,6 +86,9 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
     order = (*tensors, *sizes)
     keeps_model = settings.pop(CACHE, False)
     graph, words = converted(graph_module, parts, values, order, constants, mode, settings)
+    places = (*order, *(-1 for _ in constants))
+    if not {places[graph.inputs[i].arguments[0]] for i in graph.updated} <= {*written}:
+        raise NotPortable("the graph for GE writes to what the function leaves alone")
     if keeps_model:
         graph = with_models(graph)
     finish, _ = to_program(parts.finish)

@@ -34,13 +34,11 @@ survive_forks(sys.modules[__name__], "_lock")
 _loaded: weakref.WeakValueDictionary[tuple[str, int], _Call] = weakref.WeakValueDictionary()
 
 
-def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor] | None]:
     """The call of a stored graph; raises `NotPortable` if GE can't have it in this process.
 
-    The engine of a process is that of one device, the current one.
-
-    Equal graphs are loaded once per process and device. The call raises `Unserved` for arguments
-    that GE's graph does not fit.
+    Equal graphs are loaded once per process, on the current device, which is the engine's. The call
+    returns None, with one warning, where the program has to run in its place.
     """
     if "torch_npu" not in sys.modules:
         raise NotPortable("a graph for GE needs torch_npu, which is not loaded")
@@ -53,7 +51,7 @@ def load(stored: bytes) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]
         return found
 
 
-class Unserved(Exception):  # caught by the caller of a graph; users never see it
+class _Unserved(Exception):  # caught in this module; users never see it
     """The program has to run this call in the place of GE's graph; the text says why."""
 
 
@@ -70,11 +68,20 @@ class _Call:
         self._lock = threading.RLock()
         survive_forks(self, "_lock")
         self._stream: int | None = None
-        self._failure = ""
+        self._failure, self._warned = "", False
         self._device = torch.device("npu", device)
         self._plain: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
-    def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        try:
+            return self._results(arguments)
+        except _Unserved as error:
+            if not self._warned:
+                logger.warning("a call runs operator by operator: %s", error)
+            self._warned = True
+            return None
+
+    def _results(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         graph = self._graph
         inputs = [_made(each, arguments) for each in graph.inputs]
         places: list[torch.Tensor | None] = [None] * len(graph.dtypes)
@@ -98,14 +105,14 @@ class _Call:
         A failed graph may have written to a part of its arguments, and then the error is raised.
         """
         if self._failure:
-            raise Unserved(self._failure)
+            raise _Unserved(self._failure)
         try:
             made: list[torch.Tensor] = self._run(inputs, places)
         except RuntimeError as error:
             if self._graph.updated or isinstance(error, torch.OutOfMemoryError):
                 raise
             self._failure = f"its graph of GE failed: {_first_line(error)}"
-            raise Unserved(self._failure) from error
+            raise _Unserved(self._failure) from error
         return made
 
     def _refuse_stream(self) -> None:
@@ -113,10 +120,10 @@ class _Call:
         if self._stream is None:
             self._stream = stream
         if self._stream != stream:
-            raise Unserved("a graph of GE runs on the stream of its first call only")
+            raise _Unserved("a graph of GE runs on the stream of its first call only")
 
     def _refuse_places(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Raise `Unserved` for an input on another device, or in a format of the NPU's own.
+        """Raise `_Unserved` for an input on another device, or in a format of the NPU's own.
 
         To ask takes as long as a small operator. A tensor that was asked and is at the same address
         has the same format, because a cast to another one takes new memory.
@@ -128,9 +135,9 @@ class _Call:
             if known is not None and known() is each and address == each.data_ptr():
                 continue
             if each.device != self._device:
-                raise Unserved(f"input {index} of its graph of GE is on {each.device}")
+                raise _Unserved(f"input {index} of its graph of GE is on {each.device}")
             if not graph_engine.has_plain_format(each):
-                raise Unserved(f"input {index} of its graph of GE is in a format of the NPU's own")
+                raise _Unserved(f"input {index} of its graph of GE is in a format of the NPU's own")
             self._plain[index] = weakref.ref(each), each.data_ptr()
 
 
@@ -147,25 +154,6 @@ def _result(made: Sequence[torch.Tensor], how: data.Result) -> torch.Tensor:
         return result
     laid_out = result.permute(how.order).contiguous()
     return laid_out.permute([how.order.index(axis) for axis in range(len(how.order))])
-
-
-def bind(
-    run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
-) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor] | None]:
-    """A graph's call that returns None, with one warning, where the program has to run the call."""
-    warned = False
-
-    def call(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        nonlocal warned
-        try:
-            return run(arguments)
-        except Unserved as error:
-            if not warned:
-                logger.warning("a call runs operator by operator: %s", error)
-                warned = True
-            return None
-
-    return call
 
 
 def compile_graph(graph: data.EngineGraph, kept: Path | None = None) -> graph_engine.Run:

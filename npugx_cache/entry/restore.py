@@ -271,7 +271,7 @@ def _with_library(
     if library.engine == "ge":
         from npugx_cache.backend.ge import load as graph_engine
 
-        run = graph_engine.bind(graph_engine.load(blobs[LIBRARY]))
+        run = graph_engine.load(blobs[LIBRARY])
     else:
         run = load.load(blobs[LIBRARY])
     finish = runtime.bind(
