@@ -33,7 +33,7 @@ _KINDS = {
 """The vendor's classes of inputs, and how we make the same."""
 
 
-def converted(
+def convert_graph(
     graph_module: fx.GraphModule,
     parts: Split,
     values: Sequence[Any],

@@ -83,7 +83,7 @@ class _Call:
 
     def _results(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         graph = self._graph
-        inputs = [_made(each, arguments) for each in graph.inputs]
+        inputs = [_make_input(each, arguments) for each in graph.inputs]
         places: list[torch.Tensor | None] = [None] * len(graph.dtypes)
         for index, source in graph.written:
             places[index] = inputs[source]
@@ -95,7 +95,7 @@ class _Call:
             kind, (argument,) = graph.inputs[source]
             if kind == data.CONTIGUOUS:
                 arguments[argument].copy_(inputs[source])
-        return [_result(made, each) for each in graph.results]
+        return [_lay_out(made, each) for each in graph.results]
 
     def _engine(
         self, inputs: list[torch.Tensor], places: list[torch.Tensor | None]
@@ -141,14 +141,14 @@ class _Call:
             self._plain[index] = weakref.ref(each), each.data_ptr()
 
 
-def _made(how: data.Input, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
+def _make_input(how: data.Input, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
     if how.kind == data.NUMBERS:
         return torch.tensor([arguments[i].shape[0] for i in how.arguments], dtype=torch.int64)
     given = arguments[how.arguments[0]]
     return given.contiguous() if how.kind == data.CONTIGUOUS else given
 
 
-def _result(made: Sequence[torch.Tensor], how: data.Result) -> torch.Tensor:
+def _lay_out(made: Sequence[torch.Tensor], how: data.Result) -> torch.Tensor:
     result = made[how.place].clone() if how.copied else made[how.place]
     if not how.order:
         return result
