@@ -111,7 +111,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Merge the graphs captured in this process into the recorded plans. Best effort."""
-        flushing.flushed(self)
+        flushing.note_flush(self)
         opened = self._store
         if opened is None or opened.readonly is not None:
             return

@@ -71,7 +71,7 @@ class FolderStore:
         self._upkeep: Upkeep | None = None
         self._mutex = threading.Lock()
         self._hits: dict[str, tuple[int, str, float]] = {}
-        flushing.opened(self)
+        flushing.note_open_store(self)
 
     @property
     def root(self) -> Path:
@@ -230,7 +230,7 @@ class FolderStore:
     def flush(self) -> None:
         """Write the counted hits, and set the mtime of the entries that were hit to now."""
         # First, so that a hit that is counted meanwhile schedules a flush of its own.
-        flushing.flushed(self)
+        flushing.note_flush(self)
         with self._mutex:
             hits, self._hits = self._hits, {}
         if not hits or self._folder.readonly is not None:

@@ -80,7 +80,7 @@ def is_there(folder: Folder, ref: BlobRef) -> bool:
         return False
 
 
-def stored(
+def read_stored_bytes(
     folder: Folder,
     ref: BlobRef,
     verified: Verified | None = None,
@@ -122,7 +122,7 @@ def stored(
 
 def open_blob(folder: Folder, ref: BlobRef) -> IO[bytes] | Miss:
     """Open the stored bytes of a blob that were found to be right, to read them once more."""
-    fault = stored(folder, ref, parts=hashlib.sha256())
+    fault = read_stored_bytes(folder, ref, parts=hashlib.sha256())
     if isinstance(fault, Miss):
         return fault
     try:
@@ -136,13 +136,13 @@ def read(folder: Folder, ref: BlobRef, verified: Verified | None = None) -> byte
 
     Raises `Malformed` if the stored bytes are intact and the manifest is wrong about them.
     """
-    data = stored(folder, ref, verified)
+    data = read_stored_bytes(folder, ref, verified)
     return data if isinstance(data, Miss) else unpack(ref, data)
 
 
 def check(folder: Folder, ref: BlobRef) -> Miss | None:
     """As `read`, without keeping the uncompressed bytes: why the blob is missing, or None."""
-    data = stored(folder, ref, parts=hashlib.sha256() if ref.codec == "raw" else None)
+    data = read_stored_bytes(folder, ref, parts=hashlib.sha256() if ref.codec == "raw" else None)
     if isinstance(data, Miss):
         return data
     if ref.codec == "raw":

@@ -168,7 +168,7 @@ def candidates(
     if not is_key(key):
         return Candidates(missing_reason="the key is not 32 to 128 lower-case hex digits")
     try:
-        found = _known(folder, key, skip, verified)
+        found = _load_if_changed(folder, key, skip, verified)
     except FileNotFoundError:
         return Candidates(missing_reason="no entry under this key")
     except OSError as error:
@@ -199,7 +199,7 @@ _NOTES = ("bypass", "set-up")
 """The kinds of entries that hold no graph."""
 
 
-def _known(
+def _load_if_changed(
     folder: Folder, key: str, skip: Collection[str], verified: Verified | None
 ) -> list[Entry | Refused]:
     """Return the same as `load_key`, without reading the entries again if nothing has changed."""

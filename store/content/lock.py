@@ -114,7 +114,7 @@ def _acquire(
         make_parents(folder, lock.path)
         while not lock.acquire():
             waited = time.monotonic() - started
-            wait = _bound(_cost(lock.text())) if wait is None else wait
+            wait = _longest_wait(_cost(lock.text())) if wait is None else wait
             longest = min(wait, allowed)
             if done is not None and done():
                 return None, NotLocked(reason="the result appeared", waited=waited)
@@ -165,7 +165,7 @@ def note_cost(seconds: float) -> None:
         lock.sign(seconds)
 
 
-def _bound(cost: float | None) -> float:
+def _longest_wait(cost: float | None) -> float:
     if cost is None:
         return _WAIT_AT_MOST
     return min(_WAIT_AT_MOST, max(_WAIT_AT_LEAST, _WAIT_FACTOR * cost))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from npugx_cache.config import NO_FOLDER, NO_HOME
 from npugx_cache.store.format.layout import CACHEDIR_TAG, FOLDERS, VERSION, Folder
 from npugx_cache.store.io import syscalls
-from npugx_cache.store.io.trust import check_folder, quoted
+from npugx_cache.store.io.trust import check_folder, quote_path
 from npugx_cache.store.results import Unusable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def prepare_folder(folder: Folder) -> Folder | Unusable:
             denied = _make_parts(opened, parts)
             if denied is not None and folder.trust == "group" and found.st_mode & stat.S_IWGRP:
                 tell_who_can_mend(opened, denied)
-        return _checked(opened.but(readonly=denied), parts)
+        return _check_parts(opened.but(readonly=denied), parts)
     except FileNotFoundError:
         return Unusable(f"{folder.root} does not exist", "missing")
     except (OSError, ValueError) as error:
@@ -97,7 +97,7 @@ def look_again(folder: Folder) -> str | None:
     """
     try:
         if folder.tree.is_in_place():
-            held = folder.tree.held()
+            held = folder.tree.hold_part()
             status = syscalls.fstat(held.fd)
             return check_folder(folder.root, status, folder.trust, folder.group)
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def _look(folder: Folder) -> dict[str, os.stat_result]:
     with contextlib.suppress(FileNotFoundError):
         found[VERSION] = folder.tree.lstat(VERSION)
         if syscalls.is_folder(found[VERSION]):
-            version = folder.tree.held(VERSION)
+            version = folder.tree.hold_part(VERSION)
             for name in FOLDERS:
                 with contextlib.suppress(FileNotFoundError):
                     found[folder.part(name)] = syscalls.lstat(name, version.fd)
@@ -168,7 +168,7 @@ def _may_write(folder: Folder) -> bool:
         return False
 
 
-def _checked(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusable:
+def _check_parts(folder: Folder, parts: dict[str, os.stat_result]) -> Folder | Unusable:
     """Check each folder, because whoever can write one can put files in it that look like ours."""
     for path, status in parts.items():
         shown = f"{folder.root}/{path}"
@@ -203,7 +203,7 @@ def tell_who_can_mend(folder: Folder, denied: str) -> None:
         folder.group,
         denied,
         f"; not writable for the group: {', '.join(shut)}" if shut else "",
-        quoted(f"{folder.root}/{VERSION}"),
+        quote_path(f"{folder.root}/{VERSION}"),
     )
 
 

@@ -164,7 +164,7 @@ def take(folder: Folder, key: str, entry: str) -> Prepared | Miss:
     manifest, data = found
     packed: list[Packed] = []
     for ref in manifest.blobs:
-        stored = blobs.stored(folder, ref)
+        stored = blobs.read_stored_bytes(folder, ref)
         if isinstance(stored, Miss):
             return stored
         packed.append(blobs.Packed(ref=ref, stored=stored))

@@ -118,7 +118,7 @@ class Verified:
         place = f"{key[:2]}/{key}"
         try:
             # Only lstat, nothing is opened: an equal stamp means the same file on any path.
-            at = self._folder.tree.held(f"{VERSION}/ac")
+            at = self._folder.tree.hold_part(f"{VERSION}/ac")
             return stamp(syscalls.lstat(place, at.fd)) == seen and all(
                 stamp(syscalls.lstat(f"{place}/{manifest.entry}", at.fd)) == stamp(status)
                 for manifest, status in entries
@@ -131,7 +131,7 @@ class Verified:
         if self._local is None:
             from npugx_cache.store.io.filesystem import is_local
 
-            held = self._folder.tree.held()
+            held = self._folder.tree.hold_part()
             self._local = is_local(held.fd)
         return self._local
 

@@ -120,7 +120,7 @@ class Tree:
         self._parts = {}
         return found.status
 
-    def held(self, part: str = "") -> _Held:
+    def hold_part(self, part: str = "") -> _Held:
         """Return a part of the store, such as v1 or v1/ac, or the whole store, and keep it open.
 
         The descriptor stays valid as long as the caller keeps the returned object.
@@ -131,7 +131,7 @@ class Tree:
         held = parts.get(part)
         if held is None:
             above, _, name = part.rpartition("/")
-            folder = self.held(above)  # kept: a thread that opens the store too lets go of it
+            folder = self.hold_part(above)  # kept: a thread that opens the store too lets go of it
             fd = syscalls.step(name, folder.fd)
             try:
                 held = _Held(fd)
@@ -183,16 +183,18 @@ class Tree:
         The caller closes the returned descriptor.
         """
         try:
-            held = self._parts.get(part) or self.held(part)  # keeps it open until the call is over
+            held = self._parts.get(part) or self.hold_part(
+                part
+            )  # keeps it open until the call is over
             return _descend(held.fd, names, opening)
         except OSError as error:
-            if not self._renewed(error, part, names[0]):
+            if not self._reopen_if_replaced(error, part, names[0]):
                 error.filename = "/".join([part, *names] if part else names)
                 raise
-        held = self.held(part)
+        held = self.hold_part(part)
         return _descend(held.fd, names, opening)
 
-    def _renewed(self, error: OSError, part: str, name: str) -> bool:
+    def _reopen_if_replaced(self, error: OSError, part: str, name: str) -> bool:
         """Tell whether a call failed because a folder was replaced, so that a retry may succeed.
 
         Parts that were replaced are opened again at their next use. If the whole store was
@@ -218,17 +220,17 @@ class Tree:
         folder, _, name = path.rpartition("/")
         part, names = _split(folder)
         try:
-            held = self.held(part)
+            held = self.hold_part(part)
         except OSError as error:
-            if not self._renewed(error, part, name):
+            if not self._reopen_if_replaced(error, part, name):
                 error.filename = folder
                 raise
-            held = self.held(part)
+            held = self.hold_part(part)
         at = self.open_below(part, names, syscalls.step) if names else held.fd
         try:
             yield at, name
         except OSError as error:
-            self._renewed(error, part, name)  # for the next try
+            self._reopen_if_replaced(error, part, name)  # for the next try
             error.filename = path  # the call itself knows only the last name
             raise
         finally:

@@ -23,11 +23,11 @@ _OTHER_FOLDER = "or name another folder with NPUGX_CACHE_DIR"
 _ALL_IDS = ["0", "0", "4294967295"]
 _USUAL_OVERFLOW = 65534
 _NONE = -1
-# The answers of `unmapped` by kind of id; `open_root` clears them.
+# The answers of `unmapped_id` by kind of id; `open_root` clears them.
 _unmapped: dict[str, int] = {}
 
 
-def unmapped(kind: str) -> int:
+def unmapped_id(kind: str) -> int:
     """Return the id that the kernel shows for each id that this user namespace does not know.
 
     `kind` is "uid" or "gid". A file with this id never counts as ours, even if this process has the
@@ -72,7 +72,7 @@ def _has_no_namespaces() -> bool:
 def is_ours(uid: int) -> bool:
     """Tell whether a user id is this process's or root's."""
     # Runs for each file that is read, so it makes no set of the two ids.
-    return (uid == os.geteuid() or uid == 0) and uid != unmapped("uid")
+    return (uid == os.geteuid() or uid == 0) and uid != unmapped_id("uid")
 
 
 def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str | None:
@@ -93,7 +93,7 @@ def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str
         if (not ours or mode & stat.S_IWGRP) and status.st_gid != group:
             who = "its group can write it" if ours else f"owned by uid {uid}"
             return f"{who}, and it is of group {status.st_gid} instead of {group}"
-        if status.st_gid == unmapped("gid"):
+        if status.st_gid == unmapped_id("gid"):
             return f"this user namespace does not know its group {status.st_gid}"
         return None if ours or _is_member(uid, group) else _not_a_member(uid, group)
     if not ours:
@@ -102,7 +102,7 @@ def distrust(status: os.stat_result, trust: TrustMode, group: int | None) -> str
 
 
 def _foreign(uid: int) -> str:
-    if uid == unmapped("uid"):
+    if uid == unmapped_id("uid"):
         return f"owned by uid {uid}, which stands for all users unknown to this user namespace"
     return f"owned by uid {uid}, and this process runs as uid {os.geteuid()}"
 
@@ -115,7 +115,7 @@ def _is_member(uid: int, group: int | None) -> bool:
     # Imported where it is needed: a folder of one user never needs it.
     from npugx_cache.store.io.accounts import is_member
 
-    if group is None or uid == unmapped("uid") or group == unmapped("gid"):
+    if group is None or uid == unmapped_id("uid") or group == unmapped_id("gid"):
         return False
     return is_member(uid, group)
 
@@ -159,7 +159,7 @@ def check_folder(
     fault = distrust(status, trust, group)
     if fault is None:
         return None
-    name = quoted(path)
+    name = quote_path(path)
     if status.st_mode & stat.S_IWOTH:
         remedy = f"chmod o-w {name}"
     elif not is_ours(status.st_uid):
@@ -187,11 +187,11 @@ def _check_group(root: str, status: os.stat_result) -> str | None:
 
 def _to_own(path: str, status: os.stat_result) -> str:
     """What lets a folder count as this process's own, in words."""
-    unknown, remedy = unmapped("uid"), f"chown {os.geteuid()} {quoted(path)}"
+    unknown, remedy = unmapped_id("uid"), f"chown {os.geteuid()} {quote_path(path)}"
     if os.geteuid() == unknown:
         return f"run as another user than uid {unknown}, which no folder can belong to here"
     if status.st_uid == unknown:  # `chown` is refused, too, for an owner that nobody here knows
-        remedy = f"let this user namespace know the owner of {quoted(path)}"
+        remedy = f"let this user namespace know the owner of {quote_path(path)}"
     return f"{remedy}, {_OTHER_FOLDER}" if path != "/" else remedy
 
 
@@ -331,12 +331,12 @@ def _check_parent(
         return None  # in a folder with the sticky bit, only a file's owner can replace the file
     elif mode & stat.S_IWOTH:
         fault = "everybody can write it, and it has no sticky bit"
-        remedy = f"chmod +t {quoted(path)}, {_OTHER_FOLDER}"
-    elif mode & stat.S_IWGRP and not (gid == group and gid != unmapped("gid")):
+        remedy = f"chmod +t {quote_path(path)}, {_OTHER_FOLDER}"
+    elif mode & stat.S_IWGRP and not (gid == group and gid != unmapped_id("gid")):
         if _is_mine_alone(gid, at):
             return None
         fault = f"its group {gid} can write it, and it has no sticky bit"
-        remedy = f"chmod +t {quoted(path)}, {_OTHER_FOLDER}"
+        remedy = f"chmod +t {quote_path(path)}, {_OTHER_FOLDER}"
     else:
         return None
     return (
@@ -349,7 +349,7 @@ def _is_mine_alone(group: int, at: int | None) -> bool:
     """Tell whether the group bits of a folder's mode let in nobody but this user and root."""
     from npugx_cache.store.io.accounts import is_mine_alone
 
-    if at is None or group == unmapped("gid"):
+    if at is None or group == unmapped_id("gid"):
         return False
     return is_mine_alone(group) and not syscalls.has_access_list(at)
 
@@ -374,7 +374,7 @@ def share(fd: int, mode: int, group: int | None) -> None:
         pass  # this process is not in the group: the file keeps its group and mode
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     import shlex
 
     return shlex.quote(path)

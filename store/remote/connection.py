@@ -49,11 +49,11 @@ class Connection:
         reason = self.engine.obstacle()
         return None if reason is None else f"the remote tier can't be used: {reason}"
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         with self._mutex:
             self._faults, self._shut_until = 0, 0.0
 
-    def failed(self, reason: str, *, lasting: bool = False) -> None:
+    def note_fault(self, reason: str, *, lasting: bool = False) -> None:
         """Count a fault. After three, or one that lasts, the tier is left alone for a while.
 
         Then one lookup tries again, and a fault shuts the breaker at once.
@@ -73,7 +73,7 @@ class Connection:
     def failed_with(self, fault: Fault) -> str:
         """Count a fault of the engine; return the reason in words."""
         reason = f"the remote tier failed: {fault}"
-        self.failed(reason, lasting=fault.lasting)
+        self.note_fault(reason, lasting=fault.lasting)
         return reason
 
 

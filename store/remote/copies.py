@@ -74,10 +74,10 @@ def manifests(engine: Engine, folder: Folder, key: str, skip: Collection[str]) -
 def _names(engine: Engine, folder: Folder, key: str) -> list[str]:
     if engine.lists:
         return sorted(engine.names(f"{folder.key(key)}/"))
-    return _indexed(engine, f"{folder.key(key)}/index")
+    return _read_index(engine, f"{folder.key(key)}/index")
 
 
-def _indexed(engine: Engine, path: str) -> list[str]:
+def _read_index(engine: Engine, path: str) -> list[str]:
     try:
         text = engine.read(path, _MAX_INDEX)
     except Fault as fault:
@@ -137,7 +137,7 @@ def _add_to_index(engine: Engine, path: str, entry: str) -> None:
     A name that is lost nevertheless costs another host a compile.
     """
     for _ in range(_ATTEMPTS):
-        names = _indexed(engine, path)
+        names = _read_index(engine, path)
         if entry in names:
             return
         kept = [entry, *filter(is_digest, names)][:_MAX_ENTRIES]

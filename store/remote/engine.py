@@ -127,11 +127,11 @@ class Engine:
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, at most 1024."""
-        return self._ask(_counted("list", self._names(folder)))
+        return self._ask(_count_request("list", self._names(folder)))
 
     def read(self, path: str, limit: int) -> bytes:
         """The first bytes of an object: a wrong object must not fill the memory."""
-        return self._ask(_counted("read", self._read(path, limit, _Allowance(limit))))
+        return self._ask(_count_request("read", self._read(path, limit, _Allowance(limit))))
 
     def read_all(self, wanted: list[tuple[str, int]], together: int) -> list[bytes | Fault]:
         """The first bytes of several objects at the same time, each with its limit.
@@ -144,14 +144,14 @@ class Engine:
     def size(self, path: str) -> int | None:
         """How many bytes an object has; None if there is none."""
         try:
-            return int(self._ask(_counted("stat", self._stat(path))))
+            return int(self._ask(_count_request("stat", self._stat(path))))
         except Fault as fault:
             if fault.is_absent:
                 return None
             raise
 
     def write(self, path: str, data: bytes) -> None:
-        self._ask(_counted("write", self._write(path, data)))
+        self._ask(_count_request("write", self._write(path, data)))
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one; tell whether it was written.
@@ -159,7 +159,7 @@ class Engine:
         Until that is done, others may read an object that is shorter.
         """
         try:
-            self._ask(_counted("create", self._create(path, data)))
+            self._ask(_count_request("create", self._create(path, data)))
         except Fault as fault:
             if fault.is_taken:
                 return False
@@ -167,7 +167,7 @@ class Engine:
         return True
 
     def delete(self, path: str) -> None:
-        self._ask(_counted("delete", self._delete(path)))
+        self._ask(_count_request("delete", self._delete(path)))
 
     def stop(self) -> None:
         """Give up all requests: an answer to an interpreter that ends would crash the process.
@@ -232,16 +232,16 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - as above
             raise _fault(error) from None
 
-    async def _noted(self, asked: asyncio.Future[T]) -> T:
+    async def _note_and_await(self, asked: asyncio.Future[T]) -> T:
         self._asked.add(asked)
         return await asked
 
     async def _names(self, folder: str) -> list[str]:
         found: list[str] = []
-        entries = await self._noted(self._operator.list(folder))
+        entries = await self._note_and_await(self._operator.list(folder))
         while len(found) < _MAX_NAMES:
             try:
-                entry = await self._noted(entries.__anext__())
+                entry = await self._note_and_await(entries.__anext__())
             except StopAsyncIteration:
                 break
             found.append(str(entry.path).removeprefix(folder))
@@ -251,18 +251,18 @@ class Engine:
         if self._address.engine in _WHOLE_VALUES:
             return await self._read_value(path, limit, allowance)
         parts: list[bytes] = []
-        stream = await self._noted(self._operator.open(path, "rb"))
+        stream = await self._note_and_await(self._operator.open(path, "rb"))
         while limit > 0:
             asked = min(limit, _PART)
             allowance.take(asked)
-            part = bytes(await self._noted(stream.read(asked)))
+            part = bytes(await self._note_and_await(stream.read(asked)))
             allowance.left += asked - len(part)
             if not part:
                 break
             parts.append(part)
             PROCESS.add("remote_bytes_read", len(part))
             limit -= len(part)
-        await self._noted(stream.close())
+        await self._note_and_await(stream.close())
         return b"".join(parts)
 
     async def _read_value(self, path: str, limit: int, allowance: _Allowance) -> bytes:
@@ -273,7 +273,9 @@ class Engine:
                 return b""
             allowance.take(size)
             try:
-                data = bytes(await self._noted(self._operator.read(path, offset=0, size=size)))
+                data = bytes(
+                    await self._note_and_await(self._operator.read(path, offset=0, size=size))
+                )
             except Exception as error:
                 if _fault(error).kind != _SHORTER:
                     raise
@@ -289,29 +291,29 @@ class Engine:
         import asyncio
 
         asked = (
-            asyncio.wait_for(_counted("read", self._read(*each, allowance)), _REQUEST)
+            asyncio.wait_for(_count_request("read", self._read(*each, allowance)), _REQUEST)
             for each in wanted
         )
         found = await asyncio.gather(*asked, return_exceptions=True)
         return [each if isinstance(each, (bytes, Exception)) else OSError("lost") for each in found]
 
     async def _stat(self, path: str) -> int:
-        found = await self._noted(self._operator.stat(path))
+        found = await self._note_and_await(self._operator.stat(path))
         return int(found.content_length)
 
     async def _write(self, path: str, data: bytes) -> None:
-        await self._noted(self._operator.write(path, data))
+        await self._note_and_await(self._operator.write(path, data))
         PROCESS.add("remote_bytes_written", len(data))
 
     async def _create(self, path: str, data: bytes) -> None:
-        await self._noted(self._creating.write(path, data, if_not_exists=True))
+        await self._note_and_await(self._creating.write(path, data, if_not_exists=True))
         PROCESS.add("remote_bytes_written", len(data))
 
     async def _delete(self, path: str) -> None:
-        await self._noted(self._operator.delete(path))
+        await self._note_and_await(self._operator.delete(path))
 
 
-async def _counted(operation: str, request: Coroutine[Any, Any, T]) -> T:
+async def _count_request(operation: str, request: Coroutine[Any, Any, T]) -> T:
     """Make a request, and count what came of it."""
     started = time.monotonic()
     outcome = "timeout"  # also of a request that is given up

@@ -33,7 +33,7 @@ def examine_remote(settings: Settings) -> Iterator[Finding]:
     reason = engine.obstacle()
     answers: list[float | str] = [] if reason is None else [reason]
     if reason is None:
-        asking = threading.Thread(target=lambda: answers.append(_tried(engine)), daemon=True)
+        asking = threading.Thread(target=lambda: answers.append(_time_read(engine)), daemon=True)
         asking.start()
         asking.join(_PATIENCE)
     answer = answers[0] if answers else f"no answer in {_PATIENCE:.1f} s"
@@ -52,7 +52,7 @@ def examine_remote(settings: Settings) -> Iterator[Finding]:
     yield Finding(name="remote tier", verdict="warning" if slow else "ok", detail=detail)
 
 
-def _tried(engine: Engine) -> float | str:
+def _time_read(engine: Engine) -> float | str:
     """How many seconds a read takes, or why the tier can't be used."""
     name = syscalls.random_name()
     path, data = f"v1/doctor/{name}", name.encode() * 32

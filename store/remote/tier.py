@@ -65,11 +65,11 @@ class RemoteTier:
 
     def _fetch(self, key: str, first: str, *, again: bool) -> Fetched:
         started = time.monotonic()
-        fetched = self._asked(key, first, again=again)
+        fetched = self._fetch_key(key, first, again=again)
         asked_remote("lookup", fetched.outcome, time.monotonic() - started)
         return fetched
 
-    def _asked(self, key: str, first: str, *, again: bool) -> Fetched:
+    def _fetch_key(self, key: str, first: str, *, again: bool) -> Fetched:
         lookup = self._lookup
         reason = self._connection.obstacle()
         if reason is not None:
@@ -95,7 +95,7 @@ class RemoteTier:
         if fetch.answered:
             reason = f"{_LATE}; its entries are still on their way"
             return Fetched(new=fetch.new, reason=reason, outcome="timeout")
-        self._connection.failed(_LATE)
+        self._connection.note_fault(_LATE)
         return Fetched(reason=_LATE, outcome="timeout")
 
     def publish(self, manifest: Manifest) -> None:
@@ -233,7 +233,7 @@ class _Fetch:
         try:
             self._bring()
             if not self.late:  # a tier that answers too late each time must be left alone as well
-                self._connection.answered()
+                self._connection.note_answer()
         except Fault as fault:
             self._faults.append(self._connection.failed_with(fault))
             self.outcome = fault.outcome

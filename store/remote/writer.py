@@ -35,7 +35,7 @@ class Writer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._forget()
-        flushing.opened(self)
+        flushing.note_open_store(self)
 
     def _forget(self) -> None:
         self._jobs: deque[tuple[str, Callable[[], str | None]]] = deque()

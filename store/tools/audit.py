@@ -50,7 +50,7 @@ def verify(folder: Folder, *, repair: bool) -> VerifyReport:
         else:
             path = folder.manifest(item.key, item.entry) if item.entry else folder.key(item.key)
             audit.note(path, item.reason)
-    for ref in audit.unnamed():
+    for ref in audit.unnamed_blobs():
         audit.verify_blob(ref)
     return audit.report
 
@@ -109,7 +109,7 @@ class _Audit:
         repaired = self._repair and not self._folder.has(path)
         self.report.bad.append(Bad(path=path, reason=reason, repaired=repaired))
 
-    def unnamed(self) -> Iterator[BlobRef]:
+    def unnamed_blobs(self) -> Iterator[BlobRef]:
         """The blobs that no entry names."""
         folder = self._folder
         for shard in shards(folder, "cas"):

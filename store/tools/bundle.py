@@ -140,14 +140,14 @@ class _NewBlobs:
         self._written: dict[str, tuple[int, int]] = {}
         self._named: set[str] = set()
 
-    def wrote(self, digest: str) -> None:
+    def note_write(self, digest: str) -> None:
         status = self._folder.tree.lstat(self._folder.blob(digest))
         self._written[digest] = status.st_mtime_ns, status.st_size
 
-    def touched(self, digest: str) -> None:
+    def note_touch(self, digest: str) -> None:
         """Note that the bundle has a blob once more, which has just set its mtime."""
         if digest in self._written:
-            self.wrote(digest)
+            self.note_write(digest)
 
     def name(self, manifest: Manifest) -> None:
         """Keep the blobs of an entry. Called before the entry is written."""
@@ -202,9 +202,9 @@ def _unpack_blob(
     size = member.size
     ref = BlobRef(name="b", sha256=digest, stored_size=size, logical_size=size, codec="raw")
     if blobs.write_parts(folder, ref, _parts(tar, member), durable=False, changed=set()):
-        new.wrote(digest)
+        new.note_write(digest)
     else:
-        new.touched(digest)
+        new.note_touch(digest)
     report.blobs, report.size = report.blobs + 1, report.size + size
 
 

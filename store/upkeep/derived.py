@@ -71,7 +71,7 @@ class Derived:
         return found
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Any]:
+    def open_database(self) -> Iterator[Any]:
         """Open the database as a `diskcache.Cache`, and create it if it is missing."""
         from npugx_cache.store.upkeep.plain_disk import MAX_VALUE, PlainCache, PlainDisk
 

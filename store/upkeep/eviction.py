@@ -68,7 +68,7 @@ class Inventory:
         return self._seen.blob_times()
 
     @cached_property
-    def shared(self) -> Counter[bytes]:
+    def shared_blobs(self) -> Counter[bytes]:
         """How many times a blob is named, for the blobs that are named more than once."""
         if len(self.named) == len(self.digests):
             return Counter()
@@ -93,12 +93,12 @@ class Inventory:
 
     def live_bytes(self) -> int:
         """Return the size of all manifests and of the blobs that they name."""
-        twice = sum((n - 1) * self.files.get(name, 0) for name, n in self.shared.items())
+        twice = sum((n - 1) * self.files.get(name, 0) for name, n in self.shared_blobs.items())
         return sum(filter(None, self.sizes)) - twice + sum(self.manifest_bytes)
 
     def orphans(self, grace: float) -> list[bytes]:
         """Return the blobs that no manifest names and that are older than `grace` seconds."""
-        if not self.shared and len(self.files) == len(self.sizes) - self.sizes.count(None):
+        if not self.shared_blobs and len(self.files) == len(self.sizes) - self.sizes.count(None):
             return []
         oldest = self.started - grace
         unnamed = self.files.keys() - self.named
@@ -159,12 +159,12 @@ class _Release:
 
     def __init__(self, stock: Inventory, *, drops: bool) -> None:
         self._stock = stock
-        self._left = Counter(stock.shared) if drops else Counter[bytes]()
+        self._left = Counter(stock.shared_blobs) if drops else Counter[bytes]()
         self._shared_blobs = 0
         if not drops:
             sizes = self._own_blobs = [0] * len(stock.blobs)
         else:
-            shared = stock.shared
+            shared = stock.shared_blobs
             own = [
                 None if name in shared else size
                 for name, size in zip(stock.digests, stock.sizes, strict=True)

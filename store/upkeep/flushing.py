@@ -33,7 +33,7 @@ _waiting: list[threading.Timer] = []
 _finalized_in: set[int] = set()
 
 
-def opened(store: Opened) -> None:
+def note_open_store(store: Opened) -> None:
     _open_stores.add(store)
 
 
@@ -54,7 +54,7 @@ def has_hits(store: Flushed) -> None:
             _waiting.clear()
 
 
-def flushed(store: Flushed) -> None:
+def note_flush(store: Flushed) -> None:
     _with_hits.discard(store)
 
 

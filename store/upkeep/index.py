@@ -321,7 +321,7 @@ class Index:
             return
         with (
             self._derived.harmless("storing"),
-            self._derived.opened() as cache,
+            self._derived.open_database() as cache,
             cache.transact(),
         ):
             for name, shard in fresh.items():

@@ -87,9 +87,11 @@ class Journal:
         would be written neither when this call returns nor, at the end of the process, at all.
         """
         with self._writing:
-            flushing.flushed(self)
+            flushing.note_flush(self)
             # A forked child leaves its parent's lines out, because the parent writes them.
-            data = "".join(_as_text(line) for line in self._taken() if line.pid == os.getpid())
+            data = "".join(
+                _as_text(line) for line in self._take_pending() if line.pid == os.getpid()
+            )
             if data:
                 with self._place.harmless("storing"):
                     self._append(data.encode())
@@ -108,7 +110,7 @@ class Journal:
         found: list[JournalLine] = []
         with self._place.harmless("reading"):
             for data in self._contents():
-                lines = map(_parsed, data.decode(errors="replace").splitlines())
+                lines = map(_parse_line, data.decode(errors="replace").splitlines())
                 found += [line for line in lines if line is not None and line.time >= oldest]
         newest = time.time() + _AHEAD
         past = (line for line in found if line.time <= newest)
@@ -116,12 +118,12 @@ class Journal:
 
     def clear(self) -> None:
         """Remove all lines that are written."""
-        with self._place.harmless("clearing"), self._opened() as at:
+        with self._place.harmless("clearing"), self._open_folder() as at:
             for name in (_OLDER, _NEWER) if at is not None else ():
                 with contextlib.suppress(FileNotFoundError):
                     syscalls.unlink(name, at)
 
-    def _taken(self) -> Iterator[JournalLine]:
+    def _take_pending(self) -> Iterator[JournalLine]:
         while self._pending:
             try:
                 yield self._pending.popleft()
@@ -148,7 +150,7 @@ class Journal:
             syscalls.close(at)
 
     def _contents(self) -> Iterator[bytes]:
-        with self._opened() as at:
+        with self._open_folder() as at:
             for name in (_OLDER, _NEWER) if at is not None else ():
                 try:
                     fd = syscalls.open_read(name, at)
@@ -162,7 +164,7 @@ class Journal:
                     syscalls.close(fd)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int | None]:
+    def _open_folder(self) -> Iterator[int | None]:
         """The folder of the files; None if there is none. Raises `Untrusted`."""
         folder = self._place.folder()
         if not os.path.lexists(folder):
@@ -211,7 +213,7 @@ def _make_room(at: int, size: int) -> None:
     try:
         status = syscalls.fstat(fd)
         start = syscalls.read_at_start(fd, _MAX_LINE + 1).decode(errors="replace").split("\n")
-        first = next(filter(None, map(_parsed, start)), None)
+        first = next(filter(None, map(_parse_line, start)), None)
         is_old = first is not None and first.time < time.time() - MAX_AGE
         if status.st_size + size < _MAX_BYTES and not is_old:
             return
@@ -239,7 +241,7 @@ def _as_text(line: JournalLine) -> str:
     return f"{text}\n"
 
 
-def _parsed(text: str) -> JournalLine | None:
+def _parse_line(text: str) -> JournalLine | None:
     """The line that a text stands for; None for one that was cut off or that is not a line."""
     try:
         match json.loads(text) if 0 < len(text) <= _MAX_LINE else None:

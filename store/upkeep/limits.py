@@ -55,7 +55,7 @@ class Upkeep:
         with hold(self._folder, _CLEANER, wait=0) as answer:
             if isinstance(answer, NotLocked) and answer.held:
                 return PruneReport(stopped="another prune of this cache is running")
-            held = self._folder.tree.held()
+            held = self._folder.tree.hold_part()
             local = is_local(held.fd)
             seen = index.overview(deadline=limits.deadline, trusting=local)
             report = prune(self._folder, seen, policy, self._usage.load(), limits)
@@ -84,7 +84,9 @@ class Upkeep:
 
         A thread does that. The caller waits for it for a moment only (30 ms).
         """
-        if self._caps.limits_nothing or not self._exceeds(grown(self._folder, entry.stored_bytes)):
+        if self._caps.limits_nothing or not self._exceeds(
+            add_to_estimate(self._folder, entry.stored_bytes)
+        ):
             return
         with self._mutex:
             if self._cleaning is None or not self._cleaning.is_alive():
@@ -129,7 +131,9 @@ class Upkeep:
                 report = self.prune(self._caps, limits)
                 if report.stopped is not None:
                     return
-                looked(self._folder, Total(report.kept_bytes, report.kept_entries), before)
+                replace_estimate(
+                    self._folder, Total(report.kept_bytes, report.kept_entries), before
+                )
                 # Entries that were published meanwhile have started no cleaner of their own.
                 if not self._exceeds(total(self._folder)):
                     return
@@ -156,7 +160,7 @@ class Total(NamedTuple):
     entries: int
 
 
-def grown(folder: Folder, size: int) -> Total | None:
+def add_to_estimate(folder: Folder, size: int) -> Total | None:
     """Add one published entry to the estimate; return the total, or None if it is not known."""
     with contextlib.suppress(OSError):
         fd = folder.tree.open_append(folder.part(_NAME))
@@ -179,7 +183,7 @@ def total(folder: Folder) -> Total | None:
     return Total(sum(numbers[2::2]), sum(numbers[3::2]))
 
 
-def looked(folder: Folder, found: Total, before: Total | None) -> None:
+def replace_estimate(folder: Folder, found: Total, before: Total | None) -> None:
     """Replace the estimate by what a scan has found. `before` is the total when the scan began.
 
     Entries published during the scan may be counted twice, which is better than not at all.

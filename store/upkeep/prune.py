@@ -120,7 +120,7 @@ def prune(
 def _size_with_room(folder: Folder, live: int, wanted: int) -> int:
     """Return the size to prune down to: the present size if no prune could make the room."""
     with contextlib.suppress(OSError):
-        held = folder.tree.held()
+        held = folder.tree.hold_part()
         if live + syscalls.free_bytes(held.fd) < wanted:
             return live
     # More than asked for, because otherwise every publish on the full disk would prune.

@@ -48,7 +48,7 @@ class Usage:
     def add(self, uses: Mapping[str, Use]) -> None:
         with (
             self._derived.harmless("storing"),
-            self._derived.opened() as cache,
+            self._derived.open_database() as cache,
             cache.transact(),
         ):
             for shard, entries in _by_shard(uses).items():
@@ -74,14 +74,14 @@ class Usage:
         Hits of the future, which were counted under a wrong clock, are left out.
         """
         rows = dict(self._derived.rows())
-        hours = _hours(_decoded(rows.get(_HOURS))).items()
+        hours = _hours(_decode_value(rows.get(_HOURS))).items()
         newest = time.time() + _HOUR
         return {hour * _HOUR: hits for hour, hits in hours if hour * _HOUR <= newest}
 
     def forget(self, entries: Iterable[str]) -> None:
         if not self._derived.exists():
             return
-        with self._derived.harmless("removing"), self._derived.opened() as cache:
+        with self._derived.harmless("removing"), self._derived.open_database() as cache:
             for shard, gone in _by_shard(entries).items():
                 with cache.transact():
                     rows = _read(cache, shard)
@@ -95,7 +95,7 @@ class Usage:
             return
         with (
             self._derived.harmless("resetting"),
-            self._derived.opened() as cache,
+            self._derived.open_database() as cache,
             cache.transact(),
         ):
             for shard in _by_shard(self.load()):
@@ -106,7 +106,7 @@ class Usage:
     def load(self) -> dict[str, Use]:
         uses: dict[str, Use] = {}
         for _, value in self._derived.rows():
-            uses.update(_rows(_decoded(value)))
+            uses.update(_rows(_decode_value(value)))
         return uses
 
 
@@ -139,7 +139,7 @@ def _hours(value: object) -> dict[int, int]:
     return hours
 
 
-def _decoded(value: object) -> object:
+def _decode_value(value: object) -> object:
     from npugx_cache.store.format.plain import unpack
 
     try:

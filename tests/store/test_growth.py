@@ -7,39 +7,39 @@ import os
 import pytest
 
 from npugx_cache.store.upkeep import limits
-from npugx_cache.store.upkeep.limits import Total, grown, looked, total
+from npugx_cache.store.upkeep.limits import Total, add_to_estimate, replace_estimate, total
 
 
 def test_what_nobody_has_looked_at_is_unknown(store):
-    assert grown(store.folder, 10) is None
+    assert add_to_estimate(store.folder, 10) is None
     assert not (store.root / "v1/size").exists()
 
 
 def test_every_publish_counts_from_the_last_look_on(store):
-    looked(store.folder, Total(1000, 5), None)
-    assert grown(store.folder, 10) == Total(1010, 6)
-    assert grown(store.folder, 20) == Total(1030, 7)
-    looked(store.folder, Total(500, 2), total(store.folder))
+    replace_estimate(store.folder, Total(1000, 5), None)
+    assert add_to_estimate(store.folder, 10) == Total(1010, 6)
+    assert add_to_estimate(store.folder, 20) == Total(1030, 7)
+    replace_estimate(store.folder, Total(500, 2), total(store.folder))
     assert total(store.folder) == Total(500, 2)
 
 
 def test_what_is_published_during_a_look_is_not_lost(store):
-    looked(store.folder, Total(1000, 5), None)
+    replace_estimate(store.folder, Total(1000, 5), None)
     before = total(store.folder)
-    grown(store.folder, 70)
-    looked(store.folder, Total(400, 2), before)
+    add_to_estimate(store.folder, 70)
+    replace_estimate(store.folder, Total(400, 2), before)
     assert total(store.folder) == Total(470, 3)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"x" * 16, bytes(32)])
 def test_an_odd_or_old_file_means_that_somebody_has_to_look(store, garbage):
-    looked(store.folder, Total(1000, 5), None)
+    replace_estimate(store.folder, Total(1000, 5), None)
     (store.root / "v1/size").write_bytes(garbage)
     assert total(store.folder) is None
 
 
 def test_an_old_look_counts_no_more(store, monkeypatch):
-    looked(store.folder, Total(1000, 5), None)
+    replace_estimate(store.folder, Total(1000, 5), None)
     monkeypatch.setattr(limits, "_OLD", 0.0)
     assert total(store.folder) is None
 
@@ -48,7 +48,7 @@ def test_a_link_in_its_place_is_not_written_through(store, tmp_path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"")
     (store.root / "v1/size").symlink_to(victim)
-    assert grown(store.folder, 10) is None
+    assert add_to_estimate(store.folder, 10) is None
     assert victim.read_bytes() == b""
 
 

@@ -206,7 +206,7 @@ def bound(store, name=NAME):
     from npugx_cache.store.content import lock
 
     path = store.root / f"v1/locks/{name}.lock"
-    return lock._bound(lock._cost(path.read_text() if path.exists() else ""))
+    return lock._longest_wait(lock._cost(path.read_text() if path.exists() else ""))
 
 
 def test_the_bound_of_a_wait_comes_from_what_the_work_cost_the_last_time(store, draft):

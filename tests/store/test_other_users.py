@@ -235,7 +235,7 @@ def look():
     fault = enter_user_namespace(overflow, overflow)
     if fault:
         return {"skip": fault}
-    if hasattr(trust, "unmapped"):
+    if hasattr(trust, "unmapped_id"):
         trust._unmapped.clear()
     return {
         "shown": [os.geteuid() == overflow, eves.stat().st_uid == overflow],

@@ -92,7 +92,7 @@ def test_a_folder_stays_open_while_another_thread_opens_the_store(filled, monkey
         return step(name, above)
 
     monkeypatch.setattr(syscalls, "step", opened_at_once)
-    assert tree.held("v1").is_open()
+    assert tree.hold_part("v1").is_open()
 
 
 def test_folders_of_other_caches_are_their_own(filled, tmp_path, publish):

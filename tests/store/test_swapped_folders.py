@@ -331,7 +331,7 @@ def test_nothing_is_made_where_the_process_stands(filled, tmp_path, monkeypatch,
 def test_a_descriptor_that_somebody_closed_and_opened_anew_is_not_ours_to_close(tmp_path):
     tree = Tree(str(tmp_path), "private")
     tree.open()
-    fd = tree.held().fd
+    fd = tree.hold_part().fd
     other = os.open(__file__, os.O_RDONLY)
     os.dup2(other, fd)
     del tree

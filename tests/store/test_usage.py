@@ -64,7 +64,7 @@ def test_hits_are_counted_by_the_hour(store, publish, state_home, open_at):
 @pytest.mark.parametrize("planted", [7, ["x"], {"now": 1}, {"1": -1}, {"9": "many"}])
 def test_counts_of_hours_that_are_nonsense_count_nothing(store, planted):
     usage = Usage(str(store.root), state_folder())
-    with Derived("usage", str(store.root), state_folder()).opened() as cache:
+    with Derived("usage", str(store.root), state_folder()).open_database() as cache:
         cache.set("hours", planted)
     assert usage.hits_since(0) == 0
     usage.add({"ab" * 32: Use(hits=3, last_used=time.time())})
