@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.portable.devices import renamed
+from npugx_cache.portable.devices import rename_devices
 from npugx_cache.records import NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
@@ -229,12 +229,12 @@ class Function(NamedTuple):
         """The same function with its devices renamed."""
         calls = tuple(
             call._replace(
-                args=[renamed(arg, rename) for arg in call.args],
-                kwargs=[[name, renamed(arg, rename)] for name, arg in call.kwargs],
+                args=[rename_devices(arg, rename) for arg in call.args],
+                kwargs=[[name, rename_devices(arg, rename)] for name, arg in call.kwargs],
             )
             for call in self.calls
         )
-        return self._replace(calls=calls, outputs=renamed(self.outputs, rename))
+        return self._replace(calls=calls, outputs=rename_devices(self.outputs, rename))
 
     def to_plain(self, constants: int) -> Plain:
         """The function as plain data, in a program with that many constants."""

@@ -307,11 +307,11 @@ def _parts_of_calls(layers: int, folder: str) -> list[Parts]:
         "torch's state": native._state.holds,
         "C++ managers": partial(native._managers.check, names),
         "versions of dicts": versions.hold if versions else lambda: None,
-        "names in classes": native._names.unchanged,
+        "names in classes": native._names.is_unchanged,
         "bases of classes": native._reads.have_bases,
-        "functions": native._functions.unchanged,
+        "functions": native._functions.is_unchanged,
         "conditions in Python": partial(native._residue.accept, scope),
-        "the watch on code": checker._watch.unchanged,
+        "the watch on code": checker._watch.is_unchanged,
     }
     calls: Parts = {
         "eager": partial(called, **inputs),

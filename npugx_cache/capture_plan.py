@@ -215,7 +215,7 @@ def _unfit(lookup: Lookup) -> str:
         return f"guards={lookup.recipe.guards!r} binds an entry to the first call that it accepts"
     if lookup.settings.verify == "recompile":
         return "NPUGX_CACHE_VERIFY=recompile compiles every entry again, at its first call"
-    return environment.unsupported(untested_torch=lookup.settings.untested_torch) or ""
+    return environment.obstacle(untested_torch=lookup.settings.untested_torch) or ""
 
 
 def _manifests(recipe: Recipe, opened: store.Store) -> Iterator[store.Manifest]:
@@ -252,7 +252,7 @@ def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Spe
     except (CorruptEntry, NotPortable) as error:
         return str(error)
     opened.record_hit(manifest)
-    lookup.counters.ended("hits", seconds=manifest.cost_seconds)
+    lookup.counters.count_lookup("hits", seconds=manifest.cost_seconds)
     return known
 
 

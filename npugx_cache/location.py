@@ -86,7 +86,12 @@ def innermost(places: Iterable[Place]) -> Place | None:
 def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
     """The innermost place of a stack; its outermost frame comes first."""
     return innermost(
-        Place(frame.filename, frame.lineno or 0, _named(frame.name), (frame.line or "").strip())
+        Place(
+            frame.filename,
+            frame.lineno or 0,
+            _function_name(frame.name),
+            (frame.line or "").strip(),
+        )
         for frame in frames or ()
     )
 
@@ -94,12 +99,12 @@ def of_frames(frames: Iterable[traceback.FrameSummary] | None) -> Place | None:
 def of_text(text: str | None) -> Place | None:
     """The innermost place of a stack in the text form that Python prints."""
     return innermost(
-        Place(found["file"], int(found["line"]), _named(found["name"]), found[4].strip())
+        Place(found["file"], int(found["line"]), _function_name(found["name"]), found[4].strip())
         for found in _FRAME.finditer(text or "")
     )
 
 
-def _named(function: str) -> str:
+def _function_name(function: str) -> str:
     return _RESUMED.sub(r"\1", function.strip())
 
 

@@ -45,18 +45,20 @@ def _values(
             if name not in defaults:
                 raise TypeError(f"{owner}() misses a value for {name!r}")
             default = defaults[name]
-            named[name] = _made(default) if default.__class__ is dataclasses.Field else default
+            named[name] = (
+                _make_default(default) if default.__class__ is dataclasses.Field else default
+            )
     if len(named) > len(fields):
         raise TypeError(f"{owner}() has no field {min(named.keys() - set(fields))!r}")
     return named
 
 
-def _made(default: dataclasses.Field[Any]) -> Any:
+def _make_default(default: dataclasses.Field[Any]) -> Any:
     make = default.default_factory
     return default.default if make is dataclasses.MISSING else make()
 
 
-def _shown(name: str, fields: Iterable[str], values: Iterable[Any]) -> str:
+def _text_of_record(name: str, fields: Iterable[str], values: Iterable[Any]) -> str:
     pairs = zip(fields, values, strict=True)
     return f"{name}({', '.join([f'{field}={value!r}' for field, value in pairs])})"
 
@@ -98,7 +100,7 @@ class _Row(tuple[Any, ...]):
         return tuple(self)
 
     def __repr__(self) -> str:
-        return _shown(type(self).__name__, self._fields, self)
+        return _text_of_record(type(self).__name__, self._fields, self)
 
 
 class _RowMaker(type):
@@ -157,7 +159,7 @@ def _refuse(_: object, name: str, *_value: object) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
 
 
-def _replaced(record: Any, /, **changes: Any) -> Any:
+def _replace_fields(record: Any, /, **changes: Any) -> Any:
     """As `dataclasses.replace`, for what is made here."""
     unchanged = zip(record.__match_args__, _content(record), strict=True)
     return type(record)(**{**dict(unchanged), **changes})
@@ -168,7 +170,9 @@ _METHODS: dict[str, Any] = {
     "__init__": _init,
     "__eq__": _equal,
     "__hash__": lambda self: hash(tuple(_content(self))),
-    "__repr__": lambda self: _shown(type(self).__qualname__, self.__match_args__, _content(self)),
+    "__repr__": lambda self: _text_of_record(
+        type(self).__qualname__, self.__match_args__, _content(self)
+    ),
     "__setattr__": _refuse,
     "__delattr__": _refuse,
     "__getstate__": _content,
@@ -285,7 +289,7 @@ _NUMBER: dict[str, Any] = {
 
 
 if not TYPE_CHECKING:
-    dataclass, field, fields, replace = _dataclass, dataclasses.field, _fields, _replaced
+    dataclass, field, fields, replace = _dataclass, dataclasses.field, _fields, _replace_fields
 
     class NamedTuple(metaclass=_RowMaker):
         """As `typing.NamedTuple`."""

@@ -96,7 +96,7 @@ class Specialisations:
             for graph in reversed(new):
                 bound = self._known[id(graph)] = _Bound(graph, 0)
                 if self._index is not None:
-                    self._index.add(bound, graph.conditions.pinned())
+                    self._index.add(bound, graph.conditions.pinned_facts())
                 self._put_first(graph)
             if self._index is None and len(self._known) > 1:
                 self._index = self._indexed()
@@ -106,7 +106,7 @@ class Specialisations:
 
         index: Index[_Bound] = Index()
         for bound in self._known.values():
-            index.add(bound, bound.graph.conditions.pinned())
+            index.add(bound, bound.graph.conditions.pinned_facts())
         return index
 
     def remove(self, failed: Specialisation) -> None:
@@ -114,7 +114,7 @@ class Specialisations:
             bound = self._known.pop(id(failed), None)
             if bound is not None:
                 if self._index is not None:
-                    self._index.remove(bound, failed.conditions.pinned())
+                    self._index.remove(bound, failed.conditions.pinned_facts())
                 self._latest, self._previous, *_ = (*self, None, None)
 
     def __iter__(self) -> Iterator[Specialisation]:

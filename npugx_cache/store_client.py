@@ -136,7 +136,7 @@ class StoreClient:
 
     def _count(self, outcome: str, kind: str = "", seconds: float = 0.0) -> None:
         """Count how a lookup ended; `seconds` of compiling were saved by a hit, lost by a miss."""
-        self.counters.ended(outcome, kind, seconds)
+        self.counters.count_lookup(outcome, kind, seconds)
         events.tell_span(outcome, kind)
 
     def _kind_of_miss(self) -> str:
@@ -152,7 +152,7 @@ class StoreClient:
         if reason in self._warned:
             return
         self._warned.add(reason)
-        if reason == environment.unserved(untested_torch=self.settings.untested_torch):
+        if reason == environment.unserved_versions(untested_torch=self.settings.untested_torch):
             events.warn_once(f"nothing is cached in this process: {reason}")
         else:
             # Once for all instances of a class, of which a model may have hundreds.

@@ -164,7 +164,7 @@ class Lookup(StoredGraphs):
         if reason is None and self._failed:
             reason = self._failed.get(shape.exact)
         if reason is None:  # last, because torch's whole state is read for it
-            reason = environment.unsupported(untested_torch=self.settings.untested_torch)
+            reason = environment.obstacle(untested_torch=self.settings.untested_torch)
             kind = "unsupported"
         if reason is not None:
             self.refusals = ()  # those of an earlier lookup are about another call
@@ -232,7 +232,7 @@ class Lookup(StoredGraphs):
         if self.settings.verify == "recompile":
             from npugx_cache.interpreter import garbage
 
-            with garbage.freed():
+            with garbage.collect_at_end():
                 found = self._recheck(found, call)
             self.bound.add([found])
         return found
@@ -341,7 +341,7 @@ class Lookup(StoredGraphs):
             last = why_compiled.last_cost(self.recipe, self.settings, opened)
             why = self.refusals[0].reasons if self.refusals else (self._no_entry(),)
             why_compiled.tell(self.title, why, last)
-        with garbage.freed(), progress.Progress(self.title) as told:
+        with garbage.collect_at_end(), progress.Progress(self.title) as told:
             return self._compile_and_publish(call, opened, started, told, warming=warming)
 
     def _compile_and_publish(

@@ -260,7 +260,7 @@ class StoredGraphs(UncachedCalls):
 
     def _note_pinned(self, entry: str, refused: Checker) -> None:
         """Note which calls an entry may fit, so that later hits need not read its conditions."""
-        demanded = refused.pinned()
+        demanded = refused.pinned_facts()
         with self._restoring:
             if self._stored is None:
                 from npugx_cache.conditions.argument_facts import Index  # a first hit needs none

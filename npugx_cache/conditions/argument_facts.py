@@ -95,7 +95,7 @@ class Index(Generic[T]):
         return found
 
 
-def pinned(tree: Conditions) -> Pinned:
+def pinned_facts(tree: Conditions) -> Pinned:
     """What conditions demand of arguments and of what stands in the usual containers."""
     found = sorted(_pins(tree), key=lambda pin: (pin[0].name, repr(pin[0])))[:_MAX_PLACES]
     facts = tuple(fact for _, fact in found)

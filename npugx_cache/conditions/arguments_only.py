@@ -37,8 +37,8 @@ class ArgumentsOnly:
         }
         self._checker = Checker(_below(tree, frozenset(scope.frame_locals) - self._modules.keys()))
 
-    def pinned(self) -> Pinned:
-        return self._checker.pinned()
+    def pinned_facts(self) -> Pinned:
+        return self._checker.pinned_facts()
 
     def holds(self, scope: Scope) -> bool:
         return self._same_modules(scope) and self._checker.holds(scope)
@@ -69,11 +69,13 @@ def _below(tree: Conditions, names: frozenset[str]) -> Conditions:
         parents=tuple(place[tree.parents[node]] for node in kept),
         steps=tuple(tree.steps[node] for node in kept),
         args=tuple(tree.args[node] for node in kept),
-        checks=columns(chain.from_iterable(_moved(check, place) for check in tree.all_checks())),
+        checks=columns(
+            chain.from_iterable(_renumber_check(check, place) for check in tree.all_checks())
+        ),
     )
 
 
-def _moved(check: Check, place: Mapping[int, int]) -> Iterator[Check]:
+def _renumber_check(check: Check, place: Mapping[int, int]) -> Iterator[Check]:
     """The check for the nodes that are left, if it is about them alone."""
     node, kind, arg = check
     with contextlib.suppress(KeyError):

@@ -52,7 +52,7 @@ def reasons(failed: Sequence[Failed]) -> Iterator[str]:
     told = {match[1] for each in failed if (match := _TOLD.match(each.text))}
     for same in alike.values():
         if len(same) >= _FEW:
-            yield _joined(same)
+            yield _join_failures(same)
         else:
             yield from (each.text for each in same if not _repeats(each.text, told))
 
@@ -67,7 +67,7 @@ def _symptom(failed: Failed) -> object:
     return failed.text
 
 
-def _joined(failed: Sequence[Failed]) -> str:
+def _join_failures(failed: Sequence[Failed]) -> str:
     first, second, *_ = failed
     others = f"{first.text}; the same of {second.path} and others"
     of_a_model = sum(any(mark in each.path for mark in _OF_A_MODEL) for each in failed)

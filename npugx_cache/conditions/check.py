@@ -65,17 +65,17 @@ class Checker:
         self._native: NativeCheck | None = None
         self._held = self._looked = self._of_versions = 0
 
-    def pinned(self) -> Pinned:
+    def pinned_facts(self) -> Pinned:
         """What the conditions demand of arguments exactly: `argument_facts.Index`."""
         from npugx_cache.conditions import argument_facts  # the only graph of a function needs none
 
-        return argument_facts.pinned(self.conditions)
+        return argument_facts.pinned_facts(self.conditions)
 
     def holds(self, scope: Scope) -> bool:
         """Whether every condition holds. Never raises: what can't be evaluated does not hold."""
         try:
             watch = self._watch
-            watched = watch is not None and watch.unchanged()
+            watched = watch is not None and watch.is_unchanged()
             if watch is not None and not watched:
                 return False
             if not _hold(self._before.values(), []):
@@ -84,7 +84,7 @@ class Checker:
             # Not at the first call: a restart waits for it. At the 2nd, 4th, 8th, ... time: where
             # objects change at every call the C++ check is made in vain, so ever more rarely.
             due = self._held > 0 and (self._held + 1).bit_count() == 1
-            found = self._found(values, scope.owner) if due else None
+            found = self._find_versions(values, scope.owner) if due else None
             if not _hold(self._of_call.values(), values):
                 return False
             if watch is None and self._held:
@@ -109,7 +109,7 @@ class Checker:
             return (
                 native is not None
                 and native.accept(scope)
-                and (not self._code or (watch is not None and watch.unchanged()))
+                and (not self._code or (watch is not None and watch.is_unchanged()))
             )
         except Exception:  # noqa: BLE001 - the full check says what it means
             return False
@@ -184,7 +184,7 @@ class Checker:
         """The live object at a place of the tree. Call it after `holds`; raises anything."""
         return evaluate(self._plan, scope)[node]
 
-    def _found(self, values: list[Any], owner: object) -> Found | None:
+    def _find_versions(self, values: list[Any], owner: object) -> Found | None:
         """What versions of dicts can stand for, before the conditions are tested."""
         # Where modules write to their dicts, or other modules come in turn, versions never last.
         if self._of_versions >= _TRIES or self._looked >= _LOOKS or len(self._plan) < _MANY:
@@ -235,14 +235,16 @@ class Checker:
         self, scope: Scope, limit: int = 8, known: Callable[[], Container[object]] = frozenset
     ) -> tuple[str, list[str]]:
         """As `failures`, with what the first of them is about (`causes.kind_of`)."""
-        failed = self._failed(scope, known)
+        failed = self._list_failures(scope, known)
         from npugx_cache.conditions import causes, paths  # a first hit has no reasons to word
 
         worded = list(itertools.islice(failed, 1 if limit == 1 else _MOST_WORDED))
         texts = [each.text for each in worded] if limit == 1 else causes.reasons(worded)
         return causes.kind_of(worded), [paths.as_written(text) for text in _take(texts, limit)]
 
-    def _failed(self, scope: Scope, known: Callable[[], Container[object]]) -> Iterator[Failed]:
+    def _list_failures(
+        self, scope: Scope, known: Callable[[], Container[object]]
+    ) -> Iterator[Failed]:
         from npugx_cache.conditions.causes import Failed
         from npugx_cache.conditions.explain import Wording
 

@@ -16,7 +16,7 @@ import torch
 
 from npugx_cache.conditions.source_facts import (
     SPECIAL,
-    captured,
+    captured_values,
     constant_answer,
     function_value,
     function_without_name,
@@ -61,10 +61,10 @@ class SealedNames:
         self._seal: Any = None
         self._passed = 0
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         if self._seal is not None and self._seal.check(_NO_LOCALS):
             return True
-        if not self._names.unchanged():
+        if not self._names.is_unchanged():
             return False
         self._passed += 1
         # The 2nd, 4th, 8th, ... time: where a module counts in a global, tags never stay the same.
@@ -79,7 +79,7 @@ class SealedNames:
             logger.debug("names are compared one by one: %r", reason)
             return
         # Once more: another thread may have patched something before the versions were read.
-        self._seal = seal if self._names.unchanged() else None
+        self._seal = seal if self._names.is_unchanged() else None
 
 
 _NO_LOCALS: dict[str, Any] = {}
@@ -151,7 +151,7 @@ class PinnedNames:
         if missing := frozenset(names) - found.keys():
             self._absent.append((space, missing))
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         try:
             return (
                 all(all(map(is_, get(space), values)) for space, get, values in self._present)
@@ -208,12 +208,12 @@ class Watch:
         if self.contents:
             from npugx_cache.conditions.contents import Pinned
 
-            self.asked_again.append(Pinned(self.contents).unchanged)
+            self.asked_again.append(Pinned(self.contents).is_unchanged)
             self.contents.clear()
         if self.operators:
             from npugx_cache.conditions.operators import Watched
 
-            self.asked_again.append(Watched(self.operators).unchanged)
+            self.asked_again.append(Watched(self.operators).is_unchanged)
         for cls in bodies:
             self._add_body(cls)
         for pair in pairs:
@@ -227,14 +227,14 @@ class Watch:
         self._ordered = list(self.with_mro.values())
         self._based = list(self._bases())
         self._methods = list(self.methods.values())
-        self._captured = list(chain.from_iterable(map(captured, self._methods)))
+        self._captured = list(chain.from_iterable(map(captured_values, self._methods)))
         self._classes = [cls for cls, _, _ in self.subclasses]
         self._others = [other for _, other, _ in self.subclasses]
         self._said = [said for _, _, said in self.subclasses]
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         return (
-            self._names.unchanged()
+            self._names.is_unchanged()
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
@@ -279,7 +279,7 @@ class Watch:
         return chain(map(_MRO, self._ordered), map(type, self._ordered))
 
     def _captured_is_same(self) -> bool:
-        now = list(chain.from_iterable(map(captured, self._methods)))
+        now = list(chain.from_iterable(map(captured_values, self._methods)))
         return len(now) == len(self._captured) and all(map(is_, now, self._captured))
 
 
@@ -309,7 +309,7 @@ def watch_method(watch: Watch, module: str, name: str, was: str) -> None:
     functions = functions_of_method(look_up(module, name))
     watch.add_functions(functions)
     watch.methods.update((id(function), function) for function in functions)
-    if not all(is_fixed(value) for function in functions for value in captured(function)):
+    if not all(is_fixed(value) for function in functions for value in captured_values(function)):
         watch.asked_again.append(lambda: method_hash(module, name) == was)
 
 

@@ -274,7 +274,7 @@ class Pinned:
         found += [getattr(*slot, None) for slot in self._slots]
         return found
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         return (
             all(map(is_, self._now(), self._was))
             and not any(self._empty)

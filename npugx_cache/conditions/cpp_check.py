@@ -70,10 +70,10 @@ class NativeCheck:
             and self._managers.check(scope.frame_locals)
             and self._state.holds()
             and (self.versions is None or self.versions.hold())
-            and self._names.unchanged()
+            and self._names.is_unchanged()
             and self._reads.have_bases()
-            and self._functions.unchanged()
-            and (not self._bodies or all(body.unchanged() for body in self._bodies))
+            and self._functions.is_unchanged()
+            and (not self._bodies or all(body.is_unchanged() for body in self._bodies))
             and self._residue.accept(scope)
         )
 
@@ -183,10 +183,10 @@ def _without_implied(checks: Sequence[Check]) -> list[Check]:
     """The checks without KEY_SET checks on nodes whose keys are checked in order as well."""
     ordered = {check.node: check.arg for check in checks if check.kind == Kind.KEYS}
 
-    def implied(check: Check) -> bool:
+    def is_implied(check: Check) -> bool:
         if check.kind != Kind.KEY_SET or check.node not in ordered:
             return False
         (_, keys), (_, inside) = ordered[check.node], check.arg
         return {*map(type, keys)} <= {str} and sorted(keys, key=repr) == inside
 
-    return [check for check in checks if not implied(check)]
+    return [check for check in checks if not is_implied(check)]

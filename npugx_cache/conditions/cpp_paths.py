@@ -141,7 +141,7 @@ class PinnedFunctions:
             if isinstance(carried, types.FunctionType):
                 self.add(carried)
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Raises ValueError if a cell is empty by now."""
         if not self._parts:
             return True

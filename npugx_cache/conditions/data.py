@@ -11,7 +11,7 @@ from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.errors import CorruptEntry
-from npugx_cache.portable.devices import Accelerator, renamed
+from npugx_cache.portable.devices import Accelerator, rename_devices
 from npugx_cache.records import IntEnum, NamedTuple, dataclass, replace
 
 if TYPE_CHECKING:
@@ -203,12 +203,12 @@ class Conditions:
                 node = self.parents[node]  # noqa: PLW2901 - walks up
         return sorted(found)
 
-    def placed(self, device: Accelerator | None, rename: Rename) -> Conditions:
+    def place_on_device(self, device: Accelerator | None, rename: Rename) -> Conditions:
         """The same conditions, with `device` as the current device and its name filled in."""
         checks = dict(self.checks)
         if Kind.EQUALS in checks:
             nodes, args = checks[Kind.EQUALS]
-            checks[Kind.EQUALS] = nodes, tuple(renamed(arg, rename) for arg in args)
+            checks[Kind.EQUALS] = nodes, tuple(rename_devices(arg, rename) for arg in args)
         if default := self.state.get("default_device"):
             checks[Kind.STATE] = (CALL,), ({**self.state, "default_device": rename(default)},)
         if device is not None:

@@ -231,10 +231,10 @@ class Found:
                     known[node] = is_attribute(values[parent], arg, value)
                 else:
                     known[node] = is_reached(values[parent], step, arg, value)
-            elif isinstance(value, torch.nn.Module) and self._versioned(value) is not None:
+            elif isinstance(value, torch.nn.Module) and self._watch_version(value) is not None:
                 known[node] = True
                 self.roots.append(node)
-        self.left = {kind: self._left(kind, *rows) for kind, rows in tree.checks.items()}
+        self.left = {kind: self._rows_left(kind, *rows) for kind, rows in tree.checks.items()}
         """The conditions that need a check of their own, by kind, as in `Conditions.checks`."""
         keeps = len(self.roots) == 1 and values[self.roots[0]] is owner
         self.check = DictVersions(self, keeps=keeps)
@@ -244,7 +244,7 @@ class Found:
         number, of_table, key = self._tensors[id(tensor)]
         return (number + len(self.refs) if of_table else number), key
 
-    def _left(self, kind: Kind, nodes: tuple[int, ...], args: tuple[Any, ...]) -> Rows:
+    def _rows_left(self, kind: Kind, nodes: tuple[int, ...], args: tuple[Any, ...]) -> Rows:
         implied, known, values = _IMPLIED.get(kind), self._known, self._values
         if kind is Kind.SAME:
             pairs = tuple(self._not_same(args))
@@ -301,7 +301,7 @@ class Found:
         return False
 
     def _is_attribute(self, holder: Any, name: str, value: object) -> bool:
-        owner = self._owners.get(id(holder)) or self._versioned(holder)
+        owner = self._owners.get(id(holder)) or self._watch_version(holder)
         if owner is None:
             return False
         place, space, plain = owner
@@ -334,7 +334,7 @@ class Found:
 
     # --- what that depends on
 
-    def _versioned(self, holder: Any) -> Owner | None:
+    def _watch_version(self, holder: Any) -> Owner | None:
         """Compare the version of an object's `__dict__` from now on; None if it has none."""
         owner = self._owners.get(id(holder))
         if owner is not None:
@@ -411,10 +411,10 @@ class Found:
         return type(value) in _SIZED or self._is_pinned(value)
 
     def _keeps_attributes(self, value: Any, _: Any) -> bool:
-        return self._versioned(value) is not None
+        return self._watch_version(value) is not None
 
     def _keeps_names(self, value: Any, names: Any) -> bool:
-        owner = self._versioned(value)
+        owner = self._watch_version(value)
         if owner is None:
             return False
         place, space, plain = owner

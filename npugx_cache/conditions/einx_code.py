@@ -34,7 +34,7 @@ def is_function(function: Any) -> bool:
     return vars(einx).get(getattr(function, "__name__", "")) is function
 
 
-def written(name: str, arguments: str) -> str:
+def write_code(name: str, arguments: str) -> str:
     """The code for a call; `arguments` is a literal of a tuple and a dict. Raises anything."""
     function = vars(sys.modules[MODULE])[name]
     if not is_function(function):

@@ -136,7 +136,7 @@ def _function_globals(_: Scope, arg: Plain) -> Any:
     return found.__globals__
 
 
-def _resolved(_: Scope, arg: Plain) -> Any:
+def _resolve_object(_: Scope, arg: Plain) -> Any:
     try:
         return resolve(arg)
     except NotPortable as error:
@@ -161,7 +161,7 @@ def _answer(_: Scope, name: Any) -> object:
     return answer(name)
 
 
-def _called(_: Scope, asked: Any) -> object:
+def _call_helper(_: Scope, asked: Any) -> object:
     from npugx_cache.conditions import pure_helpers  # few entries need it
 
     return pure_helpers.call(*asked)
@@ -173,12 +173,12 @@ _ROOTS: dict[int, Callable[[Scope, Any], Any]] = {
     Step.MODULE: lambda _, name: sys.modules[name],
     Step.NAMESPACE: lambda _, name: vars(sys.modules[name]),
     Step.BUILTINS: _builtins,
-    Step.OBJECT: _resolved,
+    Step.OBJECT: _resolve_object,
     Step.FUNCTION_GLOBALS: _function_globals,
     Step.OWN_GLOBALS: lambda scope, _: scope.frame_globals,
     Step.ENVIRONMENT: lambda _, name: config.environment_variable(name),
     Step.ANSWER: _answer,
-    Step.CALLED: _called,
+    Step.CALLED: _call_helper,
 }
 
 _STEPS: dict[int, Callable[[Any, Any], Any]] = {

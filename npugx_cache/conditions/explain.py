@@ -44,20 +44,20 @@ class Wording:
             return self.path(node)
         return f"{self.path(node)}: {self.tensor(args[facts.index(node)])}"
 
-    def shown(self, data: Plain) -> str:
+    def describe_data(self, data: Plain) -> str:
         """Encoded live data, in words."""
         return describe(seal(data, self._known()))[:_MAX_VALUE]
 
     def live(self, value: object) -> str:
         try:
-            return self.shown(encode(value))
+            return self.describe_data(encode(value))
         except Exception:  # noqa: BLE001 - user code (properties, __repr__) raises anything
             return f"an object of type {type_name(value)}"
 
     def ident(self, index: int) -> str:
         return describe(self._tree.idents[index])
 
-    def recorded(self, index: int) -> Plain:
+    def ident_at(self, index: int) -> Plain:
         return self._tree.idents[index]
 
     def fact(self, index: int) -> TensorFact:
@@ -117,8 +117,8 @@ def tensor_difference(words: Wording, index: int, live: Any) -> str:
         "dtype": (fact.dtype, str(live.dtype).removeprefix("torch.")),
         "device": (fact.device, str(getattr(live, "device", None))),
         "requires_grad": (fact.requires_grad, getattr(live, "requires_grad", None)),
-        "size": _masked(fact.size, tuple(getattr(live, "shape", ()))),
-        "stride": _masked(fact.stride, tuple(live.stride())),
+        "size": _mask_symbolic(fact.size, tuple(getattr(live, "shape", ()))),
+        "stride": _mask_symbolic(fact.stride, tuple(live.stride())),
     }
     parts = [
         f"{name} was {str(was).replace('None', '*')}, is {now}"
@@ -128,7 +128,7 @@ def tensor_difference(words: Wording, index: int, live: Any) -> str:
     return "; ".join(parts) or "dispatch keys or dimension marks differ"
 
 
-def _masked(want: tuple[int | None, ...], have: tuple[int, ...]) -> tuple[object, object]:
+def _mask_symbolic(want: tuple[int | None, ...], have: tuple[int, ...]) -> tuple[object, object]:
     if len(want) != len(have):
         return want, have
     same = all(w is None or w == h for w, h in zip(want, have, strict=True))

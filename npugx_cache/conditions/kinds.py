@@ -106,7 +106,7 @@ class Identity:
     def watch_of(self, cls: type) -> Watch | None:
         """What tells whether a class still has this identity; None if it has another one."""
         known = self._bodies.get(id(cls))
-        if known is not None and known[1].unchanged():
+        if known is not None and known[1].is_unchanged():
             return known[1]
         try:
             watch = Watch((), [cls])  # before the comparison, so that it sees an edit meanwhile
@@ -576,13 +576,13 @@ def _fact(
     )
 
 
-def _revealed(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
-    def revealed(value: Any, arg: Plain) -> Plain:
+def _make_reveal(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
+    def reveal_texts(value: Any, arg: Plain) -> Plain:
         live = read(value)
         # Compared again: another thread may have changed a dict meanwhile.
         return live if same(live, arg) else arg
 
-    return revealed
+    return reveal_texts
 
 
 def _type_words(words: Wording, path: str, ident: int, live: object) -> str:
@@ -600,7 +600,7 @@ def _identity_words(words: Wording, path: str, ident: int, live: object) -> str:
         return f"{path} was {was}, is {now}"
     if isinstance(live, type):  # no name leads to the class, and its members were compared
         return f"the class {now} at {path} has other members or bases"
-    return f"{now} at {path} has {_other_parts(words.recorded(ident), live)}"
+    return f"{now} at {path} has {_other_parts(words.ident_at(ident), live)}"
 
 
 def _other_parts(recorded: Plain, live: object) -> str:
@@ -660,7 +660,7 @@ KINDS: dict[Kind, Row] = {
         python=lambda _, path, arg: f"{path} == {expression(arg)}",
         reason=_equality_words,
         sealed=seal,
-        revealed=_revealed(encode),
+        revealed=_make_reveal(encode),
     ),
     Kind.TENSOR: Row(
         test=_tensor_matches,
@@ -706,14 +706,14 @@ KINDS: dict[Kind, Row] = {
         native=_native_keys,
         python=lambda _, path, arg: f"list({path}) == {expression(arg)}",
         sealed=seal,
-        revealed=_revealed(lambda value: encoded_keys(value, list)),
+        revealed=_make_reveal(lambda value: encoded_keys(value, list)),
     ),
     Kind.KEY_SET: Row(
         test=lambda value, arg: same(encoded_keys(value, set), arg),
         native=_native_keys,
         python=lambda _, path, arg: f"set({path}) == {expression(arg)}",
         sealed=seal,
-        revealed=_revealed(lambda value: encoded_keys(value, set)),
+        revealed=_make_reveal(lambda value: encoded_keys(value, set)),
     ),
     Kind.NOT_NONE: Row(
         test=lambda value, _: value is not None,
@@ -763,7 +763,7 @@ KINDS: dict[Kind, Row] = {
         python=lambda words, _, condition: shapes.wording(condition, words.path),
         reason=_shape_reason,
         nodes=shapes.nodes_in,
-        moved=shapes.moved,
+        moved=shapes.renumber_nodes,
     ),
     Kind.ORDER: Row(
         test=lambda values, condition: _set_order().holds(condition, values),
@@ -771,9 +771,9 @@ KINDS: dict[Kind, Row] = {
         python=lambda words, _, condition: _set_order().as_python(condition, words.path),
         reason=lambda words, _, condition, values: _set_order().failure(condition, values, words),
         nodes=lambda condition: _set_order().nodes_in(condition),
-        moved=lambda condition, numbers: _set_order().moved(condition, numbers),
-        sealed=lambda condition, known: _set_order().sealed(condition, known),
-        revealed=lambda values, condition: _set_order().revealed(condition, values),
+        moved=lambda condition, numbers: _set_order().renumber_nodes(condition, numbers),
+        sealed=lambda condition, known: _set_order().seal_texts(condition, known),
+        revealed=lambda values, condition: _set_order().reveal_texts(condition, values),
     ),
     Kind.STATE: Row(
         test=lambda _, state: live_state() == state,
@@ -864,7 +864,7 @@ def lines(tree: Conditions, *, code: bool) -> Iterator[str]:
             yield from row.python(words, words.path(node), arg).splitlines()
 
 
-def sealed(tree: Conditions, known: Container[object]) -> Conditions:
+def seal_conditions(tree: Conditions, known: Container[object]) -> Conditions:
     """Conditions as they are stored: without the texts that are only compared.
 
     `known` texts stay. So do names, keys that lead to a value, and members that are looked for.
@@ -883,4 +883,4 @@ def placed_here(tree: Conditions) -> Conditions:
     if device is None or device.index is not None:
         return tree
     index = runtime.current_index(device.kind)
-    return tree.placed(replace(device, index=index), devices.at(index))
+    return tree.place_on_device(replace(device, index=index), devices.at(index))

@@ -107,7 +107,7 @@ _VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.T
 """Classes of torch whose objects are values: the name of the class does not say all."""
 
 
-def registered(namespace: str, name: str) -> str:
+def registration_hash(namespace: str, name: str) -> str:
     return Registered(namespace, name).hash()
 
 
@@ -121,11 +121,11 @@ class Watched:
         self._version = dispatcher.version()
         self._was = self._now()
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         now = self._now()
         if len(now) != len(self._was) or not all(map(is_, now, self._was)):
             return False
-        return self._pinned.unchanged() and self._has_no_other_kernels()
+        return self._pinned.is_unchanged() and self._has_no_other_kernels()
 
     def _now(self) -> list[object]:
         """What torch's registries hold, and what the dispatcher calls where only it knows."""
@@ -148,7 +148,7 @@ class Watched:
     def _has_no_other_kernels(self) -> bool:
         version = dispatcher.version()
         if version != self._version:  # those of other operators may change
-            if any(registered(*fact[:2]) != fact[2] for fact in self._facts):
+            if any(registration_hash(*fact[:2]) != fact[2] for fact in self._facts):
                 return False
             self._version = version
         return True

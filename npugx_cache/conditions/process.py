@@ -23,16 +23,16 @@ def answer(name: str) -> object:
     return ANSWERS[name]()
 
 
-def _initialised() -> bool:
+def _has_process_group() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _rank() -> int | None:
-    return torch.distributed.get_rank() if _initialised() else None
+    return torch.distributed.get_rank() if _has_process_group() else None
 
 
 def _world_size() -> int | None:
-    return torch.distributed.get_world_size() if _initialised() else None
+    return torch.distributed.get_world_size() if _has_process_group() else None
 
 
 def _available() -> tuple[bool, ...]:
@@ -55,8 +55,8 @@ def _device_modules() -> list[Any]:
     return modules
 
 
-def _started() -> tuple[bool, ...]:
-    return _initialised(), *(bool(each.is_initialized()) for each in _device_modules())
+def _initialised_modules() -> tuple[bool, ...]:
+    return _has_process_group(), *(bool(each.is_initialized()) for each in _device_modules())
 
 
 def _autocast_dtypes() -> str:
@@ -90,7 +90,7 @@ _ABOUT_PROCESSOR = (
 ANSWERS: dict[str, Callable[[], object]] = {
     "get_rank": _rank,
     "get_world_size": _world_size,
-    "is_initialized": _started,
+    "is_initialized": _initialised_modules,
     "is_available": _available,
     "current_accelerator": _current_device,
     "current_device": _current_device,
@@ -114,5 +114,5 @@ ANSWERS: dict[str, Callable[[], object]] = {
 """
 
 
-def recorded(name: str) -> Plain:
+def encode_answer(name: str) -> Plain:
     return encode(answer(name))

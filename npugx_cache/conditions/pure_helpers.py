@@ -34,7 +34,7 @@ def call(module: str, name: str, arguments: str) -> Any:
     if module == "einx":
         from npugx_cache.conditions import einx_code  # few entries need it
 
-        return einx_code.written(name, arguments)
+        return einx_code.write_code(name, arguments)
     if name not in HELPERS.get(module, ()):
         raise LookupError(f"{module}.{name} is no helper")
     given, named = ast.literal_eval(arguments)

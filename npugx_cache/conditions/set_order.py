@@ -116,31 +116,31 @@ def _hash_is_fixed(element: Plain) -> bool:
     return isinstance(element, int)
 
 
-def replaced(made: Plain, leaf: Callable[[int], Plain]) -> Plain:
+def replace_nodes(made: Plain, leaf: Callable[[int], Plain]) -> Plain:
     """The condition with the result of `leaf` in the place of each node."""
     match made:
         case ["node", node]:
             return leaf(node)
         case ["call", name, *operands]:
-            return ["call", name, *(replaced(each, leaf) for each in operands)]
+            return ["call", name, *(replace_nodes(each, leaf) for each in operands)]
         case ["without", base, elements]:
-            return ["without", replaced(base, leaf), elements]
+            return ["without", replace_nodes(base, leaf), elements]
     return made
 
 
-def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
+def renumber_nodes(condition: Plain, place: Mapping[int, int]) -> Plain:
     """The condition for another numbering of nodes."""
     made, expected = condition
-    return [replaced(made, lambda node: ["node", place[node]]), expected]
+    return [replace_nodes(made, lambda node: ["node", place[node]]), expected]
 
 
-def sealed(condition: Plain, known: Container[object]) -> Plain:
+def seal_texts(condition: Plain, known: Container[object]) -> Plain:
     """The condition without the texts in a set that was there before; a literal needs its own."""
     made, expected = condition
     return [made, [seal(each, known) for each in expected]] if nodes_in(condition) else condition
 
 
-def revealed(condition: Plain, values: Sequence[Any]) -> Plain:
+def reveal_texts(condition: Plain, values: Sequence[Any]) -> Plain:
     """The condition with the live texts in the place of sealed ones, once it has held of them."""
     made, expected = condition
     found = order(made, values)
@@ -155,7 +155,7 @@ def nodes_in(condition: Plain) -> set[int]:
         found.add(node)
         return ["node", node]
 
-    replaced(condition[0], leaf)
+    replace_nodes(condition[0], leaf)
     return found
 
 
@@ -194,7 +194,7 @@ def failure(condition: Plain, values: Sequence[Any], words: Wording) -> str:
     advice = ""
     try:
         found = order(made, values)
-        now = f"is {words.shown(['list', found])}"
+        now = f"is {words.describe_data(['list', found])}"
         are_alike = all(any(same(each, was) for each in found) for was in expected)
         if are_alike and any(isinstance(each, str) for each in found):
             advice = _KEEPS_THE_ORDER

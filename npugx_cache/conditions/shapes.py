@@ -92,8 +92,8 @@ def _parse(tree: ast.expr, names: Mapping[str, int]) -> Plain:
             return ["if", *(_parse(part, names) for part in (test, body, orelse))]
         case ast.Compare():
             return _parse_comparison(tree, names)
-        case ast.Call(func=function, args=args, keywords=[]) if _called(function) in _CALLS:
-            return [_called(function), *(_parse(arg, names) for arg in args)]
+        case ast.Call(func=function, args=args, keywords=[]) if _called_name(function) in _CALLS:
+            return [_called_name(function), *(_parse(arg, names) for arg in args)]
     raise NotPortable(f"shape condition {ast.unparse(tree)!r}")
 
 
@@ -101,7 +101,7 @@ _ON_INTS = {"torch.sym_max": "max", "torch.sym_min": "min"}
 """What functions for symbolic sizes are called where sizes are ints; torch 2.14 prints them."""
 
 
-def _called(function: ast.expr) -> str:
+def _called_name(function: ast.expr) -> str:
     name = ast.unparse(function)
     return _ON_INTS.get(name, name)
 
@@ -136,13 +136,13 @@ def equalities(condition: Plain) -> Iterator[tuple[int, int]]:
             yield sides["node"], sides["const"]
 
 
-def moved(condition: Plain, place: Mapping[int, int]) -> Plain:
+def renumber_nodes(condition: Plain, place: Mapping[int, int]) -> Plain:
     """The condition for another numbering of nodes."""
     if condition[0] == "node":
         return ["node", place[condition[1]]]
     if condition[0] == "const":
         return condition
-    return [condition[0], *(moved(part, place) for part in condition[1:])]
+    return [condition[0], *(renumber_nodes(part, place) for part in condition[1:])]
 
 
 def prepare(condition: Plain) -> Callable[[Sequence[Any]], Any]:

@@ -163,7 +163,7 @@ def method_facts(
             continue
         for name, member in vars(base).copy().items():
             chain = function_chain(member)
-            if any(map(is_traced, chain)) and any(map(captured, chain)):
+            if any(map(is_traced, chain)) and any(map(captured_values, chain)):
                 if not has_name(base):
                     from npugx_cache import location
 
@@ -174,7 +174,7 @@ def method_facts(
     return tuple(sorted(_of_classes(Kind.METHOD, method_hash, rows)))
 
 
-def captured(function: types.FunctionType) -> list[object]:
+def captured_values(function: types.FunctionType) -> list[object]:
     """The defaults, and the values in the closure but for the class that `super()` keeps there."""
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     held = [contents(cell) for name, cell in zip(names, cells, strict=True) if name != "__class__"]
@@ -267,7 +267,7 @@ def method_hash(module: str, name: str) -> str:
     if not functions:
         raise NotPortable(f"{module}.{name} is not a Python function")
     return digest(
-        code_hash(each.__code__) + "".join(map(_text_of_captured, captured(each)))
+        code_hash(each.__code__) + "".join(map(_text_of_captured, captured_values(each)))
         for each in functions
     )[:32]
 
@@ -276,7 +276,7 @@ def functions_of_method(found: object) -> list[types.FunctionType]:
     """As `function_chain`, with the functions that these have as defaults, and so on."""
     functions = function_chain(found)
     for each in functions:  # which grows meanwhile
-        for value in captured(each):
+        for value in captured_values(each):
             if type(value) is types.FunctionType:
                 functions += [new for new in function_chain(value) if new not in functions]
     return functions
@@ -415,9 +415,9 @@ def contents_hash(module: str, name: str) -> str:
 
 def operator_rules(namespace: str, name: str) -> str:
     """What is registered for an operator; only operators that torch does not have need this."""
-    from npugx_cache.conditions.operators import registered
+    from npugx_cache.conditions.operators import registration_hash
 
-    return registered(namespace, name)
+    return registration_hash(namespace, name)
 
 
 def operator_schema(namespace: str, name: str) -> str:

@@ -32,7 +32,7 @@ def differences(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterato
             yield from _of_autocast(was, now)
         else:
             what = _SWITCHES.get(name, f"global torch state {name}")
-            yield f"{what} was {_shown(name, was)}, is {_shown(name, now)}"
+            yield f"{what} was {_text_of_setting(name, was)}, is {_text_of_setting(name, now)}"
 
 
 def _of_autocast(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
@@ -45,5 +45,5 @@ def _of_autocast(recorded: Mapping[str, Any], live: Mapping[str, Any]) -> Iterat
         yield f"torch.is_autocast_cache_enabled() was {was_cached}, is {is_cached}"
 
 
-def _shown(name: str, value: object) -> str:
+def _text_of_setting(name: str, value: object) -> str:
     return str(value) if name == "default_dtype" else repr(value)

@@ -140,14 +140,14 @@ def load(
         on_miss=cast("OnMiss", _choice(env, "NPUGX_CACHE_ON_MISS", "compile", get_args(OnMiss))),
         trust=cast("TrustMode", trust),
         key_file=_path("NPUGX_CACHE_KEY_FILE", key_file) if key_file else None,
-        max_size=_parsed(env, "NPUGX_CACHE_MAX_SIZE", parse_size),
-        max_entries=_parsed(env, "NPUGX_CACHE_MAX_ENTRIES", _count),
-        max_age=_parsed(env, "NPUGX_CACHE_MAX_AGE", parse_duration),
+        max_size=_parse_variable(env, "NPUGX_CACHE_MAX_SIZE", parse_size),
+        max_entries=_parse_variable(env, "NPUGX_CACHE_MAX_ENTRIES", _count),
+        max_age=_parse_variable(env, "NPUGX_CACHE_MAX_AGE", parse_duration),
         policy=cast(
             "EvictionPolicy",
             _choice(env, "NPUGX_CACHE_POLICY", "lru", get_args(EvictionPolicy)),
         ),
-        lock_wait=_parsed(env, "NPUGX_CACHE_LOCK_WAIT", _seconds),
+        lock_wait=_parse_variable(env, "NPUGX_CACHE_LOCK_WAIT", _seconds),
         recompile_limit=_recompile_limit(env),
         verify=cast("Verify", _choice(env, "NPUGX_CACHE_VERIFY", "first", get_args(Verify))),
         untested_torch=_flag(env, "NPUGX_CACHE_UNTESTED_TORCH"),
@@ -269,7 +269,7 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     return _choice(env, name, "0", ("0", "1")) == "1"
 
 
-def _parsed(env: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+def _parse_variable(env: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
     """The value of a variable, or None if it is not set; OptionError if `parse` refuses it."""
     text = env.get(name)
     if not text:
@@ -297,7 +297,7 @@ def _count(text: str, least: int = 1) -> int:
 
 
 def _recompile_limit(env: Mapping[str, str]) -> int:
-    limit = _parsed(env, "NPUGX_CACHE_RECOMPILE_LIMIT", lambda text: _count(text, least=0))
+    limit = _parse_variable(env, "NPUGX_CACHE_RECOMPILE_LIMIT", lambda text: _count(text, least=0))
     return _RECOMPILES if limit is None else limit
 
 
@@ -385,7 +385,7 @@ _CANN_LOG_LEVELS = {"0": "debug", "1": "info", "2": "warning", "3": "error", "4"
 
 def static_kernel_wait() -> float:
     """For how many seconds CANN may compile the static kernels of one graph, or install them."""
-    seconds = _parsed(os.environ, "NPUGX_STATIC_KERNEL_WAIT", _seconds)
+    seconds = _parse_variable(os.environ, "NPUGX_STATIC_KERNEL_WAIT", _seconds)
     return _STATIC_KERNEL_WAIT if seconds is None else seconds
 
 

@@ -157,7 +157,7 @@ class Counters:
         if self._total is not None:
             self._total.add(name, amount, reason)
 
-    def ended(self, outcome: str, reason: str = "", seconds: float = 0.0) -> None:
+    def count_lookup(self, outcome: str, reason: str = "", seconds: float = 0.0) -> None:
         """Count a lookup. A hit has saved these seconds of compiling, a miss has lost them."""
         self.add(outcome, reason=reason)
         if seconds:

@@ -20,7 +20,7 @@ from npugx_cache.conditions import Step
 from npugx_cache.conditions.evaluate import Scope, read
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable import NotPortable, Plain, decode
-from npugx_cache.portable.devices import renamed
+from npugx_cache.portable.devices import rename_devices
 from npugx_cache.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Frame:
 
     def placed(self, rename: Rename) -> Frame:
         """The frame in which each device among the constants is renamed."""
-        return replace(self, constants=tuple(renamed(each, rename) for each in self.constants))
+        return replace(
+            self, constants=tuple(rename_devices(each, rename) for each in self.constants)
+        )
 
     def to_plain(self) -> dict[str, Plain]:
         return {

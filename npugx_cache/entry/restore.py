@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # protocols are made slowly
         def let_go(self) -> None:
             """Keep nothing of a model until the next check."""
 
-        def pinned(self) -> Pinned:
+        def pinned_facts(self) -> Pinned:
             """What is demanded of arguments exactly; a call with another fact is not accepted."""
 
 

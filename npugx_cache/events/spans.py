@@ -30,7 +30,7 @@ _looking_up: ContextVar[trace.Span | None] = ContextVar("npugx_cache.lookup", de
 @contextlib.contextmanager
 def lookup(function: str) -> Iterator[None]:
     """The span of one lookup; what begins in it has it for a parent."""
-    span = _started("lookup", function)
+    span = _start_span("lookup", function)
     if span is None:
         yield
         return
@@ -57,11 +57,11 @@ def tell(outcome: str, kind: str) -> None:
 
 def phase(name: str, function: str) -> Callable[[], None] | None:
     """The span of one phase of a compile, which has begun; the result ends it."""
-    span = _started(name, function)
+    span = _start_span(name, function)
     return None if span is None else partial(_harmless, span.end)
 
 
-def _started(name: str, function: str) -> trace.Span | None:
+def _start_span(name: str, function: str) -> trace.Span | None:
     """A span that must be ended; None if tracing has a fault."""
 
     def start() -> trace.Span:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _switched_off_by: set[int] = set()
-"""The threads inside `freed` that switched automatic collection off, by their idents."""
+"""The threads inside `collect_at_end` that switched automatic collection off, by their idents."""
 
 
 @contextlib.contextmanager
-def freed() -> Iterator[None]:
+def collect_at_end() -> Iterator[None]:
     """Collect the garbage that is made inside, at the end.
 
     Automatic collection is off inside, in all threads, so that what is made inside stays in the

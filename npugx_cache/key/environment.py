@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from npugx_cache.key.fingerprint import Named
 
 
-def unsupported(*, untested_torch: bool) -> str | None:
+def obstacle(*, untested_torch: bool) -> str | None:
     """Why no call can be cached in this process or in its present state, or None.
 
     `untested_torch`: whether the user wants the cache tried on a torch that it was not tested on.
     """
-    return unserved(untested_torch=untested_torch) or _unstorable_state()
+    return unserved_versions(untested_torch=untested_torch) or _unstorable_state()
 
 
-def unserved(*, untested_torch: bool) -> str | None:
+def unserved_versions(*, untested_torch: bool) -> str | None:
     """Why no call of this process can be cached, whatever its state, or None."""
     reason = version.unserved_torch(torch.__version__, untested=untested_torch)
     return reason or _UNSERVED_PYTHON
@@ -165,10 +165,10 @@ def call_state() -> tuple[object, ...]:
     if not kernels.is_current():
         kernels.refresh()
     values = tuple(map(operator.call, _READERS))  # `_read`, inlined to save a call
-    return values if values == _seen else _settled(values)
+    return values if values == _seen else _settle_switches(values)
 
 
-def _settled(values: tuple[object, ...]) -> tuple[object, ...]:
+def _settle_switches(values: tuple[object, ...]) -> tuple[object, ...]:
     """The switches as this thread's user set them, remembered for the next call.
 
     A `torch.export` in another thread turns two of them off for the whole process, for as long as

@@ -126,11 +126,11 @@ class Fingerprint:
         key = digest(part for f in factors for part in f[:2])
         if logger.isEnabledFor(logging.DEBUG):
             for factor in factors:
-                logger.debug("key %s: %s = %s", key[:12], factor.name, shortened(factor.value))
+                logger.debug("key %s: %s = %s", key[:12], factor.name, shorten_value(factor.value))
         return cls(factors=factors, key=key)
 
 
-def shortened(value: str) -> str:
+def shorten_value(value: str) -> str:
     """A value as a log line shows it: a short text as it is, anything longer by its digest."""
     if _is_hash(value):
         return value[:_SHOWN_OF_DIGEST]

@@ -86,7 +86,7 @@ class GraphText:
         words += ["..."] if len(self._called) > _MOST_NAMED else []
         return f"{self._inputs} inputs: {', '.join(words) or 'no calls'}"
 
-    def described(self) -> list[tuple[str, str]]:
+    def describe_inputs(self) -> list[tuple[str, str]]:
         """A name and a description of each input, those for held tensors last.
 
         The names follow from the graph alone, because equal graphs of two functions share an entry.
@@ -158,7 +158,7 @@ class GraphText:
         is_object = isinstance(data, list) and data[:1] == ["id"]
         if is_object and (isinstance(value, _CODE) or not _has_covered_class(value)):
             raise NotPortable(f"an argument is {value!r:.80}, whose code is not in the graph")
-        return devices.renamed(data, self._rename)
+        return devices.rename_devices(data, self._rename)
 
     # --- nodes
 

@@ -48,7 +48,7 @@ def refresh() -> Kernels:
     changed = bool(_Known.foreign) or dispatcher.has_changed(_Known.names)
     if _Known.version != version and changed:
         names, foreign = dispatcher.names(), dispatcher.foreign_kernels()
-        rows = list(_described(foreign))
+        rows = list(_describe_kernels(foreign))
         reasons = [each for _, _, each in rows if each]
         text = "; ".join(text for _, text, _ in rows)
         _Known.names, _Known.foreign = names, foreign
@@ -58,7 +58,7 @@ def refresh() -> Kernels:
     return _Known.kernels
 
 
-def _described(foreign: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+def _describe_kernels(foreign: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
     """The name of the operator, what its kernel is, and why nothing can be cached with it."""
     for name, key in foreign:
         place = None

@@ -85,11 +85,11 @@ def read_arguments(frame_locals: Mapping[str, Any], tree: Conditions) -> str:
             node = nodes.get(path, -1)
             fact = tree.tensors[tensors[node]] if node in tensors else None
             if fact is not None and isinstance(value, torch.Tensor):
-                text = _sized(value, fact.size)
+                text = _text_with_sizes(value, fact.size)
             elif type(value) is int and path in nodes and exact.isdisjoint([path, *above]):
                 text = _SYMBOLIC
             else:
-                text = _shown(value, equal.get(node))
+                text = _text_of_value(value, equal.get(node))
             shown.append(f"{path}: {text}")
     return ", ".join(shown)[:_MAX_TEXT]
 
@@ -199,7 +199,7 @@ def _key(key: object) -> str:
 def _exact(value: object) -> str:
     if isinstance(value, torch.Tensor):
         with without_torch_function():
-            return _sized(value, value.shape)
+            return _text_with_sizes(value, value.shape)
     return type(value).__qualname__ if isinstance(value, str) else _kind(value)
 
 
@@ -226,13 +226,13 @@ def _type(value: object) -> str:
     return kind.__name__ if kind in (str, int, float) else _kind(value)
 
 
-def _sized(value: torch.Tensor, sizes: Iterable[int | None]) -> str:
+def _text_with_sizes(value: torch.Tensor, sizes: Iterable[int | None]) -> str:
     """A tensor with these sizes; None is one for which a graph is symbolic."""
     shown = (_SYMBOLIC if size is None else str(size) for size in sizes)
     return f"{_dtype(value)}[{', '.join(shown)}]"
 
 
-def _shown(value: object, expected: Any) -> str:
+def _text_of_value(value: object, expected: Any) -> str:
     """`expected` is what a guard compares with, without the strings that may not be stored."""
     if type(value) is str and expected is not None:
         return describe(expected)[:_MAX_VALUE]

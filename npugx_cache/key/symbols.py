@@ -60,7 +60,7 @@ class Symbols:
             raise NotPortable("the graph has a size that is no size of an input")
         return str(named)
 
-    def described(self) -> Iterator[str]:
+    def describe_symbols(self) -> Iterator[str]:
         """What is known of the symbols, besides the guards: a graph is lowered by all of that."""
         if self.env is None:
             return

@@ -113,7 +113,7 @@ def of_graph(
     clients = [StoreClient(title, shaping.backend, settings, counted)]
 
     def answer() -> CachedGraph | Bypassed | None:
-        reason = environment.unsupported(untested_torch=settings.untested_torch)
+        reason = environment.obstacle(untested_torch=settings.untested_torch)
         if reason is not None:
             return Bypassed(reason, "unsupported")
         if settings.mode == "off":
@@ -138,7 +138,7 @@ def of_graph(
             graph_module = graph_apart(graph_module)
         if version.is_too_old(torch.__version__):
             return CachedGraph(graph_module.forward, None, ())
-        unserved = environment.unserved(untested_torch=settings.untested_torch)
+        unserved = environment.unserved_versions(untested_torch=settings.untested_torch)
         try:
             run = _uncached(graph_module, example_inputs, shaping)
         except Exception as error:

@@ -63,7 +63,7 @@ def load_graph(
         decompositions=check_decompositions(custom_decompositions),
     )
     settings = config.load(cache_dir=cache_dir)
-    if reason := environment.unsupported(untested_torch=settings.untested_torch):
+    if reason := environment.obstacle(untested_torch=settings.untested_torch):
         return Miss(reason)
     opened = store.open_store(settings)
     if isinstance(opened, store.Unusable):

@@ -230,7 +230,7 @@ class PieceLookup(StoreClient):
         from npugx_cache.events import progress
         from npugx_cache.interpreter import garbage
 
-        with garbage.freed(), progress.Progress(self.title) as told:
+        with garbage.collect_at_end(), progress.Progress(self.title) as told:
             artifact, seconds = self._artifact(told)
             blobs = artifact.to_blobs()
             told.begin("binding")
@@ -274,7 +274,7 @@ class PieceLookup(StoreClient):
             graph_module,
             inputs,
             self.piece.named,
-            self.piece.text.described(),
+            self.piece.text.describe_inputs(),
             static,
             self.piece.text.symbols,
             self.piece.text.methods,

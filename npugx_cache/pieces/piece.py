@@ -116,7 +116,7 @@ def _factors(text: GraphText, shaping: Shaping, accelerator: str | None) -> Iter
     named = {*text.named_devices, default.type if default is not None else "cpu"}
     kinds = text.device_types | ({accelerator} & named if accelerator else set())
     yield "graph.nodes", digest([text.nodes])
-    yield "graph.symbols", "; ".join(text.symbols.described())
+    yield "graph.symbols", "; ".join(text.symbols.describe_symbols())
     for position, described in enumerate(text.inputs):
         yield f"graph.input.{position}", described
     yield from shaping.shaping_factors()

@@ -69,10 +69,10 @@ def names_in(data: Plain) -> set[str]:
     return found
 
 
-def renamed(data: Plain, rename: Rename) -> Plain:
+def rename_devices(data: Plain, rename: Rename) -> Plain:
     """Encoded data in which each name of a device is replaced by `rename` of the name."""
     if is_device(data):
         return ["device", rename(str(data[1]))]
     if isinstance(data, list):
-        return [renamed(item, rename) for item in data]
+        return [rename_devices(item, rename) for item in data]
     return data

@@ -27,22 +27,22 @@ def stable_text(value: Any, depth: int = 0) -> str:
         return repr(value)
     kind = type(value)
     if isinstance(value, (set, frozenset)):
-        return _shown(kind, sorted(stable_text(each, depth + 1) for each in value))
+        return _text_of_container(kind, sorted(stable_text(each, depth + 1) for each in value))
     if isinstance(value, (list, tuple)):
-        return _shown(kind, [stable_text(each, depth + 1) for each in value])
+        return _text_of_container(kind, [stable_text(each, depth + 1) for each in value])
     if isinstance(value, dict):
         rows = ((stable_text(k, depth + 1), stable_text(v, depth + 1)) for k, v in value.items())
-        return _shown(kind, [f"{key}: {text}" for key, text in rows])
+        return _text_of_container(kind, [f"{key}: {text}" for key, text in rows])
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(value) if field.repr]
         rows = ((name, stable_text(getattr(value, name, None), depth + 1)) for name in names)
-        return _shown(kind, [f"{name}={text}" for name, text in rows])
+        return _text_of_container(kind, [f"{name}={text}" for name, text in rows])
     if isinstance(value, types.FunctionType) and _is_pinned(value):
         return f"<function {value.__module__}.{value.__qualname__}>"
     return repr(value)
 
 
-def _shown(kind: type, texts: list[str]) -> str:
+def _text_of_container(kind: type, texts: list[str]) -> str:
     inner = ", ".join(texts)
     if kind not in _BRACKETS or (kind is set and not texts):
         return f"{kind.__qualname__}({inner})"

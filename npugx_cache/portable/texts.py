@@ -114,15 +114,15 @@ def _texts_of(code: types.CodeType) -> frozenset[str | bytes]:
 
 
 def _digest(text: str | bytes) -> str:
-    return _remembered(text) if len(text) <= _REMEMBERED else _computed(text)
+    return _remember_digest(text) if len(text) <= _REMEMBERED else _compute_digest(text)
 
 
-def _computed(text: str | bytes) -> str:
+def _compute_digest(text: str | bytes) -> str:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return hashlib.sha256(data).hexdigest()
 
 
-_remembered = functools.lru_cache(maxsize=1024)(_computed)
+_remember_digest = functools.lru_cache(maxsize=1024)(_compute_digest)
 
 
 def digest(parts: Iterable[str]) -> str:

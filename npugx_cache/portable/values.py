@@ -275,7 +275,7 @@ def unwrap(member: object) -> object:
         if not (kind.__flags__ & _MADE_BY_PYTHON or kind.__dictoffset__):
             return member  # of a type in C that holds nothing, such as a capsule
         for attribute in ("__func__", "fget", "__wrapped__", "func"):
-            inner = _held(member, attribute)
+            inner = _held_attribute(member, attribute)
             if inner is not None:
                 member = inner
                 break
@@ -297,7 +297,7 @@ _INNERMOST = frozenset(
 _HOLDS_FUNCTION = frozenset({staticmethod, classmethod, types.MethodType})
 
 
-def _held(owner: object, name: str) -> object:
+def _held_attribute(owner: object, name: str) -> object:
     """An attribute that an object or its class holds, found without its properties; or None."""
     spaces = (vars(base) for base in type(owner).__mro__)
     found: Any = next((space[name] for space in spaces if name in space), None)
@@ -306,7 +306,7 @@ def _held(owner: object, name: str) -> object:
             return found.__get__(owner)
         except Exception:  # noqa: BLE001 - nothing is in the slot
             return None
-    own = None if name == "__dict__" else _held(owner, "__dict__")
+    own = None if name == "__dict__" else _held_attribute(owner, "__dict__")
     if type(own) is dict and name in own:
         return own[name]
     is_method = isinstance(found, (types.FunctionType, staticmethod, classmethod))
@@ -591,13 +591,13 @@ def _function_identity(function: types.FunctionType, depth: int) -> Plain:
         module if type(module := function.__module__) is str else "",
         function.__qualname__,
         code_hash(function.__code__),
-        _captured(function.__defaults__ or (), depth),
-        _captured((function.__kwdefaults__ or {}).values(), depth),
-        _captured(map(contents, function.__closure__ or ()), depth),
+        _encode_captured(function.__defaults__ or (), depth),
+        _encode_captured((function.__kwdefaults__ or {}).values(), depth),
+        _encode_captured(map(contents, function.__closure__ or ()), depth),
     ]
 
 
-def _captured(values: Any, depth: int) -> list[Plain]:
+def _encode_captured(values: Any, depth: int) -> list[Plain]:
     """Encode the defaults or the closure of a function.
 
     A value without a portable form counts by its type only. Texts are sealed, because a captured
@@ -634,9 +634,9 @@ def resolve(data: Plain) -> Any:
     """
     kind = data[0]
     if kind == "module":
-        return _loaded(data[1])
+        return _imported_module(data[1])
     if kind in ("class", "function", "builtin"):
-        found: Any = _loaded(data[1])
+        found: Any = _imported_module(data[1])
         for part in data[2].split("."):
             found = getattr(found, part, _ABSENT)
             if found is _ABSENT:
@@ -694,7 +694,7 @@ _RESOLVED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _loaded(name: str) -> types.ModuleType:
+def _imported_module(name: str) -> types.ModuleType:
     module = sys.modules.get(name)
     if module is None:
         raise NotPortable(f"module {name} is not imported in this process")

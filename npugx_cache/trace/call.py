@@ -21,7 +21,7 @@ from npugx_cache.backend.engines import NotCompiled
 from npugx_cache.backend.inner_tensors import positions
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
-from npugx_cache.conditions.kinds import sealed
+from npugx_cache.conditions.kinds import seal_conditions
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace import compare, dynamo, lowered, refuse, repetition, torch_logs, tracing
 from npugx_cache.trace.caller_frame import portable_frame, refuse_positions
@@ -243,7 +243,7 @@ def _portable(
     held = held_by_classes(builder.guarded_classes())
     named = [*trace.code, *called.unreached, *ran.unreached]
     named_facts = facts_of(named, trace.function.__code__, owners, held)
-    conditions = sealed(tree, texts_in(code)).plus((*named_facts, *facts))
+    conditions = seal_conditions(tree, texts_in(code)).plus((*named_facts, *facts))
     return Traced(
         graph=graph,
         passes=passes,

@@ -105,9 +105,9 @@ def accelerator_of_piece(
 def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
     """The conditions in their stored form, in which a device without a tie is "the current one"."""
     if device is None or device.index is None or device.why:
-        return tree.placed(device, str)
+        return tree.place_on_device(device, str)
     rename = devices.to_current(device.kind, device.index)
-    return tree.placed(replace(device, index=None), rename)
+    return tree.place_on_device(replace(device, index=None), rename)
 
 
 # --- what a trace touches

@@ -32,7 +32,7 @@ class LocalOnly:
     run: Callable[..., Any]
     conditions: Conditions | None = None
 
-    def pinned(self) -> Pinned:
+    def pinned_facts(self) -> Pinned:
         """Nothing: what torch's guards demand is not known here."""
         return Pinned()
 

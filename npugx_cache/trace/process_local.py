@@ -116,4 +116,4 @@ def _watched(trace: DynamoTrace, observed: list[Observation], owners: Owners) ->
         names=rows_here(observed),
         classes=classes_here(observed),
         pairs=pairs_here(observed),
-    ).unchanged
+    ).is_unchanged

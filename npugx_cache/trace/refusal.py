@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from npugx_cache.conditions import Check, Kind
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.data import CALL
-from npugx_cache.conditions.kinds import sealed
+from npugx_cache.conditions.kinds import seal_conditions
 from npugx_cache.portable import NotPortable, module_of, texts_in
 from npugx_cache.trace import tracing
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
@@ -59,7 +59,7 @@ def conditions_of(
     tree = builder.build(state, None)
     if Checker(tree).failures(scope, limit=1):
         return None  # the trace has changed what it looked at
-    tree = sealed(tree, texts_in(met.codes))
+    tree = seal_conditions(tree, texts_in(met.codes))
     return tree.plus(_facts(met.codes, function))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.explain import Wording
-from npugx_cache.conditions.kinds import sealed
+from npugx_cache.conditions.kinds import seal_conditions
 from npugx_cache.portable import NotPortable, texts_in
 from npugx_cache.trace.conditions.builder import Roots, TreeBuilder
 from npugx_cache.trace.conditions.guards import add_guards, add_shape_conditions
@@ -96,4 +96,4 @@ def _conditions(
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, codes)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")
     facts = (*facts_of(codes, function.__code__, owners), *facts)
-    return sealed(tree, texts_in(codes)).plus(facts), node
+    return seal_conditions(tree, texts_in(codes)).plus(facts), node

@@ -14,7 +14,7 @@ from npugx_cache.conditions.argument_facts import Index
 from npugx_cache.conditions.check import Checker
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope
-from npugx_cache.conditions.kinds import live_state, sealed
+from npugx_cache.conditions.kinds import live_state, seal_conditions
 from npugx_cache.entry import restore
 from npugx_cache.entry.restore import Specialisation
 from npugx_cache.portable import encode, identity
@@ -332,7 +332,7 @@ def conditions(graph):
             ),
         ),
     )
-    return sealed(tree, frozenset()) if graph.sealed else tree
+    return seal_conditions(tree, frozenset()) if graph.sealed else tree
 
 
 class InOrder:
@@ -379,7 +379,7 @@ def test_what_the_index_leaves_out_does_not_hold(drawn):
     wanted, calls = drawn
     index, checkers = Index(), [Checker(conditions(graph)) for graph in wanted]
     for checker in checkers:
-        index.add(checker, checker.pinned())
+        index.add(checker, checker.pinned_facts())
     for frame_locals, level in calls:
         selected = {id(each) for each in index.select(frame_locals)}
         for checker in checkers:

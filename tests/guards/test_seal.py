@@ -33,9 +33,9 @@ def names(module):
         (torch.Tensor, {"add": vars(torch.Tensor).get("add", ABSENT)}),
     ]
     made = SealedNames(rows)
-    assert made.unchanged()
+    assert made.is_unchanged()
     assert made._seal is None  # a process that calls once makes none
-    assert made.unchanged()
+    assert made.is_unchanged()
     assert made._seal.check({})
     return made
 
@@ -53,25 +53,25 @@ PATCHES = {
 def test_a_patch_is_seen_and_what_is_put_back_accepted(names, module, how):
     with pytest.MonkeyPatch.context() as patch:
         PATCHES[how](patch, module)
-        assert not names.unchanged()
-        assert not names.unchanged()
-    assert names.unchanged()
+        assert not names.is_unchanged()
+        assert not names.is_unchanged()
+    assert names.is_unchanged()
 
 
 def test_other_names_do_not_matter(names, module):
     for value in range(10):
         module.counter = Derived.counter = value
-        assert names.unchanged()
+        assert names.is_unchanged()
     broken = names._passed
     for _ in range(10):
-        assert names.unchanged()
+        assert names.is_unchanged()
     assert names._passed < broken + 10  # sealed again
 
 
 def test_an_owner_without_versions_is_compared_by_its_names():
     holder = types.SimpleNamespace(f=len)
     names = SealedNames([(holder, {"f": len})])
-    assert [names.unchanged() for _ in range(4)] == [True] * 4
+    assert [names.is_unchanged() for _ in range(4)] == [True] * 4
     assert names._seal is None
     holder.f = max
-    assert not names.unchanged()
+    assert not names.is_unchanged()

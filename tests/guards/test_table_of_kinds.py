@@ -25,7 +25,14 @@ from npugx_cache.conditions.code_watch import Watch, watch_nothing
 from npugx_cache.conditions.cpp_check import NativeCheck
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope
-from npugx_cache.conditions.kinds import KINDS, LiveArguments, in_order, lines, live_state, sealed
+from npugx_cache.conditions.kinds import (
+    KINDS,
+    LiveArguments,
+    in_order,
+    lines,
+    live_state,
+    seal_conditions,
+)
 from npugx_cache.errors import CorruptEntry
 from npugx_cache.portable import encode, identity
 from npugx_cache.private import runtime
@@ -215,7 +222,7 @@ def test_texts_that_are_only_compared_are_sealed_and_still_compared(kind):
     }[kind]
     wrong = other if kind is Kind.EQUALS else {other} if kind is Kind.ORDER else {other: 1}
     node = CALL if kind is Kind.ORDER else 0
-    made = sealed(conditions([Check(node, kind, arg)], a=value), frozenset())
+    made = seal_conditions(conditions([Check(node, kind, arg)], a=value), frozenset())
     assert secret not in str(made.to_plain())
     checker = Checker(made)
     for _ in range(3):

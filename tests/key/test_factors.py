@@ -22,7 +22,7 @@ from npugx_cache.config import load
 from npugx_cache.entry.kernel_packages import _fingerprint as key_of_kernels
 from npugx_cache.errors import OptionError
 from npugx_cache.key import environment
-from npugx_cache.key.fingerprint import FACTORS, Fingerprint, differences, shortened
+from npugx_cache.key.fingerprint import FACTORS, Fingerprint, differences, shorten_value
 from npugx_cache.private import cuda
 
 
@@ -314,7 +314,7 @@ def test_a_real_lookup_logs_each_factor_that_it_stores(tmp_path, caplog):
     (manifest,) = opened.siblings(cached._recipe.identity)
     logged = [r.message for r in caplog.records if r.message.startswith(f"key {manifest.key[:12]}")]
     assert logged == [
-        f"key {manifest.key[:12]}: {name} = {shortened(value)}"
+        f"key {manifest.key[:12]}: {name} = {shorten_value(value)}"
         for name, value, _ in manifest.factors
     ]
     assert manifest.key == key().key, "this file forms keys as a lookup does"
@@ -327,9 +327,9 @@ def test_a_lookup_logs_no_factor_where_debug_is_off(tmp_path, caplog):
 
 
 def test_long_values_are_logged_by_their_digest():
-    assert shortened("3.11") == "3.11"
-    assert shortened("ab" * 32) == "ab" * 6
-    assert re.fullmatch(r"<99 characters, sha256 [0-9a-f]{12}>", shortened("x" * 99))
+    assert shorten_value("3.11") == "3.11"
+    assert shorten_value("ab" * 32) == "ab" * 6
+    assert re.fullmatch(r"<99 characters, sha256 [0-9a-f]{12}>", shorten_value("x" * 99))
 
 
 def test_the_page_of_promises_has_the_list():

@@ -181,7 +181,7 @@ def test_counts_of_several_threads_are_all_there():
 
     def count(counters):
         for _ in range(2000):
-            counters.ended("hits", seconds=0.5)
+            counters.count_lookup("hits", seconds=0.5)
 
     threads = [threading.Thread(target=count, args=(each,)) for each in own for _ in range(2)]
     for thread in threads:

@@ -35,7 +35,7 @@ class Captured:
         fake = lowering.beside(self.inputs)
         graph = self.graph_module if graph_module is None else graph_module
         text = GraphText(graph, self.inputs, self.static, str, fake)
-        return text.nodes, text.inputs, tuple(text.symbols.described())
+        return text.nodes, text.inputs, tuple(text.symbols.describe_symbols())
 
 
 def captured(function, *args, dynamic=None, using=None):

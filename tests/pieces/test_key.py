@@ -365,7 +365,7 @@ def test_what_a_trace_assumes_of_all_sizes_is_in_the_key(changed):
         varies = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
         mode = FakeTensorMode(shape_env=ShapeEnv(**settings))
         x = mode.from_tensor(torch.ones(6, 4), source=ConstantSource("x"), symbolic_context=varies)
-        return list(Symbols([x]).described())
+        return list(Symbols([x]).describe_symbols())
 
     assert text()
     assert text() == text()

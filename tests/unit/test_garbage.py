@@ -8,15 +8,15 @@ import pytest
 SCRIPTS = {
     "an exception": """
 try:
-    with garbage.freed():
+    with garbage.collect_at_end():
         assert not gc.isenabled()
         raise KeyError
 except KeyError:
     print(gc.isenabled())
 """,
     "a compile inside a compile": """
-with garbage.freed():
-    with garbage.freed():
+with garbage.collect_at_end():
+    with garbage.collect_at_end():
         pass
     inside = gc.isenabled()
 print(not inside and gc.isenabled())
@@ -30,7 +30,7 @@ def interrupted(generation):  # as a signal handler that raises when the collect
 
 gc.collect = interrupted
 try:
-    with garbage.freed():
+    with garbage.collect_at_end():
         pass
 except KeyboardInterrupt:
     print(gc.isenabled())
@@ -40,7 +40,7 @@ import os, threading
 inside, end = threading.Event(), threading.Event()
 
 def compiles():
-    with garbage.freed():
+    with garbage.collect_at_end():
         inside.set()
         end.wait()
 
@@ -57,7 +57,7 @@ print(status == 0 and gc.isenabled())
 """,
     "a process that has switched collection off": """
 gc.disable()
-with garbage.freed():
+with garbage.collect_at_end():
     pass
 print(not gc.isenabled())
 """,

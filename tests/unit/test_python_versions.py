@@ -19,7 +19,7 @@ SERVED = ", ".join(f"{major}.{minor}" for major, minor in served.TESTED_PYTHON)
 def test_this_python_is_served():
     here = sys.implementation.name, sys.version_info[:3], sys.abiflags
     assert served.unserved_python(*here) is None
-    assert environment.unsupported(untested_torch=False) is None
+    assert environment.obstacle(untested_torch=False) is None
 
 
 @pytest.mark.parametrize("version", served.TESTED_PYTHON)

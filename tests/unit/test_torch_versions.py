@@ -44,7 +44,7 @@ def test_a_compile_of_torchs_own_under_another_state_refuses_nothing(tmp_path):
 
 
 def test_the_installed_torch_is_served():
-    assert environment.unsupported(untested_torch=False) is None
+    assert environment.obstacle(untested_torch=False) is None
 
 
 @pytest.mark.parametrize("version", ["2.9.1", "2.16.0", "2.17.0a0+git1234", "3.0.0"])
@@ -83,12 +83,12 @@ def test_the_switch_does_not_reach_below_the_oldest_torch(cached):
 def test_every_served_torch_is_one_that_the_backend_runs_on():
     assert all(version >= served.OLDEST_TORCH for version in served.TESTED_TORCH)
     with patch("torch.__version__", "2.13.1"):
-        assert environment.unsupported(untested_torch=False) is None
+        assert environment.obstacle(untested_torch=False) is None
 
 
 def test_a_version_that_is_not_served_is_refused_whatever_its_suffix():
     with patch("torch.__version__", "2.16.0a0+gitabc"):
-        reason = environment.unsupported(untested_torch=False)
+        reason = environment.obstacle(untested_torch=False)
     assert reason is not None
     assert re.search(r"torch 2\.16\.0a0\+gitabc is not served", reason)
 

@@ -19,10 +19,10 @@ from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, set_order
 from npugx_cache.conditions.code_watch import ABSENT, is_fixed, looked_up, special_names
 from npugx_cache.conditions.data import CALL
-from npugx_cache.conditions.process import recorded
+from npugx_cache.conditions.process import encode_answer
 from npugx_cache.conditions.source_facts import (
     answer_facts,
-    captured,
+    captured_values,
     class_facts_of,
     function_value_facts,
     import_facts,
@@ -121,7 +121,7 @@ _PLACES: dict[Question, tuple[Step, Kind, Callable[[Observation], Plain]]] = {
         Kind.EQUALS,
         lambda each: encode(environment_variable(each.owner)),
     ),
-    Question.ANSWER: (Step.ANSWER, Kind.EQUALS, lambda each: recorded(each.owner)),
+    Question.ANSWER: (Step.ANSWER, Kind.EQUALS, lambda each: encode_answer(each.owner)),
 }
 """The step that leads to the owner from the root of the tree, and the check there."""
 
@@ -153,7 +153,7 @@ def _add_order(builder: TreeBuilder, each: Observation, owners: Owners) -> None:
     if walk.made is None:
         raise OnlyHere(_unknown_order(each))
     if not set_order.is_same_everywhere(walk.made):
-        made = set_order.replaced(walk.made, partial(_leaf, builder, each, owners))
+        made = set_order.replace_nodes(walk.made, partial(_leaf, builder, each, owners))
         builder.check(CALL, Kind.ORDER, [made, walk.order])
 
 
@@ -285,7 +285,9 @@ def _attribute_of(function: types.FunctionType, name: str) -> Row:
 def _methods(cls: type) -> Row:
     functions = {name: each for name, each in vars(cls).copy().items() if function_chain(each)}
     for name, member in functions.items():
-        if not all(is_fixed(value) for each in function_chain(member) for value in captured(each)):
+        if not all(
+            is_fixed(value) for each in function_chain(member) for value in captured_values(each)
+        ):
             raise NotPortable(f"{cls.__qualname__}.{name} captured what can change in place")
     return cls, functions
 

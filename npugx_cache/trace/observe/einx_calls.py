@@ -54,7 +54,7 @@ def call(
         given = tuple(_as_written(each, tx) for each in operands)
         named = {key: _constant(each.realize(), tx) for key, each in kwargs.items()}
         arguments = _literal((given, named))
-        code = einx_code.written(name, arguments)
+        code = einx_code.write_code(name, arguments)
         function = _function(code)
         _refuse_other_code(called, function, operands, given, named)
     except _NotKnown as why:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from npugx_cache.conditions.source_facts import (
     SPECIAL,
-    captured,
+    captured_values,
     functions_of_method,
     missing,
     names_in,
@@ -110,7 +110,7 @@ def _reads_more(function: types.FunctionType, cls: type) -> bool:
     if sum("_missing_" in body for body in bodies) == 1:
         named.remove("_missing_")  # `super()._missing_` is Python's
     reads = not (named | function.__globals__.keys()).isdisjoint(names_in(code))
-    return imports or reads or bool(captured(function))
+    return imports or reads or bool(captured_values(function))
 
 
 _TOLD_BY_MEMBERS = frozenset(
