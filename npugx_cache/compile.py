@@ -210,7 +210,7 @@ def pack(title: str, traced: PortableGraph, factors: tuple[Factor, ...]) -> Arti
     )
     return Artifact(
         conditions=conditions,
-        bindings=bindings.placed(rename),
+        bindings=bindings.rename_devices(rename),
         constants=constants,
         sizes=traced.sizes,
         program=program,

@@ -360,7 +360,7 @@ class Lookup(StoredGraphs):
 
         nearest = self.refusals[0] if self.refusals else None
         asked = opened if self.recipe.dynamic is None else None
-        known = size_history.seen(asked, call.fingerprint.key, call.scope)
+        known = size_history.known_sizes(asked, call.fingerprint.key, call.scope)
         outcome = self._compile(call, known, progress)
         if isinstance(outcome, SetUpFirst):
             if outcome.stored is not None and opened is not None:

@@ -227,7 +227,7 @@ class StoredGraphs(UncachedCalls):
             blobs,
             self.recipe.function,
             entry=entry,
-            conditions=restore.repeated(candidate, call.scope, self.recipe.guards),
+            conditions=restore.repeated_check(candidate, call.scope, self.recipe.guards),
             switches=call.scope.switches,
             captures=self.captures if captured else None,
             demanded=candidate.conditions,

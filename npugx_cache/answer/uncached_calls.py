@@ -178,7 +178,7 @@ class UncachedCalls(StoreClient):
     ) -> None:
         self._last = _IN_PIECES, failed.reason
         clean = partial(without_texts, frame_locals=frame_locals)
-        pieces.ended(failed.reason, failed.note, self.opened(), clean)
+        pieces.record_pieces(failed.reason, failed.note, self.opened(), clean)
 
     def pieces_bound(self) -> int:
         """How many pieces are compiled in this process."""
@@ -188,7 +188,7 @@ class UncachedCalls(StoreClient):
         """As for any client, and the pieces of a function that runs in pieces."""
         if self._last is None or self._last[0] != _IN_PIECES or self._pieces is None:
             return super().explained()
-        return tuple(self._pieces.explained(self._last[1]))
+        return tuple(self._pieces.explain_pieces(self._last[1]))
 
     @contextlib.contextmanager
     def faults_logged(self, *, raises: bool = False) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from npugx_cache.cli import output
-from npugx_cache.cli.filters import selected
+from npugx_cache.cli.filters import select_entries
 from npugx_cache.cli.opening import Failure, WrongInput, load_settings, open_existing
 from npugx_cache.store import FolderStore, Unusable, open_folder
 from npugx_cache.store.tools import bundle
@@ -39,7 +39,7 @@ def export_bundle(
         raise WrongInput("there is no cache yet. Name another one with --dir")
     overview, uses = store.overview()
     keys, entries = (overview.columns.texts(name) for name in ("key", "entry"))
-    chosen = [(keys[at], entries[at]) for at in selected(store, overview, uses, filters)]
+    chosen = [(keys[at], entries[at]) for at in select_entries(store, overview, uses, filters)]
     if file == STANDARD:
         return _export_to_stdout(store, chosen, form)
     # Renamed into place when it is complete, so that no half bundle has this name.
@@ -85,7 +85,7 @@ def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) ->
     if store.readonly is not None:
         raise Failure(f"{store.root} is read-only: {store.readonly}")
     try:
-        source = _opened(file)
+        source = _open_bundle(file)
     except OSError as error:
         raise WrongInput(f"{file}: {error.strerror}") from None
     with source:
@@ -94,7 +94,7 @@ def import_bundle(file: str, directory: str | None, form: str, *, sign: bool) ->
     return _print(report, f"imported into {store.root}", form, known=known)
 
 
-def _opened(file: str) -> IO[bytes]:
+def _open_bundle(file: str) -> IO[bytes]:
     """A bundle to read from; raises OSError. Standard input is copied, because it can't seek."""
     if file != STANDARD:
         return Path(file).open("rb")

@@ -56,7 +56,7 @@ def print_diff(first: str, second: str, directory: str | None, form: str) -> Non
     if store is None:
         raise WrongInput(f"{first}: there is no cache yet. Name another one with --dir")
     overview, _ = store.overview()
-    a, b = (_found(store, entry_meant(name, overview)) for name in (first, second))
+    a, b = (_find_manifest(store, entry_meant(name, overview)) for name in (first, second))
     differing = difference(store, a, b)
     factors, found = differing
     if form == "json":
@@ -73,7 +73,7 @@ def print_diff(first: str, second: str, directory: str | None, form: str) -> Non
         click.echo(NO_DIFFERENCE)
 
 
-def _found(store: FolderStore, entry: str) -> Manifest:
+def _find_manifest(store: FolderStore, entry: str) -> Manifest:
     manifest = store.find(entry)
     if isinstance(manifest, Miss):
         raise WrongInput(f"{manifest.reason}. `npugx-cache ls` shows what there is")

@@ -27,7 +27,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
         raise WrongInput(f"{chosen.cache_dir} is not a folder. Name one that is there")
     in_force, unknown = settings.settings_in_force(directory), misspellings.sentences()
     found = _versions()
-    unserved = versions.unserved(untested_torch=chosen.untested_torch)
+    unserved = versions.unserved_versions(untested_torch=chosen.untested_torch)
     installed = engines.installed_engines()
     if form != "json":
         origin = settings.folder_origin(directory)

@@ -78,13 +78,15 @@ def parse(text: str) -> Test:
     if match is None:
         raise click.BadParameter(
             f"{text!r} is not NAME OPERATOR VALUE, such as 'size>1M' or 'kind=graph'; "
-            f"names are {_known()}"
+            f"names are {_filter_names()}"
         )
     name, comparison, value = match.groups()
     if name in _NUMBERS:
         return _number(name, comparison, value)
     if name not in {*_TEXTS, *_OF_MANIFEST}:
-        raise click.BadParameter(f"{text!r}: there is no filter {name!r}; names are {_known()}")
+        raise click.BadParameter(
+            f"{text!r}: there is no filter {name!r}; names are {_filter_names()}"
+        )
     if comparison not in {"=", "!="}:
         raise click.BadParameter(f"{text!r}: {name} is text and can only be compared with = or !=")
     wanted = comparison == "="
@@ -93,7 +95,7 @@ def parse(text: str) -> Test:
     return _text(name, value, wanted=wanted)
 
 
-def _known() -> str:
+def _filter_names() -> str:
     return ", ".join([*_NUMBERS, *sorted((*_TEXTS, *_OF_MANIFEST))])
 
 
@@ -150,7 +152,7 @@ def _values(name: str, manifest: Manifest) -> Iterable[str]:
     return [f"{factor.removeprefix(prefix)}={value}" for factor, value in rows]
 
 
-def selected(
+def select_entries(
     store: FolderStore | None,
     overview: Overview,
     uses: Mapping[str, Use],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from npugx_cache.cli import output, remote
-from npugx_cache.cli.filters import parse, selected
+from npugx_cache.cli.filters import parse, select_entries
 from npugx_cache.cli.links import Links, links
 from npugx_cache.cli.opening import load_settings, open_existing
 from npugx_cache.cli.table import Column, lay_out, terminal_width
@@ -68,7 +68,7 @@ def listing(
 ) -> Listing:
     tests = [parse(text) for text in choice.filters]
     seen = _Seen(overview.columns, uses, links(store, overview.columns))
-    order = _order(seen, choice, selected(store, overview, uses, tests))
+    order = _order(seen, choice, select_entries(store, overview, uses, tests))
     rows = seen.columns.rows()
     return Listing(
         [_as_json(seen, at, rows[at]) for at in order[: choice.limit]],
@@ -83,7 +83,7 @@ def print_listing(directory: str | None, form: str, choice: Choice) -> None:
     store = open_existing(directory, "readonly")
     overview, uses = (Overview(), {}) if store is None else store.overview()
     seen = _Seen(overview.columns, uses, links(store, overview.columns))
-    order = _order(seen, choice, selected(store, overview, uses, tests))
+    order = _order(seen, choice, select_entries(store, overview, uses, tests))
     shown = order[: choice.limit]
     if form == "ids":
         for at in shown:
@@ -95,7 +95,7 @@ def print_listing(directory: str | None, form: str, choice: Choice) -> None:
     total = _total(seen, order, overview, filtered=bool(tests))
     settings = load_settings(directory)
     if form == "json":
-        _print_json(seen, shown, overview.refused, total, remote.shown(settings))
+        _print_json(seen, shown, overview.refused, total, remote.shown_address(settings))
         return
     if shown:
         _print_table(seen, shown)
@@ -150,7 +150,7 @@ class _Seen:
         of = [", ".join(self.links.functions.get(entry, ())) for entry in self.entry]
         return [f"{of} > {name}" if of else name for of, name in zip(of, names, strict=True)]
 
-    def saved(self, at: int) -> float:
+    def saved_seconds(self, at: int) -> float:
         return 0.0 if self.kind[at] in NOTES else self.hits[at] * self.cost[at]
 
 
@@ -164,7 +164,7 @@ def _order(seen: _Seen, choice: Choice, chosen: Sequence[int]) -> list[int]:
         "size": lambda: seen.size,
         "hits": lambda: seen.hits,
         "cost": lambda: seen.cost,
-        "saved": lambda: list(map(seen.saved, range(seen.columns.count))),
+        "saved": lambda: list(map(seen.saved_seconds, range(seen.columns.count))),
         "created": lambda: seen.columns.numbers("created"),
     }
     by = columns[choice.sort]()
@@ -202,7 +202,9 @@ def _columns(seen: _Seen, chosen: Sequence[int]) -> tuple[list[Column], str | No
     for row, number in enumerate(of(seen.hits)):
         if number:
             hits[row] = str(number)
-            saved[row] = "-" if kinds[row] in NOTES else output.seconds(seen.saved(chosen[row]))
+            saved[row] = (
+                "-" if kinds[row] in NOTES else output.seconds(seen.saved_seconds(chosen[row]))
+            )
     if any(kind in kinds for kind in NOTES):
         pairs = zip(kinds, inputs, texts("reason"), strict=True)
         inputs = [reason if kind in NOTES else text for kind, text, reason in pairs]
@@ -287,17 +289,17 @@ def _as_json(seen: _Seen, at: int, row: Row) -> dict[str, object]:
         "identity": row.identity,
         "kind": row.kind,
         **texts,
-        **_linked(seen.links, row.entry),
+        **_describe_links(seen.links, row.entry),
         "created": row.created,
         "last_used": seen.used[at],
         "size": row.stored_bytes,
         "hits": seen.hits[at],
         "cost_seconds": row.cost_seconds,
-        "saved_seconds": seen.saved(at),
+        "saved_seconds": seen.saved_seconds(at),
     }
 
 
-def _linked(of: Links, entry: str) -> dict[str, object]:
+def _describe_links(of: Links, entry: str) -> dict[str, object]:
     functions, pieces = of.functions.get(entry), of.pieces.get(entry)
     return {
         **({"functions": [*functions]} if functions else {}),
@@ -318,7 +320,7 @@ def _total(
         # entries is known, which counts such a blob once for each entry.
         "size": int(sum(seen.size[at] for at in order)) if filtered else overview.size,
         "hits": sum(seen.hits[at] for at in hit),
-        "saved_seconds": sum(seen.saved(at) for at in hit),
+        "saved_seconds": sum(seen.saved_seconds(at) for at in hit),
     }
 
 

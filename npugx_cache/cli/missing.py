@@ -35,7 +35,9 @@ def print_misses(
         lines = [line for line in lines if names_function(function, line.function)]
     shown = lines[:limit]
     if form == "json":
-        output.print_json({"misses": [_described(line) for line in shown], "total": total(lines)})
+        output.print_json(
+            {"misses": [_describe_line(line) for line in shown], "total": total(lines)}
+        )
     elif form == "csv":
         _print_csv(shown)
     else:
@@ -55,7 +57,7 @@ def total(lines: Sequence[JournalLine]) -> dict[str, float]:
     }
 
 
-def _described(line: JournalLine) -> dict[str, object]:
+def _describe_line(line: JournalLine) -> dict[str, object]:
     return {**line._asdict(), "reasons": list(line.reasons)}
 
 

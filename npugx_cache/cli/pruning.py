@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from npugx_cache.cli import output, remote
-from npugx_cache.cli.filters import selected
+from npugx_cache.cli.filters import select_entries
 from npugx_cache.cli.naming import entries_named
 from npugx_cache.cli.opening import WrongInput, load_settings, open_existing
 from npugx_cache.store import PrunePolicy, PruneReport
@@ -38,11 +38,11 @@ def print_prune(
     With `tests`, the entries that pass all of them go, and no other. `asked`: the user has
     confirmed already (`--yes`) that the entries may go.
     """
-    store = _opened(directory, dry_run=dry_run)
+    store = _open_store(directory, dry_run=dry_run)
     if store is not None and tests:
         overview, uses = store.overview()
         entries = overview.columns.texts("entry")
-        chosen = selected(store, overview, uses, tests)
+        chosen = select_entries(store, overview, uses, tests)
         policy = PrunePolicy(entries=frozenset(entries[at] for at in chosen))
     return _remove(store, directory, form, policy, dry_run=dry_run, asked=asked)
 
@@ -54,7 +54,7 @@ def print_removal(
 
     Removes nothing if one of the names means no entry, or several.
     """
-    store = _opened(directory, dry_run=dry_run)
+    store = _open_store(directory, dry_run=dry_run)
     if store is None:
         raise WrongInput("there is no cache yet. Name another one with --dir")
     overview, _ = store.overview()
@@ -81,7 +81,7 @@ def only_stale() -> Test:
     return test
 
 
-def _opened(directory: str | None, *, dry_run: bool) -> FolderStore | None:
+def _open_store(directory: str | None, *, dry_run: bool) -> FolderStore | None:
     # A dry run opens the store read-only, because it must also work where nothing can be written.
     return open_existing(directory, "readonly" if dry_run else "on")
 
@@ -103,7 +103,7 @@ def _remove(
             report = store.prune(policy, dry_run=dry_run, progress=progress)
     settings = load_settings(directory)
     if form == "json":
-        output.print_json({**_as_json(report), "remote": remote.shown(settings)})
+        output.print_json({**_as_json(report), "remote": remote.shown_address(settings)})
     else:
         _print_text(report, str(settings.cache_dir if store is None else store.root))
         remote.say(settings, remote.NOT_PRUNED)

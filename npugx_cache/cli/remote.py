@@ -22,7 +22,7 @@ NOT_PRUNED = (
 )
 
 
-def shown(settings: Settings) -> str | None:
+def shown_address(settings: Settings) -> str | None:
     """What may be shown of the address of the tier: not its options, nor the name of a user."""
     return None if settings.remote is None else remote_address.parse(settings.remote).text
 
@@ -32,4 +32,4 @@ def say(settings: Settings, what: str) -> None:
     if settings.remote is None:
         return
     unused = "" if settings.trust == "signed" else ", not used without NPUGX_CACHE_KEY_FILE,"
-    click.echo(output.in_line(f"the remote tier {shown(settings)}{unused} {what}"))
+    click.echo(output.in_line(f"the remote tier {shown_address(settings)}{unused} {what}"))

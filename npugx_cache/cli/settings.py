@@ -113,7 +113,7 @@ def print_folder(directory: str | None, form: str) -> None:
 
 def print_config(directory: str | None, form: str) -> None:
     rows, unknown = settings_in_force(directory), misspellings.sentences()
-    unserved = versions.unserved(untested_torch=load_settings(directory).untested_torch)
+    unserved = versions.unserved_versions(untested_torch=load_settings(directory).untested_torch)
     if form == "json":
         named = {"settings": as_json(rows), "unserved": unserved, "unknown": sorted(unknown)}
         output.print_json(named)
@@ -142,7 +142,7 @@ def _value(settings: Settings, field: str, words: str, given: str | None) -> tup
     """A value as a text for people and in a form for JSON."""
     value = getattr(settings, field)
     if field == "remote" and value is not None:
-        name = remote.shown(settings)
+        name = remote.shown_address(settings)
         return str(name), name
     if isinstance(value, Path):
         return str(value), str(value)

@@ -27,7 +27,7 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
     manifest = store.find(entry_meant(entry, store.overview()[0]))
     if isinstance(manifest, Miss):
         raise WrongInput(f"{manifest.reason}. `npugx-cache ls` shows what there is")
-    shown = _described(store, manifest)
+    shown = _describe_entry(store, manifest)
     if form == "json":
         output.print_json(shown)
         return
@@ -44,7 +44,7 @@ def print_entry(entry: str, directory: str | None, form: str) -> None:
         click.echo(f"  {output.in_line(_line(graph))}")
 
 
-def _described(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
+def _describe_entry(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
     _, uses = store.overview()
     used = uses.get(manifest.entry)
     record = BreakRecord()

@@ -60,7 +60,7 @@ def print_stats(directory: str | None, form: str, since: float | None, *, reset:
         if store is not None:
             store.reset_hits()
     if form == "json":
-        place = {"root": str(root), "remote": remote.shown(settings)}
+        place = {"root": str(root), "remote": remote.shown_address(settings)}
         output.print_json({**place, **numbers, "lookups": lookups})
         return
     click.echo(output.in_line(str(root)))

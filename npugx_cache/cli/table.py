@@ -49,7 +49,7 @@ def lay_out(columns: Sequence[Column], *, order: Iterable[int], width: int | Non
     kept = list(range(len(columns)))
     if width is not None:
         kept = _fitting(columns, widths, width)
-        widths = _shared(columns, widths, kept, width)
+        widths = _share_room(columns, widths, kept, width)
     formats = [f"%{'' if columns[at].right else '-'}{widths[at]}s" for at in kept]
     line = (" " * _GAP).join(formats)
     cells = [_cut(columns[at], widths[at]) for at in kept]
@@ -75,7 +75,7 @@ def _narrowest(column: Column, width: int) -> int:
     return min(width, max(column.least, len(column.title))) if column.least else width
 
 
-def _shared(
+def _share_room(
     columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], width: int
 ) -> list[int]:
     """The widths of the columns, where those that can be cut share the room that is left."""

@@ -36,7 +36,7 @@ _WRITTEN = re.compile(
 )
 
 
-def prepared(path: str, read: Iterable[str]) -> Path:
+def prepare_folder(path: str, read: Iterable[str]) -> Path:
     """The folder, empty of what an earlier triage wrote; WrongInput if it holds anything else.
 
     `read`: the files that the program is made from.

@@ -65,7 +65,7 @@ class Call(NamedTuple):
     detail: str
 
 
-def judged(
+def judge_stage(
     way: Way,
     events: Sequence[Mapping[str, Any]],
     ended: Ended,

@@ -20,7 +20,7 @@ import click
 from npugx_cache import config
 from npugx_cache.cli import output, triage_report
 from npugx_cache.cli.opening import WrongInput
-from npugx_cache.cli.triage_stages import TITLES, Ended, Stage, judged
+from npugx_cache.cli.triage_stages import TITLES, Ended, Stage, judge_stage
 from npugx_cache.cli.triage_verdict import Verdict, first_line, verdict
 from npugx_cache.triage import events
 from npugx_cache.triage.plan import Plan
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 def print_triage(asked: Asked, form: str) -> bool:
     """Triage, tell, and write the folder; whether all stages agree and are cached."""
-    folder = triage_report.prepared(asked.out, [asked.target, asked.inputs or asked.target])
+    folder = triage_report.prepare_folder(asked.out, [asked.target, asked.inputs or asked.target])
     scratch = Path(tempfile.mkdtemp(prefix="npugx-cache-triage-"))
     try:
         run = _Triage(asked, folder, scratch, told=form != "json")
@@ -74,7 +74,7 @@ class _Triage:
         if (self._scratch / "stores" / "cold").is_dir():
             triage_report.write_entries(self._folder, self._scratch / "stores" / "cold")
         bad = next((stage for stage in self._stages if not stage.good), None)
-        found = self._bisected(bad) if bad is not None else {}
+        found = self._bisect_passes(bad) if bad is not None else {}
         if bad is not None:
             triage_report.write_program(self._folder, self._plan(bad.way), bad, self._about)
         judgement = verdict(self._stages, found, self._about, self._asked.out)
@@ -132,7 +132,9 @@ class _Triage:
         log = self._folder / "logs" / f"{number}-{way.replace(' ', '-')}.log"
         ended = self._process(file, log)
         happened = events.read(Path(plan.events))
-        stage = judged(way, happened, ended, str(log.relative_to(Path(self._folder))), self._eager)
+        stage = judge_stage(
+            way, happened, ended, str(log.relative_to(Path(self._folder))), self._eager
+        )
         if way == "eager":
             self._eager = [event for event in happened if event["event"] != "done"]
             if stage.good and not stage.seconds:
@@ -184,7 +186,7 @@ class _Triage:
             at_fault=at_fault,
         )
 
-    def _bisected(self, bad: Stage) -> dict[str, Any]:
+    def _bisect_passes(self, bad: Stage) -> dict[str, Any]:
         """The pass at fault, and the program that shows this; {} if no pass is at fault."""
         runs_passes = self._about.get("backend") not in {"aot_eager", "inductor", "ge"}
         ran = [stage.way for stage in self._stages]

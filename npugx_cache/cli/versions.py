@@ -50,7 +50,7 @@ def is_installed(package: str) -> bool:
     return _file_of(package, "__init__.py") is not None
 
 
-def unserved(*, untested_torch: bool) -> dict[str, str]:
+def unserved_versions(*, untested_torch: bool) -> dict[str, str]:
     """Why this Python or torch is not served, and whether torch_npu is of another torch."""
     python = version.unserved_python(sys.implementation.name, sys.version_info[:3], sys.abiflags)
     torch, torch_npu = installed_torch(), installed_torch_npu()

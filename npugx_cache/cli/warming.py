@@ -110,11 +110,11 @@ def _read(settings: Settings, store: FolderStore, state: Path) -> tuple[list[_Ca
     notes = {e for e, kind in zip(entries, kinds, strict=True) if kind != "graph"}
     uses = Usage(root, state).load()
     hits = sum(use.hits for entry, use in uses.items() if entry not in notes)
-    came = list(dict.fromkeys(_came(line, inputs) for line in reversed(lines)))
+    came = list(dict.fromkeys(_outcome_of(line, inputs) for line in reversed(lines)))
     return came, hits, _elsewhere(settings, state)
 
 
-def _came(line: JournalLine, inputs: dict[str, str]) -> _Came:
+def _outcome_of(line: JournalLine, inputs: dict[str, str]) -> _Came:
     if line.outcome == "bypass":
         return _Came("refused", line.function, line.reasons[0] if line.reasons else "")
     if line.stored in inputs:

@@ -64,11 +64,11 @@ class Bindings:
     library: Library | None = None
     parts: tuple[Parts, ...] = ()
 
-    def placed(self, rename: Rename) -> Bindings:
+    def rename_devices(self, rename: Rename) -> Bindings:
         """The bindings in which each device is renamed, except in the program's code."""
         layout = self.layout and replace(self.layout, device=rename(self.layout.device))
         constants = tuple(c._replace(device=rename(c.device)) for c in self.constants)
-        frame = self.frame and self.frame.placed(rename)
+        frame = self.frame and self.frame.rename_devices(rename)
         return replace(self, frame=frame, layout=layout, constants=constants)
 
     def pack(self) -> bytes:

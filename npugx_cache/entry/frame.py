@@ -47,7 +47,7 @@ class Frame:
     globals: tuple[str, ...]
     constants: tuple[Plain, ...]
 
-    def placed(self, rename: Rename) -> Frame:
+    def rename_devices(self, rename: Rename) -> Frame:
         """The frame in which each device among the constants is renamed."""
         return replace(
             self, constants=tuple(rename_devices(each, rename) for each in self.constants)

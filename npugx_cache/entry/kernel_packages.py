@@ -37,24 +37,24 @@ class StoredPackages:
     _said: set[str] = field(default_factory=set)
 
     def obtain(self, wanted: Wanted, make: Make) -> Packages | NoKernels:
-        opened = self._opened()
+        opened = self._open_store()
         if opened is None:
             return make()
         fingerprint = _fingerprint(wanted)
         found: list[Packages] = []
 
-        def stored() -> bool:
+        def is_stored() -> bool:
             packages = self._read(opened, fingerprint.key)
             if packages is not None:
                 found.append(packages)
             return bool(found)
 
-        if stored():
+        if is_stored():
             return found[0]
         name, wait = digest([fingerprint.key]), self.settings.lock_wait
         timeout = process_groups.shortest_timeout()
-        with opened.lock(name, wait=wait, needed_within=timeout, done=stored):
-            if found or stored():
+        with opened.lock(name, wait=wait, needed_within=timeout, done=is_stored):
+            if found or is_stored():
                 return found[0]
             worked = WorkTime()
             made = make()
@@ -62,7 +62,7 @@ class StoredPackages:
                 _publish(opened, _draft(fingerprint, wanted, made, worked.seconds()))
             return made
 
-    def _opened(self) -> store.Store | None:
+    def _open_store(self) -> store.Store | None:
         if self._access is None:
             unusable = None
             if self.settings.trust == "group":

@@ -151,14 +151,14 @@ def _text_of(
 
     if section == sections.ALL:
         return page.to_be_read(_stored_text(opened, manifest))
-    stored = decoded(opened, manifest)
+    stored = decode_entry(opened, manifest)
     if isinstance(stored, str):
         return page.to_be_read(stored)
     with _at_fault(manifest):
         return page.page(stored, section)
 
 
-def decoded(opened: store.Store | store.FolderStore, manifest: store.Manifest) -> Stored | str:
+def decode_entry(opened: store.Store | store.FolderStore, manifest: store.Manifest) -> Stored | str:
     """What an entry with a graph holds; a text whose parts are not known is given as it is.
 
     Raises `CorruptEntry`.
@@ -168,7 +168,7 @@ def decoded(opened: store.Store | store.FolderStore, manifest: store.Manifest) -
     text = _stored_text(opened, manifest)
     if made := other_release(manifest.factors):
         return f"{_comment([f'As it was stored: {made}.'])}\n{text}"
-    parts = stored_text.parsed(text)
+    parts = stored_text.parse_text(text)
     if parts is None:
         return text
     has_program = any(ref.name == PROGRAM for ref in manifest.blobs)

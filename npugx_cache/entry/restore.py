@@ -127,7 +127,7 @@ def candidate(blobs: Mapping[str, bytes]) -> Checker:
         return Checker(placed_here(conditions_of(blobs)))
 
 
-def repeated(checker: Checker, scope: Scope, guards: str) -> Repeated:
+def repeated_check(checker: Checker, scope: Scope, guards: str) -> Repeated:
     """The check for later calls of an entry; its conditions have held for the call in `scope`."""
     if guards == "inputs_unsafe":
         from npugx_cache.conditions.arguments_only import ArgumentsOnly
@@ -168,7 +168,7 @@ class BoundProgram:
     run: Callable[..., Any]
     constants: tuple[torch.Tensor, ...]
 
-    def captured(self, captures: capture.Captures | None, layout: Layout | None) -> Any:
+    def make_runner(self, captures: capture.Captures | None, layout: Layout | None) -> Any:
         """What runs the program, with captured graphs of its own if there are `captures`."""
         return capture.runner_of(self.run, layout, self.constants, captures)
 
@@ -187,7 +187,7 @@ def bind_program(
     process.
     """
     rename = devices.at(device.index if device else None)
-    bindings = Bindings.unpack(blobs[BINDINGS]).placed(rename)
+    bindings = Bindings.unpack(blobs[BINDINGS]).rename_devices(rename)
     if not bindings.program_code:
         return BoundProgram(bindings, _no_graph, ())
     constants = _constants(bindings, blobs)
@@ -226,7 +226,7 @@ def bind(
         raise CorruptEntry("bindings: a piece in the place of a function")
     graph: Callable[..., Any] = program.run
     if bindings.program_code:
-        graph = program.captured(captures, bindings.layout)
+        graph = program.make_runner(captures, bindings.layout)
     called = graph
     if bindings.parts:
         from npugx_cache.backend import inner_tensors

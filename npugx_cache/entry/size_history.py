@@ -37,7 +37,7 @@ class Known(NamedTuple):
     alone: bool = False
 
 
-def seen(opened: store.Store | None, key: str, scope: Scope) -> Known:
+def known_sizes(opened: store.Store | None, key: str, scope: Scope) -> Known:
     """What is known of sizes in all entries that refuse a call only because of its sizes.
 
     Before a model is set up no graph fits, whatever the sizes are, but what to set up may.

@@ -176,7 +176,7 @@ class NpugxCompiler:
                 unmet = sizes.unmet(inputs)
                 return compiled.Bypassed(unmet) if unmet else run
 
-        run = compiled.attempted(answer, client)
+        run = compiled.attempt_answer(answer, client)
         if isinstance(run, compiled.Bypassed):
             client.bypassed(*run)
             return graph.forward, None

@@ -127,7 +127,7 @@ def of_graph(
         return lookup.answer()
 
     with torch.no_grad():
-        found = attempted(answer, clients[0])
+        found = attempt_answer(answer, clients[0])
         if isinstance(found, CachedGraph):
             return found
         if found is not None:
@@ -140,7 +140,7 @@ def of_graph(
             return CachedGraph(graph_module.forward, None, ())
         unserved = environment.unserved_versions(untested_torch=settings.untested_torch)
         try:
-            run = _uncached(graph_module, example_inputs, shaping)
+            run = _compile_uncached(graph_module, example_inputs, shaping)
         except Exception as error:
             let_through(error)
             may_fail = unserved is not None and not isinstance(error, ASKED_FOR)
@@ -159,7 +159,7 @@ class Bypassed(NamedTuple):
     kind: str = ""
 
 
-def attempted(attempt: Callable[[], Answer], client: StoreClient) -> Answer | Bypassed:
+def attempt_answer(attempt: Callable[[], Answer], client: StoreClient) -> Answer | Bypassed:
     """What an attempt to answer from the cache gives, or the reason why there is no answer.
 
     Raises what the user asked for, and every fault under `strict`.
@@ -177,7 +177,7 @@ def attempted(attempt: Callable[[], Answer], client: StoreClient) -> Answer | By
         return Bypassed(f"a fault of the cache: {type(error).__name__}, see the log", "fault")
 
 
-def _uncached(
+def _compile_uncached(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], shaping: Shaping
 ) -> Callable[..., Any]:
     from npugx_cache.backend.compile import compile_graph

@@ -20,17 +20,17 @@ def backend(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
 ) -> Callable[..., Any]:
     """The backend `npugx` of `torch.compile`, for inference."""
-    return _cached(graph_module, example_inputs, "npugraph_ex", kwargs)
+    return _make_cached_graph(graph_module, example_inputs, "npugraph_ex", kwargs)
 
 
 def inductor_backend(
     graph_module: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
 ) -> Callable[..., Any]:
     """The backend `npugx_inductor` of `torch.compile`: Inductor's machine code, from the cache."""
-    return _cached(graph_module, example_inputs, "inductor", kwargs)
+    return _make_cached_graph(graph_module, example_inputs, "inductor", kwargs)
 
 
-def _cached(
+def _make_cached_graph(
     graph_module: fx.GraphModule,
     example_inputs: Sequence[Any],
     engine: str,

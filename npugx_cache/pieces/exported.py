@@ -54,7 +54,7 @@ def of_module(
         run = _called_alike(module, checks, tuple(used), found)
         return CachedGraph(run, found.entry, found.explain())
 
-    found = compiled.attempted(answer, client)
+    found = compiled.attempt_answer(answer, client)
     if isinstance(found, CachedGraph):
         return found
     client.bypassed(*found)

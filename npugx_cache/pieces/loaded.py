@@ -85,7 +85,7 @@ def load_graph(
         return blobs
     captured = shaping.options if capture else None
     try:
-        run = bound(blobs, str(manifest.about.get("function")), engine, captured, held)
+        run = bind_graph(blobs, str(manifest.about.get("function")), engine, captured, held)
     except CorruptEntry as error:
         opened.quarantine(manifest, str(error))
         return Miss(str(error))
@@ -109,7 +109,7 @@ def _environment(recorded: Iterable[Sequence[str]]) -> Iterator[Named]:
     yield from environment.lowering_factors()
 
 
-def bound(
+def bind_graph(
     blobs: Mapping[str, bytes],
     title: str,
     backend: str,
@@ -139,5 +139,5 @@ def bound(
     if runtime.streams_of(program.run) is not None:
         return Miss("it works on streams, which Dynamo hands over at each call")
     captures = engines.captures_for(backend, title, options) if options else None
-    run = program.captured(captures, program.bindings.layout)
+    run = program.make_runner(captures, program.bindings.layout)
     return (lambda *inputs: run(*inputs, *held)) if held else run

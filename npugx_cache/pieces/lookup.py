@@ -72,7 +72,7 @@ class PieceLookup(StoreClient):
         self.piece = piece
         self.shaping = shaping
         self.captures = captures
-        self._scope = Scope({**piece.text.symbols.values(), **piece.named}, {})
+        self._scope = Scope({**piece.text.symbols.values(), **piece.tensors_by_name}, {})
         self._tried: set[str] = set()
 
     def answer(self) -> CachedGraph:
@@ -82,51 +82,59 @@ class PieceLookup(StoreClient):
         """
         started = time.perf_counter()
         opened = self.opened()
-        found = self._found(opened, started, "hit") if opened is not None else None
+        found = self._restore_first_fitting(opened, started, "hit") if opened is not None else None
         key = self.piece.fingerprint.key
         if found is None and opened is not None and self._remote_brings(opened, key, key):
-            found = self._found(opened, started, "hit, fetched from the remote tier")
+            found = self._restore_first_fitting(
+                opened, started, "hit, fetched from the remote tier"
+            )
         if found is not None:
             return found
         if self.settings.on_miss == "raise":
             raise self._missed()
         if self.settings.on_miss == "eager":
-            return self._uncompiled("NPUGX_CACHE_ON_MISS=eager forbids a compile")
+            return self._bypass_compile("NPUGX_CACHE_ON_MISS=eager forbids a compile")
         if reason := compile_lock.obstacle():
             raise NotPortable(reason)
         # Dynamo's lock first, because a thread that Dynamo has called holds it already.
         with compile_lock.tracing_alone(), _compiling.hold(key):
             if opened is None:
-                return self._compiled(None, started)
+                return self._compile_piece(None, started)
             answers: list[CachedGraph] = []
 
-            def answered() -> bool:
-                answer = None if answers else self._found(opened, started, "hit after waiting")
+            def is_answered() -> bool:
+                answer = (
+                    None
+                    if answers
+                    else self._restore_first_fitting(opened, started, "hit after waiting")
+                )
                 answers.extend([answer] if answer is not None else [])
                 return bool(answers)
 
             wait, timeout = self.settings.lock_wait, process_groups.shortest_timeout()
-            with opened.lock(key, wait=wait, needed_within=timeout, done=answered):
-                return answers[0] if answered() else self._compiled(opened, started)
+            with opened.lock(key, wait=wait, needed_within=timeout, done=is_answered):
+                return answers[0] if is_answered() else self._compile_piece(opened, started)
 
     def _no_entry(self) -> str:
         none = super()._no_entry()
         return none if self.title == self.piece.text.title else f"{self.piece.text.title}: {none}"
 
-    def _uncompiled(self, reason: str) -> CachedGraph:
+    def _bypass_compile(self, reason: str) -> CachedGraph:
         self.bypassed(reason, "on_miss")
         return CachedGraph(self.piece.graph_module.forward, None, self.explained())
 
     # --- restore
 
-    def _found(self, opened: store.Store, started: float, outcome: str) -> CachedGraph | None:
+    def _restore_first_fitting(
+        self, opened: store.Store, started: float, outcome: str
+    ) -> CachedGraph | None:
         candidates = opened.candidates(self.piece.fingerprint.key)
         refusals = [self._fault(opened, r.entry, r.reason) for r in candidates.refused]
         for manifest in candidates.manifests:
             if manifest.entry in self._tried:
                 continue
             self._tried.add(manifest.entry)
-            program = self._restored(opened, manifest)
+            program = self._restore_entry(opened, manifest)
             if isinstance(program, restore.BoundProgram):
                 opened.record_hit(manifest)
                 self._count("hits", seconds=manifest.cost_seconds)
@@ -143,7 +151,7 @@ class PieceLookup(StoreClient):
             self.refusals = tuple(self._from_siblings(opened, identity, factors, ""))
         return None
 
-    def _restored(
+    def _restore_entry(
         self, opened: store.Store, manifest: store.Manifest
     ) -> BoundProgram | events.Refusal:
         blobs = opened.read(manifest, [CONDITIONS])
@@ -193,7 +201,7 @@ class PieceLookup(StoreClient):
         captures = None
         if self.captures:
             captures = engines.captures_for(self.backend, self.title, self.shaping.options)
-        run, held = program.captured(captures, program.bindings.layout), self.piece.held
+        run, held = program.make_runner(captures, program.bindings.layout), self.piece.held
         if program.bindings.parts:
             from npugx_cache.backend import inner_tensors
 
@@ -210,7 +218,7 @@ class PieceLookup(StoreClient):
         held, has_wrappers, title = len(self.piece.held), text.has_wrappers, text.title
         options = self.shaping.options if self.captures else None
 
-        def saved(gradients: Gradients | None) -> bytes:
+        def save_graph(gradients: Gradients | None) -> bytes:
             from npugx_cache.pieces.saved import Saved
 
             if held:
@@ -222,11 +230,11 @@ class PieceLookup(StoreClient):
                 raise NotPortable(found.reason)
             return Saved(title, backend, options, factors, found).to_bytes(gradients)
 
-        return saved
+        return save_graph
 
     # --- compile
 
-    def _compiled(self, opened: store.Store | None, started: float) -> CachedGraph:
+    def _compile_piece(self, opened: store.Store | None, started: float) -> CachedGraph:
         from npugx_cache.events import progress
         from npugx_cache.interpreter import garbage
 
@@ -257,23 +265,23 @@ class PieceLookup(StoreClient):
 
         worked = WorkTime()
         with compile_lock.tracing_alone(), compile_lock.Disturbance() as disturbance:
-            graph = self._lowered(told)
+            graph = self._lower_piece(told)
             if reason := disturbance.reason():
                 raise NotPortable(reason)
         told.begin("packing")
         artifact = pack(self.piece.text.title, graph, self.piece.fingerprint.factors)
         return artifact, worked.seconds()
 
-    def _lowered(self, told: Progress) -> PortableGraph:
+    def _lower_piece(self, told: Progress) -> PortableGraph:
         from npugx_cache.compile import optimise
         from npugx_cache.trace import piece as traced
 
         told.begin("lowering")
-        graph_module, inputs, static = self.piece.lifted()
+        graph_module, inputs, static = self.piece.lift_held_tensors()
         return traced.portable(
             graph_module,
             inputs,
-            self.piece.named,
+            self.piece.tensors_by_name,
             self.piece.text.describe_inputs(),
             static,
             self.piece.text.symbols,

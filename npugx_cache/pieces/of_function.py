@@ -71,7 +71,7 @@ class FunctionPieces:
             place = location.of_frames(frames)
             self._backend.ends.setdefault(str(place), (place, text))
 
-    def ended(
+    def record_pieces(
         self,
         reason: str,
         note: str,
@@ -96,7 +96,7 @@ class FunctionPieces:
 
                 breaks.append(without_texts(refuse.of_break(text, place)))
         breaks = list(dict.fromkeys(breaks))
-        pieces = dict.fromkeys([*record.pieces, *(made.entry for made in backend.known())])
+        pieces = dict.fromkeys([*record.pieces, *(made.entry for made in backend.known_pieces())])
         new = BreakRecord(tuple(filter(None, pieces)), tuple(breaks))
         self._records[note] = new, now
         if reason not in backend.told:
@@ -111,11 +111,11 @@ class FunctionPieces:
     def count(self) -> int:
         return len(self._backend.made)
 
-    def explained(self, reason: str) -> Iterator[events.Refusal]:
+    def explain_pieces(self, reason: str) -> Iterator[events.Refusal]:
         """That the function runs in pieces, and then how each piece came about."""
         known = [record.breaks for record, _ in self._records.values() if reason in record.breaks]
         yield events.Refusal(entry="", reasons=(self._words(known[0] if known else (reason,)),))
-        for number, made in enumerate(self._backend.known(), 1):
+        for number, made in enumerate(self._backend.known_pieces(), 1):
             yield events.Refusal(
                 entry=made.entry or "", reasons=(f"piece {number}: {made.outcome}",)
             )
@@ -161,7 +161,7 @@ class _Backend:
         """The refusals of which the log has the breaks."""
         self.has_run = False
 
-    def known(self) -> tuple[Made, ...]:
+    def known_pieces(self) -> tuple[Made, ...]:
         return tuple(self.made.values())
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CachedGraph:

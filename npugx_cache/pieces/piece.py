@@ -75,7 +75,7 @@ class Piece:
         )
 
     @property
-    def named(self) -> dict[str, torch.Tensor]:
+    def tensors_by_name(self) -> dict[str, torch.Tensor]:
         """The tensors that the graph takes, if one holds others: conditions tell of its attributes.
 
         Equal graphs with other attributes have equal keys, and are entries beside each other.
@@ -90,7 +90,7 @@ class Piece:
         """The digest of what stays when sizes and types change: siblings are alike in it."""
         return digest(["piece", self.text.title])
 
-    def lifted(self) -> tuple[fx.GraphModule, list[Any], tuple[int, ...]]:
+    def lift_held_tensors(self) -> tuple[fx.GraphModule, list[Any], tuple[int, ...]]:
         """The graph with the tensors that it holds as inputs, with all inputs and static ones."""
         graph_module = self.graph_module
         if self.is_apart:

@@ -56,7 +56,7 @@ def from_bytes(data: bytes) -> CachedGraph:
         raise CorruptEntry(f"no saved graph of npugx_cache: {error!r}") from error
     if reasons := loaded.unlike_here(tuple(map(tuple, factors))):
         raise OutdatedGraph(title, "; ".join(reasons))
-    run = loaded.bound(blobs, title, backend, kept, ())
+    run = loaded.bind_graph(blobs, title, backend, kept, ())
     if isinstance(run, Miss):
         raise OutdatedGraph(title, run.reason)
     graph = CachedGraph(run, None, (), lambda _: data)

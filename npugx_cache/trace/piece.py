@@ -61,9 +61,9 @@ def portable(
 ) -> PortableGraph:
     """Lower a graph on fake inputs. Raises `NotPortable` and `refuse.NotEager`.
 
-    `wrappers` is as `pieces.piece.Piece.named`. `described` has a name for each input, and words
-    for what the input is; `methods` are those of tensors that the graph calls. `optimise` changes
-    the lowered graph in place.
+    `wrappers` is as `pieces.piece.Piece.tensors_by_name`. `described` has a name for each input,
+    and words for what the input is; `methods` are those of tensors that the graph calls. `optimise`
+    changes the lowered graph in place.
     """
     ran, called = CodeRun(inputs), OperatorRun()
     graph = _lowered(graph_module, inputs, decompositions, ran, called)

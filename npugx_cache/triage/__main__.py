@@ -16,7 +16,7 @@ def main(file: str) -> int:
     events = Events(Path(plan.events))
     runs = ways.of(plan, events)
     recorder = Recorder(plan, events, runs)
-    rerouted.reroute(runs.changed, recorder.run)
+    rerouted.reroute(runs.adapt_recipe, recorder.run)
     try:
         targets.run(plan)
     except targets.WrongTarget as error:

@@ -35,7 +35,7 @@ def worst(
         if name not in actual or name not in expected:
             by = "eager" if name in expected else "this stage"
             return Outcome("different", f"{name}: {by} alone gives it")
-        outcome = _compared(expected[name], actual[name])
+        outcome = _compare_values(expected[name], actual[name])
         gap = distance(expected[name], actual[name])
         if outcome.kind == "different" and spread and gap <= spread.get(name, -1.0):
             outcome = outcome._replace(kind="as eager")
@@ -67,14 +67,16 @@ def _gaps(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     return gap.nan_to_num(math.inf, math.inf)
 
 
-def _compared(expected: Any, actual: Any) -> Outcome:
+def _compare_values(expected: Any, actual: Any) -> Outcome:
     if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
         # NaN does not equal itself, and its text does.
         if type(expected) is type(actual) and (
             expected == actual or repr(expected) == repr(actual)
         ):
             return Outcome("equal")
-        return Outcome("different", f"{_shown(actual)}, where eager gives {_shown(expected)}")
+        return Outcome(
+            "different", f"{_describe_value(actual)}, where eager gives {_describe_value(expected)}"
+        )
     if _same_bits(expected, actual):
         return Outcome("equal")
     try:
@@ -91,7 +93,7 @@ def _same_bits(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     return torch.equal(first, second)
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor {list(value.shape)}"
     return repr(value)[:60]

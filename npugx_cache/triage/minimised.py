@@ -221,6 +221,6 @@ def _imports(fault: Fault, plan: Plan) -> tuple[list[str], dict[str, str]]:
 
 
 def _options(fault: Fault, names: dict[str, str]) -> str:
-    given = ways.shown(fault.recipe)
+    given = ways.changed_options(fault.recipe)
     rows = [f"{name!r}: {names.get(name, text)}" for name, text in given.items()]
     return "{" + ", ".join(rows) + "}"

@@ -71,7 +71,7 @@ class PassByPass:
         self._compiled: dict[int, Callable[..., Any]] = {}
         self._number = 0
 
-    def changed(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
+    def adapt_recipe(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
         return recipe, settings
 
     def about(self, cached: CachedFunction[..., Any], recipe: Recipe) -> dict[str, Any]:
@@ -115,13 +115,13 @@ class PassByPass:
             steps.append(Step(name, snapshot(lowered)))
         program = runnable(steps[0].graph)
 
-        def called(*inputs: Any) -> Any:
+        def run_program(*inputs: Any) -> Any:
             if self._number == self._plan.at_fault:
                 self._number = -1  # a call may run several graphs
                 self._look(recipe, steps, inputs)
             return program(*inputs)
 
-        return inner_tensors.taking_apart(called, lowered.meta.get(lowering.PARTS, ()))
+        return inner_tensors.taking_apart(run_program, lowered.meta.get(lowering.PARTS, ()))
 
     def _look(self, recipe: Recipe, steps: Sequence[Step], inputs: Sequence[Any]) -> None:
         expected = values(runnable(steps[0].graph), inputs)
@@ -179,7 +179,7 @@ def values(program: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]
     after = {f"input {at} after the call": value for at, value in enumerate(given)}
     kept = {**found, **after}
     return {
-        name: reached.copied(value)
+        name: reached.copy_to_host(value)
         for name, value in kept.items()
         if isinstance(value, torch.Tensor) and reached.can_be_compared(value)
     }
@@ -189,7 +189,7 @@ def copies(inputs: Sequence[Any]) -> list[Any]:
     """Copies of tensors that share memory where the tensors do."""
     storages: dict[int, torch.UntypedStorage] = {}
 
-    def copied(value: Any) -> Any:
+    def copy_tensor(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             return value
         own = value.detach().untyped_storage()
@@ -200,7 +200,7 @@ def copies(inputs: Sequence[Any]) -> list[Any]:
         return blank.set_(place, value.storage_offset(), value.size(), value.stride())
 
     with torch.no_grad():
-        return [copied(value) for value in inputs]
+        return [copy_tensor(value) for value in inputs]
 
 
 def with_constants_as_inputs(

@@ -75,7 +75,7 @@ def can_be_compared(tensor: torch.Tensor) -> bool:
     return plain and tensor.layout is torch.strided and not tensor.is_quantized
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
+def copy_to_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().cpu().clone()
 
 
@@ -85,11 +85,11 @@ def content(value: Any) -> str:
         return repr(value)
     if not can_be_compared(value):
         return type(value).__qualname__
-    data = copied(value).contiguous().reshape(-1).view(torch.uint8).numpy()
-    return f"{described(value)} {hashlib.sha256(data.data).hexdigest()[:16]}"
+    data = copy_to_host(value).contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{describe_value(value)} {hashlib.sha256(data.data).hexdigest()[:16]}"
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Type, sizes and device of a tensor; the type of anything else."""
     if not isinstance(value, torch.Tensor):
         return type(value).__qualname__

@@ -65,7 +65,7 @@ class Recorder:
         raised: Exception | None = None
         result: Any = None
         started = time.perf_counter()
-        with _seeded(self._plan.seed + number) as drawn:
+        with _seed_generators(self._plan.seed + number) as drawn:
             try:
                 result = self._runs.run(cached, recipe, args, kwargs, number)
             except Exception as error:  # noqa: BLE001 - it is compared, and raised again
@@ -77,11 +77,11 @@ class Recorder:
         made = Made(
             function=recipe.title,
             raised=_words(raised) if raised else None,
-            values={path: _kept(value) for path, value in values.items()},
+            values={path: _storable_value(value) for path, value in values.items()},
             given=given,
             draws=drawn[0],
         )
-        kind, detail = self._judged(number, made)
+        kind, detail = self._judge_call(number, made)
         self._events.write(
             "end",
             call=number,
@@ -93,7 +93,7 @@ class Recorder:
             **self._runs.about(cached, recipe),
         )
         if self._plan.way == "eager":
-            shown = {path: reached.described(value) for path, value in before.items()}
+            shown = {path: reached.describe_value(value) for path, value in before.items()}
             self._events.write(
                 "inputs", call=number, inputs=dict(list(shown.items())[:_MOST_SHOWN])
             )
@@ -101,7 +101,7 @@ class Recorder:
             raise raised
         return result
 
-    def _judged(self, number: int, made: Made) -> tuple[str, str]:
+    def _judge_call(self, number: int, made: Made) -> tuple[str, str]:
         """The kind and the detail of a call, by what eager did at the same call."""
         if self._plan.way == "eager":
             torch.save(made._asdict(), self._kept / f"{number}.pt")
@@ -141,11 +141,11 @@ def _arguments(
     return found
 
 
-def _kept(value: Any) -> Any:
+def _storable_value(value: Any) -> Any:
     """A value in a form that is stored and loaded without running code."""
     if isinstance(value, torch.Tensor):
         if reached.can_be_compared(value):
-            return reached.copied(value)
+            return reached.copy_to_host(value)
         return f"a {type(value).__qualname__}, which is not compared"
     # No isinstance: a number of NumPy's and a member of an enum are loaded by running code.
     return value if type(value) in {bool, int, float, str, type(None)} else repr(value)
@@ -170,7 +170,7 @@ def _first_change(expected: dict[str, str], made: dict[str, str]) -> str | None:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[list[bool]]:
+def _seed_generators(seed: int) -> Iterator[list[bool]]:
     """Random numbers that start from `seed`, and afterwards those that came before.
 
     The list says after the block whether the block drew any.

@@ -34,7 +34,7 @@ def run(plan: Plan) -> None:
         sys.path[0] = str(Path(plan.target).absolute().parent)
         runpy.run_path(plan.target, run_name="__main__")
         return
-    target = cached(named(plan.target))
+    target = cache_target(import_object(plan.target))
     for number in range(plan.calls):
         _seed(plan.seed + number)
         args, kwargs = inputs(plan.inputs)
@@ -43,7 +43,7 @@ def run(plan: Plan) -> None:
         target(*args, **kwargs)
 
 
-def named(text: str) -> Any:
+def import_object(text: str) -> Any:
     """The object that `module:name` names; raises WrongTarget."""
     module, _, path = text.partition(":")
     if not module or not path:
@@ -60,7 +60,7 @@ def named(text: str) -> Any:
         raise WrongTarget(f"{text}: {error}") from error
 
 
-def cached(target: Any) -> Any:
+def cache_target(target: Any) -> Any:
     """The target with the cache around it, if it has none yet."""
     if isinstance(target, type) or not callable(target):
         raise WrongTarget(
@@ -86,7 +86,7 @@ def value(text: str) -> Any:
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
             raise WrongTarget(f"{text}: {reason}") from error
-    found = named(text)
+    found = import_object(text)
     return found() if callable(found) else copy.deepcopy(found)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Runs(Protocol):
     """One way to run calls."""
 
-    def changed(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
+    def adapt_recipe(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
         """What the function is cached with in this way."""
 
     def run(
@@ -49,7 +49,7 @@ class Uncached:
         self._backend = backend
         self._compiled: dict[int, Callable[..., Any]] = {}
 
-    def changed(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
+    def adapt_recipe(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
         return recipe, settings
 
     def run(
@@ -71,7 +71,11 @@ class Uncached:
 
     def about(self, cached: CachedFunction[..., Any], recipe: Recipe) -> dict[str, Any]:
         del cached
-        return {"backend": recipe.backend, "options": shown(recipe), "dynamic": recipe.dynamic}
+        return {
+            "backend": recipe.backend,
+            "options": changed_options(recipe),
+            "dynamic": recipe.dynamic,
+        }
 
 
 class Cached:
@@ -84,7 +88,7 @@ class Cached:
         self._store = Path(plan.scratch) / "stores" / name
         self._infos: dict[int, CacheInfo] = {}
 
-    def changed(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
+    def adapt_recipe(self, recipe: Recipe, settings: Settings) -> tuple[Recipe, Settings]:
         if self._way == "traced":
             recipe = replace(recipe, backend="aot_eager", options=options.parse(None, "aot_eager"))
         elif self._way == "passes":
@@ -130,7 +134,7 @@ def of(plan: Plan, events: Events) -> Runs:
     return Cached(plan)
 
 
-def shown(recipe: Recipe) -> dict[str, str]:
+def changed_options(recipe: Recipe) -> dict[str, str]:
     """The options of a recipe that are not at their defaults."""
     given, usual = recipe.options, options.Options()
     return {

@@ -10,8 +10,8 @@ import sys
 
 from npugx_cache.counters import Warmed
 from npugx_cache.errors import NpugxCacheError, Uncacheable
-from npugx_cache.triage.targets import WrongTarget, cached, named
-from npugx_cache.warming.inputs import calls, shown
+from npugx_cache.triage.targets import WrongTarget, cache_target, import_object
+from npugx_cache.warming.inputs import calls, quote_text
 
 
 def main(target: str, *inputs: str) -> int:
@@ -27,7 +27,7 @@ def main(target: str, *inputs: str) -> int:
 
 
 def _warm(target: str, inputs: tuple[str, ...]) -> None:
-    found = cached(named(target))
+    found = cache_target(import_object(target))
     function = getattr(found, "forward", found)
     texts = [text for text in inputs if text.strip()]
     if not texts and function.warm() == Warmed():
@@ -38,7 +38,7 @@ def _warm(target: str, inputs: tuple[str, ...]) -> None:
                 with contextlib.suppress(Uncacheable):  # as strict=True raises it
                     function.warm(*args, **kwargs)
             except TypeError as error:  # as Python raises it for a call with other arguments
-                raise WrongTarget(f"--inputs {shown(text)}: {error}") from error
+                raise WrongTarget(f"--inputs {quote_text(text)}: {error}") from error
 
 
 if __name__ == "__main__":

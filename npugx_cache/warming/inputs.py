@@ -32,14 +32,14 @@ def calls(text: str) -> Iterator[Arguments]:
     such a value for each call.
     """
     if not text.endswith(".pt") and not _NAME.fullmatch(text):
-        yield _parsed(text)
+        yield _parse_arguments(text)
         return
     found = value(text)
     for each in found if isinstance(found, Iterator) else [found]:
         yield arguments_of(each)
 
 
-def _parsed(text: str) -> Arguments:
+def _parse_arguments(text: str) -> Arguments:
     tensors: dict[str, torch.Tensor] = {}
 
     def put(found: re.Match[str]) -> str:
@@ -55,10 +55,10 @@ def _parsed(text: str) -> Arguments:
                 return tuple(_value(each, tensors) for each in args), kwargs
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         pass  # the last two: Python's parser says so of a text that is too deep
-    raise WrongTarget(f"--inputs {shown(text)}: {_FORMS}")
+    raise WrongTarget(f"--inputs {quote_text(text)}: {_FORMS}")
 
 
-def shown(text: str) -> str:
+def quote_text(text: str) -> str:
     """The text as a literal, or the beginning of a long text."""
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
 
@@ -86,9 +86,9 @@ def _value(node: ast.expr, tensors: dict[str, torch.Tensor]) -> Any:
 def _tensor(text: str, dtype: str, device: str | None, sizes: str) -> torch.Tensor:
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
-        raise WrongTarget(f"--inputs {shown(text)}: torch has no type {dtype!r}")
+        raise WrongTarget(f"--inputs {quote_text(text)}: torch has no type {dtype!r}")
     try:
         size = [int(each) for each in sizes.split(",") if each.strip()]
         return torch.zeros(size, dtype=kind, device=device or "cpu")
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise WrongTarget(f"--inputs {shown(text)}: {str(error).splitlines()[0]}") from error
+        raise WrongTarget(f"--inputs {quote_text(text)}: {str(error).splitlines()[0]}") from error

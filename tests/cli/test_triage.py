@@ -54,7 +54,7 @@ def test_a_folder_with_other_files_is_not_written_to(run, tmp_path):
 @pytest.fixture
 def earlier(tmp_path):
     """The folder of a triage that was stopped at once."""
-    return triage_report.prepared(str(tmp_path / "issue"), [])
+    return triage_report.prepare_folder(str(tmp_path / "issue"), [])
 
 
 def test_a_folder_of_an_earlier_triage_is_replaced(earlier):
@@ -62,7 +62,7 @@ def test_a_folder_of_an_earlier_triage_is_replaced(earlier):
     for name in written:
         (earlier / name).parent.mkdir(exist_ok=True)
         (earlier / name).write_text("of the earlier one")
-    triage_report.prepared(str(earlier), ["model:net", "model:example"])
+    triage_report.prepare_folder(str(earlier), ["model:net", "model:example"])
     assert sorted(each.name for each in earlier.rglob("*")) == ["logs", "triage.json"]
 
 
@@ -72,7 +72,7 @@ def test_nothing_of_the_user_beside_an_earlier_triage_is_removed(earlier, name):
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
     with pytest.raises(WrongInput, match="holds other files"):
-        triage_report.prepared(str(earlier), [])
+        triage_report.prepare_folder(str(earlier), [])
     assert kept.read_text() == "mine"
 
 
@@ -82,7 +82,7 @@ def test_no_link_in_an_earlier_triage_is_followed(earlier, tmp_path):
     kept.write_text("mine")
     (earlier / "graphs").symlink_to(kept.parent)
     with pytest.raises(WrongInput, match="holds other files: graphs"):
-        triage_report.prepared(str(earlier), [])
+        triage_report.prepare_folder(str(earlier), [])
     assert kept.read_text() == "mine"
 
 
@@ -91,7 +91,7 @@ def test_a_folder_is_of_a_triage_only_if_its_file_says_so(earlier, text):
     (earlier / "triage.json").write_text(text)
     (earlier / "program.py").write_text("mine")
     with pytest.raises(WrongInput, match="holds other files"):
-        triage_report.prepared(str(earlier), [])
+        triage_report.prepare_folder(str(earlier), [])
     assert (earlier / "program.py").read_text() == "mine"
 
 

@@ -22,13 +22,13 @@ def installed(monkeypatch):
 
 def test_what_is_served_is_not_mentioned(installed):
     installed(versions.Torch("2.13.0", "0" * 40), "2.13.0.post3")
-    assert versions.unserved(untested_torch=False) == {}
+    assert versions.unserved_versions(untested_torch=False) == {}
 
 
 def test_a_torch_that_is_tried_is_not_mentioned(installed):
     installed(versions.Torch("2.16.1", "0" * 40))
-    assert list(versions.unserved(untested_torch=False)) == ["torch"]
-    assert versions.unserved(untested_torch=True) == {}
+    assert list(versions.unserved_versions(untested_torch=False)) == ["torch"]
+    assert versions.unserved_versions(untested_torch=True) == {}
 
 
 @pytest.mark.parametrize(("torch_npu", "fits"), [("2.10.0", False), ("unknown", True), ("2", True)])
@@ -36,7 +36,7 @@ def test_a_torch_npu_of_another_torch_is_named_and_what_is_no_version_is_not(
     installed, torch_npu, fits
 ):
     installed(versions.Torch("2.14.1", "0" * 40), torch_npu)
-    named = versions.unserved(untested_torch=False)
+    named = versions.unserved_versions(untested_torch=False)
     assert named == ({} if fits else {"torch_npu": "torch_npu 2.10.0 is not for torch 2.14.1"})
 
 

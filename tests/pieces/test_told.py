@@ -153,7 +153,7 @@ def test_no_graph(tmp_path, caplog):
 def test_a_store_that_is_gone_keeps_nothing_from_being_told(tmp_path, caplog):
     cached = in_pieces(breaking, tmp_path)
     pieces = FunctionPieces(cached._recipe, load(cache_dir=tmp_path), Counters(PROCESS))
-    pieces.ended("because", "ab" * 32, None, str.upper)
+    pieces.record_pieces("because", "ab" * 32, None, str.upper)
     (warning,) = warnings(caplog)
     assert warning.startswith(f"{__name__}.breaking runs in pieces")
     assert warning.endswith("because it can't be one graph: because")

@@ -46,7 +46,7 @@ def test_a_stage_compiles_where_workers_must_not(tmp_path, monkeypatch):
     monkeypatch.setenv("NPUGX_CACHE_RECOMPILE_LIMIT", "0")
     monkeypatch.setenv("NPUGX_CACHE_MAX_ENTRIES", "1")
     cached = cache_compile(doubled, backend="aot_eager", cache_dir=tmp_path / "workers")
-    recipe, settings = ways.Cached(plan(tmp_path)).changed(cached._recipe, cached._settings)
+    recipe, settings = ways.Cached(plan(tmp_path)).adapt_recipe(cached._recipe, cached._settings)
     other = type(cached)(recipe, settings)
     torch.testing.assert_close(other(torch.ones(2)), torch.full((2,), 2.0))
     assert other.cache_info().misses == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npugx_cache.cli.triage_stages import TITLES, Ended, Stage, judged
+from npugx_cache.cli.triage_stages import TITLES, Ended, Stage, judge_stage
 from npugx_cache.cli.triage_verdict import verdict
 
 ORDER = [way for way in TITLES if way != "bisect"]
@@ -43,7 +43,7 @@ WELL = Ended(0, "")
     ],
 )
 def test_a_stage_is_judged_by_its_first_finding(way, events, ended, eager, kind, call):
-    stage = judged(way, events, ended, "log", eager)
+    stage = judge_stage(way, events, ended, "log", eager)
     assert (stage.kind, stage.call) == (kind, call)
 
 

@@ -96,7 +96,7 @@ def box_of_each_call(program, drawn):
     """For each call its box, and which copy of the layer the call belongs to."""
     found = {}
     free = iter([at for at, node in enumerate(drawn.nodes) if node.kind not in (INPUT, RESULTS)])
-    for item in graph_text.folded(program).items:
+    for item in graph_text.fold_repeats(program).items:
         if not isinstance(item, Loop):
             found[item] = next(free), None
             continue

@@ -59,11 +59,11 @@ WRITTEN = [paths.as_written(line) for line in STORED]
 
 
 def test_unfolded_guards_are_the_stored_ones():
-    assert Counter(guards.unfolded(guards.folded(WRITTEN))) == Counter(WRITTEN)
+    assert Counter(guards.unfold_checks(guards.fold_lines(WRITTEN))) == Counter(WRITTEN)
 
 
 def text_of(lines):
-    return "\n".join(["def guards():", *guards.text_of(guards.folded(lines), "    ")])
+    return "\n".join(["def guards():", *guards.text_of(guards.fold_lines(lines), "    ")])
 
 
 def assertions(text):

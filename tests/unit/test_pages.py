@@ -222,7 +222,7 @@ def text():
 
 
 def stored(program):
-    known = stored_text.parsed(text())
+    known = stored_text.parse_text(text())
     assert known is not None
     roles = (Role.WRITTEN if name in {"n", "y"} else Role.TENSOR for name in INPUTS)
     return Stored(

@@ -68,7 +68,9 @@ def read(store: FolderStore, journal: Journal, choice: Choice) -> Contents:
     )
 
 
-def compared(store: FolderStore, first: Mapping[str, Any], second: Mapping[str, Any]) -> Pair:
+def compare_entries(
+    store: FolderStore, first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Pair:
     manifests: list[Manifest] = []
     for row in (first, second):
         manifest = store.find(str(row["entry"]))

@@ -71,9 +71,9 @@ def entry_page(
 
 
 def _contents(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
-    from npugx_cache.entry.readable import decoded
+    from npugx_cache.entry.readable import decode_entry
 
-    stored = decoded(store, manifest)
+    stored = decode_entry(store, manifest)
     captured = captured_graphs(store, manifest.entry)
     if isinstance(stored, str):
         return {"sections": {"all": stored}, "captured": captured}
@@ -82,7 +82,7 @@ def _contents(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
         inputs = given.inputs_of(stored.program, stored.text.comments(stored_text.INPUTS))
         drawn = drawing.drawing(stored.program, inputs)
     return {
-        "summary": tuple(summary.parsed(text_page(stored, "summary"))),
+        "summary": tuple(summary.parse_summary(text_page(stored, "summary"))),
         "sections": {name: text_page(stored, name) for name in (*COLOURED, *PLAIN)},
         "drawing": drawn,
         "captured": captured,
@@ -92,17 +92,17 @@ def _contents(store: FolderStore, manifest: Manifest) -> dict[str, Any]:
 def drawn_data(drawn: drawing.Drawing) -> dict[str, Any]:
     """A drawing as the script of the page takes it. Texts are harmless, each box in its line."""
 
-    def shown(text: str) -> str:
+    def as_line(text: str) -> str:
         return output.in_line(text)
 
     return {
         "nodes": [
             {
-                "title": shown(node.title),
+                "title": as_line(node.title),
                 "kind": node.kind,
                 "parent": node.parent,
                 "copies": node.copies,
-                "about": [[name, shown(value)] for name, value in node.about],
+                "about": [[name, as_line(value)] for name, value in node.about],
             }
             for node in drawn.nodes
         ],

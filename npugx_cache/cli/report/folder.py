@@ -28,13 +28,13 @@ def check_replaceable(folder: Path) -> None:
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
-        raise WrongInput(f"--out {_shown(folder)} is no folder. Name a new one")
-    listed = _listed(folder)
+        raise WrongInput(f"--out {_as_line(folder)} is no folder. Name a new one")
+    listed = _earlier_files(folder)
     found = _files(folder) if listed else (path.name for path in folder.iterdir())
     foreign = next((name for name in found if name not in listed), None)
     if foreign is not None:
         raise WrongInput(
-            f"--out {_shown(folder)} is not a report alone: it holds {output.in_line(foreign)}. "
+            f"--out {_as_line(folder)} is not a report alone: it holds {output.in_line(foreign)}. "
             "Name a new folder"
         )
 
@@ -51,7 +51,7 @@ def replacing(folder: Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
-        raise Failure(f"--out {_shown(folder)}: {error.strerror}") from None
+        raise Failure(f"--out {_as_line(folder)}: {error.strerror}") from None
     try:
         new, old = aside / "new", aside / "old"
         new.mkdir()
@@ -68,7 +68,7 @@ def replacing(folder: Path) -> Iterator[Path]:
                 old.rename(folder)
             raise
     except OSError as error:
-        raise Failure(f"--out {_shown(folder)}: {error}") from None
+        raise Failure(f"--out {_as_line(folder)}: {error}") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -79,7 +79,7 @@ def _files(folder: Path) -> Iterator[str]:
             yield str(path.relative_to(folder))
 
 
-def _listed(folder: Path) -> set[str]:
+def _earlier_files(folder: Path) -> set[str]:
     """The files that an earlier report says it has; none if there is no report."""
     marker = folder / MARKER
     try:
@@ -89,5 +89,5 @@ def _listed(folder: Path) -> set[str]:
         return set()
 
 
-def _shown(folder: Path) -> str:
+def _as_line(folder: Path) -> str:
     return output.in_line(str(folder))

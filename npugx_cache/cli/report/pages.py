@@ -52,7 +52,7 @@ class Pages:
             "size": output.size,
             "seconds": output.seconds,
             "moment": output.moment,
-            "code": _coloured,
+            "code": _colour_code,
         }
         self._templates.globals |= {
             "found": found,
@@ -93,7 +93,7 @@ class Pages:
     def differences(self, store: FolderStore, advance: Callable[[], None]) -> None:
         self._write("differences.html", "differences.html", most=contents.MAX_PAIRS)
         for first, second in self._found.pairs:
-            pair = contents.compared(store, first, second)
+            pair = contents.compare_entries(store, first, second)
             self._write("difference.html", _pair_page(pair), pair=pair, same=NO_DIFFERENCE)
             advance()
 
@@ -122,6 +122,6 @@ def _pair_page(pair: Sequence[Any]) -> str:
     return f"difference-{first['entry'][:16]}-{second['entry'][:16]}.html"
 
 
-def _coloured(text: str) -> Markup:
+def _colour_code(text: str) -> Markup:
     # The formatter escapes the text.
     return Markup(highlight(text, PythonLexer(), HtmlFormatter(nowrap=True, classprefix="c-")))  # noqa: S704

@@ -63,7 +63,7 @@ class _Value(NamedTuple):
 
 
 def drawing(program: Program, inputs: Sequence[Input]) -> Drawing:
-    return _Drawer(program).drawn(inputs)
+    return _Drawer(program).draw_graph(inputs)
 
 
 class _Drawer:
@@ -74,12 +74,12 @@ class _Drawer:
         self._waiting: list[tuple[tuple[int, int], int]] = []
         self._of_layers: dict[int, list[_Value]] = {}
 
-    def drawn(self, inputs: Sequence[Input]) -> Drawing:
-        used = set(self._used())
+    def draw_graph(self, inputs: Sequence[Input]) -> Drawing:
+        used = set(self._used_values())
         values = [self._input(each, drawn=at in used) for at, each in enumerate(inputs)]
         values += [_Value(name=each.name) for each in self._program.constants]
         modules = graph_text.modules(self._program)
-        values += self._function(graph_text.folded(self._program), values, modules, None, 0)
+        values += self._function(graph_text.fold_repeats(self._program), values, modules, None, 0)
         results = tuple(dict.fromkeys(values_in(self._program.outputs)))
         self._connect([values[at] for at in results], self._add("results", RESULTS, None, []))
         for (layer, call), target in self._waiting:
@@ -87,7 +87,7 @@ class _Drawer:
                 self._edges[Edge(source, target, again=True)] = None
         return Drawing(tuple(self._nodes), tuple(self._edges))
 
-    def _used(self) -> Iterator[int]:
+    def _used_values(self) -> Iterator[int]:
         """The values that the graph itself uses."""
         for call in self._program.calls:
             yield from call.values()

@@ -54,7 +54,7 @@ def inputs_of(program: Program, described: Sequence[str]) -> list[Input]:
     """The inputs of a graph; `described` has a line of the stored text for each."""
     if len(described) != len(program.inputs):
         described = [f"{name}: {name}" for name in program.inputs]
-    rows = [_parsed(text.partition(": ")[2]) for text in described]
+    rows = [_parse_input(text.partition(": ")[2]) for text in described]
     siblings: dict[str, int] = {}
     for path, _ in rows:
         pattern = _SIBLING.sub("[]", paths.as_written(path))
@@ -69,7 +69,7 @@ def inputs_of(program: Program, described: Sequence[str]) -> list[Input]:
     return found
 
 
-def _parsed(text: str) -> tuple[str, re.Match[str] | None]:
+def _parse_input(text: str) -> tuple[str, re.Match[str] | None]:
     found = _TENSOR.fullmatch(text)
     return (found["path"], found) if found is not None else (text, None)
 

@@ -55,7 +55,7 @@ def graph_text(program: Program, inputs: Sequence[Input]) -> Iterator[str]:
     named = parameters(program, inputs)
     texts = [f"{HELD}[{each.path!r}]" if each.held else named[each.name] for each in inputs]
     given = [*named.values(), *([HELD] if len(named) < len(inputs) else [])]
-    main = _Body(writer, folded(program), MAIN, given, texts, writer.modules(), 0)
+    main = _Body(writer, fold_repeats(program), MAIN, given, texts, writer.modules(), 0)
     for body in main.bodies():
         yield from body.lines()
 
@@ -66,7 +66,7 @@ def parameters(program: Program, inputs: Iterable[Input]) -> dict[str, str]:
     return {each.name: _unique(each.name, taken) for each in inputs if not each.held}
 
 
-def folded(program: Program) -> Folded:
+def fold_repeats(program: Program) -> Folded:
     """The graph with its repeats folded, as the text shows it."""
     return repeats.fold(program, _Writer(program).labels(), saved=_LINES_SAVED)
 
@@ -191,7 +191,7 @@ class _Body:
 
     def lines(self) -> Iterator[str]:
         yield from ("", "")
-        yield from wrapped(f"def {self.name}(", self._parameters, "):", "")
+        yield from wrap_parts(f"def {self.name}(", self._parameters, "):", "")
         program, function = self._writer.program, self._folded.function
         names = Names(self._writer.operators, self._values, self._writer.functions)
         module = ""
@@ -246,7 +246,7 @@ class _Body:
         counted = f"{loop.copies}" if first == 0 else f"{first}, {first + loop.copies}"
         yield f"    for {variable} in range({counted}):"
         target = f"{', '.join(variables)} = " if variables else ""
-        yield from wrapped(f"{target}{block.name}(", arguments, ")", " " * 8)
+        yield from wrap_parts(f"{target}{block.name}(", arguments, ")", " " * 8)
         yield from (f"        {name}_of_each.append({name})" for name in listed)
         for name, (_, call) in zip(carried, loop.carried, strict=True):
             given = variables[loop.results.index(call)]
@@ -293,12 +293,12 @@ def modules_of(loop: Loop, modules: Sequence[str], variable: str) -> list[str]:
     """The modules that the calls of a block are from, of all its copies; [] if none are known."""
     end = loop.start + loop.period * loop.copies
     return [
-        _varied(modules[place : end : loop.period], variable)
+        _module_of_copies(modules[place : end : loop.period], variable)
         for place in (range(loop.start, loop.start + loop.period) if modules else ())
     ]
 
 
-def _varied(names: Sequence[str], variable: str) -> str:
+def _module_of_copies(names: Sequence[str], variable: str) -> str:
     """The module that a line of all copies is from, with the number in which the copies differ."""
     found = template(names, variable)
     if found is not None:
@@ -324,7 +324,7 @@ def in_a_comment(text: str) -> str:
     return " ".join(text.split())
 
 
-def wrapped(begin: str, parts: Sequence[str], end: str, indent: str) -> Iterator[str]:
+def wrap_parts(begin: str, parts: Sequence[str], end: str, indent: str) -> Iterator[str]:
     """A call or a head with these parts, on as many lines as needed."""
     whole = f"{indent}{begin}{', '.join(parts)}{end}"
     if len(whole) <= _WIDTH:

@@ -1,7 +1,8 @@
 """The guards of an entry as Python, folded: one line for what holds of many.
 
 Checks that differ in the number of a sibling only are one loop over the numbers, and checks of
-several values that are otherwise equal are one loop over the values. `unfolded` gives them back.
+several values that are otherwise equal are one loop over the values. `unfold_checks` gives them
+back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from npugx_cache.entry.view.graph_text import wrapped
+from npugx_cache.entry.view.graph_text import wrap_parts
 from npugx_cache.entry.view.numbered import template
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Each(NamedTuple):
     values: tuple[str, ...]
     forms: tuple[str, ...]
 
-    def unfolded(self) -> Iterator[str]:
+    def unfold_lines(self) -> Iterator[str]:
         for value in self.values:
             yield from (form.replace(_HOLE, value) for form in self.forms)
 
@@ -46,20 +47,20 @@ class Siblings(NamedTuple):
     numbers: tuple[int, ...]
     checks: tuple[Each | str, ...]
 
-    def unfolded(self) -> Iterator[str]:
+    def unfold_lines(self) -> Iterator[str]:
         for number in self.numbers:
-            for text in unfolded(self.checks):
+            for text in unfold_checks(self.checks):
                 yield text.replace(_NUMBER, str(number))
 
 
 Check = Each | Siblings | str
 
 
-def folded(lines: Iterable[str]) -> list[Check]:
+def fold_lines(lines: Iterable[str]) -> list[Check]:
     """Checks as `paths.as_written` writes them, folded."""
     groups: dict[tuple[str, str], dict[int, str]] = {}
     for line in dict.fromkeys(lines):
-        prefix, template, number = _numbered(line)
+        prefix, template, number = _split_number(line)
         groups.setdefault((prefix, template), {})[number] = line
     loops: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     rest: list[str] = []
@@ -74,19 +75,19 @@ def folded(lines: Iterable[str]) -> list[Check]:
     return [*_by_value(rest), *siblings]
 
 
-def unfolded(checks: Iterable[Check]) -> Iterator[str]:
+def unfold_checks(checks: Iterable[Check]) -> Iterator[str]:
     for check in checks:
         if isinstance(check, str):
             yield check
         else:
-            yield from check.unfolded()
+            yield from check.unfold_lines()
 
 
 def without_numbers(line: str) -> str:
     return _INDEX.sub("[]", line)
 
 
-def _numbered(line: str) -> tuple[str, str, int]:
+def _split_number(line: str) -> tuple[str, str, int]:
     """What stands before the first number of a sibling, the check without the number, the number.
 
     A value that is the number, `layers[3].layer_idx == 3`, is no difference either.
@@ -151,14 +152,14 @@ def text_of(checks: Iterable[Check], indent: str) -> Iterator[str]:
     A check has names that users chose in it. What is no assertion then becomes a comment.
     """
     checks = list(checks)
-    taken = {name for line in unfolded(checks) for name in _WORD.findall(line)}
+    taken = {name for line in unfold_checks(checks) for name in _WORD.findall(line)}
     names = _Variables(_free(("x", "each"), taken), _free(("i", "n"), taken))
     for check in checks:
         lines = list(_text_of(check, indent, names))
         if _asserts_only(lines, indent):
             yield from lines
         else:
-            yield from (f"{indent}# {_one_line(line)}" for line in unfolded([check]))
+            yield from (f"{indent}# {_one_line(line)}" for line in unfold_checks([check]))
 
 
 class _Variables(NamedTuple):
@@ -197,8 +198,8 @@ def _asserts_only(lines: Sequence[str], indent: str) -> bool:
 
 def _text_of(check: Check, indent: str, names: _Variables) -> Iterator[str]:
     if isinstance(check, str) and check.startswith(_DISTINCT):
-        values = _shortened(_arguments(check), names.number)
-        yield from wrapped(f"assert {_DISTINCT}", values, ")", indent)
+        values = _fold_values(_arguments(check), names.number)
+        yield from wrap_parts(f"assert {_DISTINCT}", values, ")", indent)
     elif isinstance(check, str):
         yield indent + _assertion(check.replace(_NUMBER, names.number))
     elif isinstance(check, Siblings):
@@ -212,10 +213,10 @@ def _text_of(check: Check, indent: str, names: _Variables) -> Iterator[str]:
             for f in check.forms
         ]
         if all(line.startswith("#") for line in assertions):
-            for text in check.unfolded():
+            for text in check.unfold_lines():
                 yield indent + _assertion(text.replace(_NUMBER, names.number))
             return
-        yield from wrapped(f"for {names.value} in (", values, "):", indent)
+        yield from wrap_parts(f"for {names.value} in (", values, "):", indent)
         yield from (f"{indent}    {line}" for line in assertions)
 
 
@@ -230,7 +231,7 @@ def _arguments(call: str) -> list[str]:
     return [text[each.col_offset : each.end_col_offset].decode() for each in given]
 
 
-def _shortened(values: list[str], variable: str) -> list[str]:
+def _fold_values(values: list[str], variable: str) -> list[str]:
     """Values one after the other, with those that differ in a number only as one expression."""
     groups: dict[str, list[str]] = {}
     for value in values:

@@ -59,14 +59,14 @@ def _devices(program: Program, inputs: Sequence[Input]) -> set[str]:
     for function in (*program.functions, program.main):
         for call in function.calls:
             for arg in call.arguments():
-                names |= set(_named(arg))
+                names |= set(_device_names(arg))
     return {found[0] for name in names if (found := _KIND.match(name)) is not None}
 
 
-def _named(data: Plain) -> Iterator[str]:
+def _device_names(data: Plain) -> Iterator[str]:
     if isinstance(data, list):
         if len(data) == 2 and data[0] == "device":
             yield str(data[1])
         else:
             for item in data:
-                yield from _named(item)
+                yield from _device_names(item)

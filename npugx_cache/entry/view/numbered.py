@@ -37,13 +37,13 @@ def template(texts: Sequence[str], variable: str) -> Template | None:
     fixed, numbers = pieces[0][::2], [column[0] for column in columns]
     marks = [len(set(column)) > 1 for column in columns]
 
-    def joined(opened: str, closed: str) -> str:
+    def join_parts(opened: str, closed: str) -> str:
         text = fixed[0]
         for number, mark, rest in zip(numbers, marks, fixed[1:], strict=True):
             text += f"[{opened}{variable}{closed}]{rest}" if mark else f"[{number}]{rest}"
         return text
 
-    plain = joined("", "")
+    plain = join_parts("", "")
     if "\\" in texts[0]:
         return None  # a quote may be no end of a literal
     quotes = {_open_quote(texts[0], place) for place in _places(pieces[0], marks)}
@@ -52,7 +52,7 @@ def template(texts: Sequence[str], variable: str) -> Template | None:
     quote = quotes.pop()
     if quotes or quote is None or not {"{", "}"}.isdisjoint(texts[0]):
         return None
-    braced = joined("{", "}")
+    braced = join_parts("{", "}")
     return Template(f"{braced[:quote]}f{braced[quote:]}", plain, first)
 
 

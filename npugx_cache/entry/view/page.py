@@ -147,7 +147,7 @@ class _Page:
         yield from _TENSOR.splitlines()
         yield from self._constants(program)
         yield from graph_text.graph_text(program, self._inputs)
-        yield from self._given(program)
+        yield from self._input_lines(program)
 
     @staticmethod
     def _constants(program: Program) -> Iterator[str]:
@@ -157,7 +157,7 @@ class _Page:
         for name, constant in zip(names, program.constants, strict=True):
             yield f"{name} = {given.of_constant(constant)}"
 
-    def _given(self, program: Program) -> Iterator[str]:
+    def _input_lines(self, program: Program) -> Iterator[str]:
         values = given.assignments(self._inputs, program.notes)
         names = graph_text.parameters(program, self._inputs)
         yield from ("", "", "def inputs():", '    """Random inputs of the recorded sizes."""')
@@ -169,7 +169,7 @@ class _Page:
         yield from _loops(lines)
         passed = [f"{names[each.name]}={text}" for each, text in values if not each.held]
         passed += [f"{HELD}={HELD}"] if lines else []
-        yield from graph_text.wrapped("return dict(", passed, ")", "    ")
+        yield from graph_text.wrap_parts("return dict(", passed, ")", "    ")
 
     def guards(self, *, everything: bool) -> Iterator[str]:
         yield from ("", "", "def guards():")
@@ -182,7 +182,7 @@ class _Page:
                 yield f"    # {len(checks)} {kind}: --section guards"
                 continue
             yield f"    # {len(checks)} {kind}"
-            for line in guards.text_of(guards.folded(checks), "    "):
+            for line in guards.text_of(guards.fold_lines(checks), "    "):
                 yield line
                 empty = empty and line.strip().startswith("#")
         if empty:

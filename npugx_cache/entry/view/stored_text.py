@@ -44,7 +44,7 @@ class StoredText(NamedTuple):
         return found
 
 
-def parsed(text: str) -> StoredText | None:
+def parse_text(text: str) -> StoredText | None:
     """The parts of a stored text; None if it is none that has them."""
     lines = text.split("\n")
     parts: dict[str, list[str]] = {}
@@ -57,11 +57,11 @@ def parsed(text: str) -> StoredText | None:
     if not lines or KEY not in parts or GUARDS not in parts:
         return None
     return StoredText(
-        lines[0].removeprefix("# "), {name: _stripped(p) for name, p in parts.items()}
+        lines[0].removeprefix("# "), {name: _strip_blank_lines(p) for name, p in parts.items()}
     )
 
 
-def _stripped(lines: list[str]) -> list[str]:
+def _strip_blank_lines(lines: list[str]) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     return lines

@@ -94,7 +94,7 @@ def _row(name: str, values: Sequence[str]) -> Iterator[str]:
         yield f"{name if place == 0 else '':<{_COLUMN}}{value}"
 
 
-def parsed(text: str) -> Iterator[tuple[str, str]]:
+def parse_summary(text: str) -> Iterator[tuple[str, str]]:
     """The name and the value of each line of a summary; "" for a line that goes on with the last.
 
     The title, which is the first line, is left out.
