@@ -33,7 +33,7 @@ BEFORE = {
 }
 PHASES = {
     "key": ("npugx_cache.answer.lookup:Lookup._look_up", "npugx_cache.answer.lookup:Lookup.answer"),
-    "open the store": ("npugx_cache.store_client:StoreClient.opened",),
+    "open the store": ("npugx_cache.store_client:StoreClient.open_store",),
     "read files": (f"{STORE}.content.blobs:read_file", f"{STORE}.content.entries:read_file"),
     "verify, list, decode manifests": (
         f"{STORE}.folder_store:FolderStore.candidates",

@@ -222,7 +222,7 @@ class CachedFunction(Generic[P, R]):
         a bypass: its reason, and then why stored entries were not used. What is about no stored
         entry has an empty `entry`. A call that a graph of this process accepts is no lookup.
         """
-        return self._state.lookup.explained()
+        return self._state.lookup.explain_lookup()
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:

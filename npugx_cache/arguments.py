@@ -17,7 +17,7 @@ _VARARGS, _VARKW = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 def split(target: object) -> tuple[types.FunctionType, object | None]:
     """The plain function behind a target, and the object that it is bound to; raises TypeError."""
     if isinstance(target, functools.partial):
-        _refuse_coroutine(_called(target))
+        _refuse_coroutine(_unwrap_partial(target))
         return cast("types.FunctionType", call_partial), target
     function = target.__func__ if isinstance(target, types.MethodType) else target
     owner = target.__self__ if isinstance(target, types.MethodType) else None
@@ -52,7 +52,7 @@ def call_partial(part: functools.partial[Any], /, *args: Any, **kwargs: Any) -> 
     return part(*args, **kwargs)
 
 
-def _called(part: functools.partial[Any]) -> Any:
+def _unwrap_partial(part: functools.partial[Any]) -> Any:
     called: Any = part
     while isinstance(called, functools.partial):
         called = called.func
@@ -61,7 +61,7 @@ def _called(part: functools.partial[Any]) -> Any:
 
 def name_of(function: types.FunctionType, owner: object = None) -> str:
     """A partial has the name of the function that it calls."""
-    named = _called(owner) if isinstance(owner, functools.partial) else function
+    named = _unwrap_partial(owner) if isinstance(owner, functools.partial) else function
     qualname = getattr(named, "__qualname__", type(named).__qualname__)
     return f"{getattr(named, '__module__', None) or type(named).__module__}.{qualname}"
 

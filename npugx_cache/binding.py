@@ -47,12 +47,12 @@ class State:
                 self.captures.packages = StoredPackages(settings)
             state = weakref.ref(self)  # a strong one would keep graphs until garbage is collected
 
-            def changed() -> None:
+            def note_change() -> None:
                 alive = state()
                 if alive is not None:
                     alive.record_captures()
 
-            self.captures.changed = changed
+            self.captures.changed = note_change
 
     def record_captures(self) -> None:
         """Record the captured graphs soon, so that another process can capture them ahead."""
@@ -61,7 +61,7 @@ class State:
                 from npugx_cache.capture_plan import Recorder
 
                 self._recorder = Recorder(self.lookup)
-            self._recorder.changed()
+            self._recorder.note_captures()
 
     def failure(self, error: Exception) -> Failure | None:
         """The graph whose program raised `error`, if the function itself may run that call."""

@@ -92,12 +92,12 @@ class Recorder:
         self._counted: dict[Tally, int] = {}
         weakref.finalize(lookup, self._finish)
 
-    def changed(self) -> None:
+    def note_captures(self) -> None:
         """Note the graphs that are captured now, and write them soon."""
         lookup = self._lookup()
         if lookup is None:
             return
-        self._store = lookup.opened()
+        self._store = lookup.open_store()
         for known in lookup.bound:
             runner = runner_of(known)
             if known.entry is not None and runner is not None:
@@ -185,7 +185,7 @@ def warm(lookup: Lookup, bound: tuple[Specialisation, ...]) -> tuple[list[Specia
     """
     made: list[Specialisation] = []
     try:
-        opened, reason = lookup.opened(), _unfit(lookup)
+        opened, reason = lookup.open_store(), _unfit(lookup)
         if opened is None or reason:
             return [], Warmed(refused=(reason,) if reason else ())
         refused: list[str] = []
@@ -194,7 +194,7 @@ def warm(lookup: Lookup, bound: tuple[Specialisation, ...]) -> tuple[list[Specia
         for manifest in _manifests(lookup.recipe, opened):
             rows = read(opened, manifest.entry) if manifest.entry not in here else []
             if rows:
-                answer = _bound(lookup, opened, manifest)
+                answer = _bind_entry(lookup, opened, manifest)
                 if isinstance(answer, str):
                     refused.append(f"{manifest.entry[:12]}: {answer}")
                     continue
@@ -230,7 +230,9 @@ def _manifests(recipe: Recipe, opened: store.Store) -> Iterator[store.Manifest]:
             yield manifest
 
 
-def _bound(lookup: Lookup, opened: store.Store, manifest: store.Manifest) -> Specialisation | str:
+def _bind_entry(
+    lookup: Lookup, opened: store.Store, manifest: store.Manifest
+) -> Specialisation | str:
     """An entry bound before any call, or why it is not. Its conditions are checked at each call."""
     present = {ref.name for ref in manifest.blobs}
     blobs = opened.read(manifest, present & {CONDITIONS, BINDINGS, CONSTANTS, LIBRARY})

@@ -81,7 +81,9 @@ def compile_call(
         outcome = None
         try:
             if not disturbance.reason():
-                outcome = _compiled(recipe, args, kwargs, scope, state, factors, known, progress)
+                outcome = _trace_and_pack(
+                    recipe, args, kwargs, scope, state, factors, known, progress
+                )
         except Exception as error:
             let_through(error)
             if not disturbance.reason():
@@ -92,7 +94,7 @@ def compile_call(
         return outcome
 
 
-def _compiled(
+def _trace_and_pack(
     recipe: Recipe,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -126,12 +128,12 @@ def _compiled(
         optimise=partial(optimise, recipe, progress),
     )
     if not isinstance(traced, call.Traced):
-        return _said(traced, scope)
+        return _remove_texts(traced, scope)
     progress.begin("packing")
     try:
         artifact = pack(recipe.title, traced, factors)
     except NotPortable as error:
-        return _said(traced.local_only(error), scope)
+        return _remove_texts(traced.local_only(error), scope)
     seconds = worked.seconds()
     rounding = Rounding.of(traced.graph)
     if any(recipe.options.functions()):
@@ -156,7 +158,7 @@ def _effect_of(artifact: Artifact, options: Options) -> str | None:
     return lasting_effect(program.operators if program is not None else (), layout)
 
 
-def _said(outcome: _Outcome, scope: Scope) -> _Outcome:
+def _remove_texts(outcome: _Outcome, scope: Scope) -> _Outcome:
     """The outcome with the texts of arguments removed from its reason.
 
     The reason goes to logs and into the store, and an error message in it may quote an argument.

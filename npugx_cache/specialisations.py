@@ -99,9 +99,9 @@ class Specialisations:
                     self._index.add(bound, graph.conditions.pinned_facts())
                 self._put_first(graph)
             if self._index is None and len(self._known) > 1:
-                self._index = self._indexed()
+                self._index = self._build_index()
 
-    def _indexed(self) -> Index[_Bound]:
+    def _build_index(self) -> Index[_Bound]:
         from npugx_cache.conditions.argument_facts import Index  # one graph needs none
 
         index: Index[_Bound] = Index()

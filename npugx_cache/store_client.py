@@ -54,7 +54,7 @@ class StoreClient:
         self._store: store.Store | store.Unusable | None = None
         """The store as it was when it was asked for last."""
 
-    def opened(self) -> store.Store | None:
+    def open_store(self) -> store.Store | None:
         access = self._access
         if access is None:
             access = self._access = access_for(self.backend, self.settings)
@@ -124,7 +124,7 @@ class StoreClient:
         level("%s: not stored in %s: %s", self.title, opened.root, answer.reason)
         return answer
 
-    def bypassed(self, reason: str, kind: str = "") -> None:
+    def tell_of_bypass(self, reason: str, kind: str = "") -> None:
         """Count and tell of a call or a graph that runs without the cache.
 
         A reason that comes back keeps its `kind`, one of `counters.BYPASS_REASONS`.
@@ -158,7 +158,7 @@ class StoreClient:
             # Once for all instances of a class, of which a model may have hundreds.
             events.warn_once(f"{self.title} runs uncached: {reason}")
 
-    def _missed(self) -> CacheMiss:
+    def _record_miss(self) -> CacheMiss:
         nearest = self.refusals[0] if self.refusals else None
         reasons = nearest.reasons if nearest else (self._no_entry(),)
         self._count("misses", self._kind_of_miss())
@@ -167,7 +167,7 @@ class StoreClient:
         self._write_journal(_MISSED, (*told, *self._remote), nearest)
         return CacheMiss(self.title, (*reasons, *self._remote))
 
-    def explained(self) -> tuple[events.Refusal, ...]:
+    def explain_lookup(self) -> tuple[events.Refusal, ...]:
         """What the last lookup came to (`CachedFunction.explain`)."""
         if self._last is None:
             return ()

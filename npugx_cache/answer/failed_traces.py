@@ -78,14 +78,14 @@ class Untraced:
             {kind: _Failure(failed, tries, conditions, modules)}
         )
 
-    def raised(self, call: Signature, reason: str) -> None:
+    def note_error(self, call: Signature, reason: str) -> None:
         """Note that the function itself, or the cache, raised for a call that was not traced."""
         tries, _ = self._raising.get((call.exact, call.kind), (0, ""))
         if len(self._raising) >= _MAX_RAISING:
             self._raising.clear()
         self._raising[call.exact, call.kind] = tries + 1, reason
 
-    def known(self, call: Signature, scope: Scope) -> Failed | None:
+    def find_failure(self, call: Signature, scope: Scope) -> Failed | None:
         """Why a call is not worth tracing, or None."""
         if self._raising:
             tries, raised = self._raising.get((call.exact, call.kind), (0, ""))

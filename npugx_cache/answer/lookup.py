@@ -142,7 +142,7 @@ class Lookup(StoredGraphs):
             reason = f"a fault of the cache: {type(error).__name__}, see the log"
             if not is_passing(error):  # or each call would be traced again, to the same end
                 with contextlib.suppress(Exception):
-                    self._untraced.raised(Signature(scope.frame_locals), reason)
+                    self._untraced.note_error(Signature(scope.frame_locals), reason)
             self._end_in_bypass(reason)
             return Bypass(f"a fault of the cache: {error!r}")
 
@@ -156,7 +156,7 @@ class Lookup(StoredGraphs):
         warming: bool,
     ) -> Specialisation | Ran | Bypass | First:
         shape = Signature(scope.frame_locals)
-        failed = self._untraced.known(shape, scope)
+        failed = self._untraced.find_failure(shape, scope)
         breaks = failed is not None and failed.breaks and self.recipe.breaks
         reason, kind = None if failed is None or breaks else failed.reason, ""
         if reason is None and self._beyond and not warming:
@@ -200,7 +200,7 @@ class Lookup(StoredGraphs):
             known = self.bound.find(call.scope)  # another thread may have bound it meanwhile
             if known is not None:
                 return known
-            opened = self.opened()
+            opened = self.open_store()
             if opened is None:
                 return None
             key, answers = call.fingerprint.key, Answers()
@@ -243,7 +243,7 @@ class Lookup(StoredGraphs):
         Asked without a lock, because other calls must not wait for the tier.
         """
         key, signature = call.fingerprint.key, call.signature.exact
-        if not self._remote_brings(self.opened(), key, signature):
+        if not self._remote_brings(self.open_store(), key, signature):
             return None
         return self._find(call, started, "hit, fetched from the remote tier")
 
@@ -256,7 +256,7 @@ class Lookup(StoredGraphs):
         if reason := compile_lock.obstacle():
             return self._bypass(reason, "busy")
         if self.settings.on_miss == "raise":
-            raise self._missed()
+            raise self._record_miss()
         if self.settings.on_miss == "eager":
             return self._bypass(_ON_MISS, "on_miss")  # the next call looks again
         if not warming and (reason := self._excess(call)):
@@ -267,7 +267,7 @@ class Lookup(StoredGraphs):
         with self._compiling.hold(name):
             if known := self.bound.find(call.scope):
                 return known
-            if failed := self._untraced.known(call.signature, call.scope):
+            if failed := self._untraced.find_failure(call.signature, call.scope):
                 return self._run_in_pieces_or_eagerly(failed, call.scope.frame_locals)
             found = self._compile_under_lock(name, call, started, warming=warming)
             graph = found.graph if isinstance(found, Ran) else found
@@ -278,18 +278,18 @@ class Lookup(StoredGraphs):
     def _compile_under_lock(
         self, name: str, call: Call, started: float, *, warming: bool
     ) -> Specialisation | Ran | Bypass | First:
-        opened = self.opened()
+        opened = self.open_store()
         if opened is None:
             return self._compile_and_tell(call, None, started, warming=warming)
         answers: list[Specialisation | Bypass | First] = []
 
-        def answered() -> bool:  # an entry that appears may be for other values, so it is tried
+        def is_answered() -> bool:  # an entry that appears may be for other values, so it is tried
             if not answers:
                 answer = self._find(call, started, "hit after waiting")
                 answers.extend([answer] if answer is not None else [])
             return bool(answers)
 
-        def refused() -> bool:
+        def is_refused() -> bool:
             """Whether another worker noted meanwhile that such calls can't be stored.
 
             Otherwise ranks would wait for each other and compile one after the other for nothing.
@@ -297,10 +297,10 @@ class Lookup(StoredGraphs):
             listed = opened.candidates(call.fingerprint.key).bypasses
             return any(is_about(m, call) and m.entry not in call.outdated for m in listed)
 
-        if refused():
+        if is_refused():
             return self._compile_and_tell(call, opened, started, warming=warming)
-        with self._lock(opened, name, call, lambda: answered() or refused()):
-            if answered():
+        with self._lock(opened, name, call, lambda: is_answered() or is_refused()):
+            if is_answered():
                 return answers[0]
             return self._compile_and_tell(call, opened, started, warming=warming)
 
@@ -403,7 +403,7 @@ class Lookup(StoredGraphs):
 
     def _excess(self, call: Call) -> str | None:
         """Why calls may cause no more compiles, or None; the first process to say so notes it."""
-        counted, opened = self._compiles(), self.opened()
+        counted, opened = self._compiles(), self.open_store()
         if opened is None:
             return counted.excess(lambda: None)
         limit = self.settings.recompile_limit
@@ -428,7 +428,7 @@ class Lookup(StoredGraphs):
         from npugx_cache.entry import recheck, size_history
         from npugx_cache.events.progress import Progress
 
-        title, opened = self.title, self.opened()
+        title, opened = self.title, self.open_store()
         known = size_history.before(opened, call.fingerprint.key, found.entry)
         with Progress(title) as progress:
             outcome = self._compile(call, known, progress)

@@ -76,7 +76,7 @@ class UncachedCalls(StoreClient):
         self.bound.remove(graph)
         self._failed[call.signature.exact] = reason
         self._bypass(reason, OF_RUN)
-        opened = self.opened()
+        opened = self.open_store()
         if opened is None or graph.entry is None:
             return
         for manifest in opened.candidates(call.fingerprint.key).manifests:
@@ -133,10 +133,10 @@ class UncachedCalls(StoreClient):
         if pieces is None:
             self._count("bypasses", USUAL)
 
-        def ended(error: Exception | None) -> None:
+        def note_end(error: Exception | None) -> None:
             if error is not None:
                 raised = f"the function itself raised {type(error).__name__} for such a call"
-                self._untraced.raised(call.signature, raised)
+                self._untraced.note_error(call.signature, raised)
                 self._end_in_bypass(raised)
                 events.logger.info("%s: %s", self.title, raised)
                 return
@@ -149,7 +149,7 @@ class UncachedCalls(StoreClient):
             if pieces is None:
                 self._warn(outcome.reason)
 
-        return Bypass(outcome.reason, ended, None if pieces is None else pieces.run)
+        return Bypass(outcome.reason, note_end, None if pieces is None else pieces.run)
 
     def _run_in_pieces_or_eagerly(self, failed: Failed, frame_locals: Mapping[str, Any]) -> Bypass:
         """A call that can't be one graph: in pieces, if the user wants pieces, or a bypass."""
@@ -158,11 +158,11 @@ class UncachedCalls(StoreClient):
             return self._bypass(failed.reason)
         self._last = _IN_PIECES, failed.reason
 
-        def ended(_: Exception | None) -> None:
+        def note_end(_: Exception | None) -> None:
             with self.faults_logged():
                 self._tell_of_pieces(pieces, failed, frame_locals)
 
-        return Bypass(failed.reason, ended, pieces.run)
+        return Bypass(failed.reason, note_end, pieces.run)
 
     def _pieces_for(self, failed: Failed) -> FunctionPieces | None:
         if not failed.breaks or not self.recipe.breaks or compile_lock.obstacle():
@@ -178,16 +178,16 @@ class UncachedCalls(StoreClient):
     ) -> None:
         self._last = _IN_PIECES, failed.reason
         clean = partial(without_texts, frame_locals=frame_locals)
-        pieces.record_pieces(failed.reason, failed.note, self.opened(), clean)
+        pieces.record_pieces(failed.reason, failed.note, self.open_store(), clean)
 
     def pieces_bound(self) -> int:
         """How many pieces are compiled in this process."""
         return 0 if self._pieces is None else self._pieces.count
 
-    def explained(self) -> tuple[events.Refusal, ...]:
+    def explain_lookup(self) -> tuple[events.Refusal, ...]:
         """As for any client, and the pieces of a function that runs in pieces."""
         if self._last is None or self._last[0] != _IN_PIECES or self._pieces is None:
-            return super().explained()
+            return super().explain_lookup()
         return tuple(self._pieces.explain_pieces(self._last[1]))
 
     @contextlib.contextmanager
@@ -214,7 +214,7 @@ class UncachedCalls(StoreClient):
 
     def _note_bypass(self, draft: store.Draft) -> str:
         """The entry of the note, or empty if it is not stored."""
-        opened = self.opened()
+        opened = self.open_store()
         return "" if opened is None else self._note(opened, draft)
 
     def _note(self, opened: store.Store, draft: store.Draft) -> str:
@@ -228,7 +228,7 @@ class UncachedCalls(StoreClient):
         return ""
 
     def _bypass(self, reason: str, kind: str = "") -> Bypass:
-        self.bypassed(reason, kind)
+        self.tell_of_bypass(reason, kind)
         return Bypass(reason)
 
     def tell_of_grad(self, frame_locals: Mapping[str, object]) -> None:

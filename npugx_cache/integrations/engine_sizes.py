@@ -40,7 +40,7 @@ class EngineSizes:
     def is_one(self) -> bool:
         return self.first == self.last
 
-    def unmet(self, inputs: Sequence[Any]) -> str | None:
+    def unmet_condition(self, inputs: Sequence[Any]) -> str | None:
         """What a lowering demands of symbolic sizes that is not true of all these, or None.
 
         `inputs` are the fakes that the graph was lowered with.

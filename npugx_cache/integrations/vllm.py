@@ -157,7 +157,7 @@ class NpugxCompiler:
             if configured is not None and configured.passes is not None:
                 name = self._name_of_passes(configured)
                 if isinstance(name, compiled.Bypassed):
-                    client.bypassed(*name)
+                    client.tell_of_bypass(*name)
                     settings = replace(settings, mode="off")
                     theirs = EnginePasses(configured.passes, None)
                 else:
@@ -173,12 +173,12 @@ class NpugxCompiler:
                         raise
                     events.logger.exception("%s: a pass of the engine failed", title)
                     return compiled.Bypassed(f"a pass of the engine raises {theirs.error!r}")
-                unmet = sizes.unmet(inputs)
+                unmet = sizes.unmet_condition(inputs)
                 return compiled.Bypassed(unmet) if unmet else run
 
         run = compiled.attempt_answer(answer, client)
         if isinstance(run, compiled.Bypassed):
-            client.bypassed(*run)
+            client.tell_of_bypass(*run)
             return graph.forward, None
         return run, run.entry
 

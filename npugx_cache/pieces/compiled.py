@@ -131,7 +131,7 @@ def of_graph(
         if isinstance(found, CachedGraph):
             return found
         if found is not None:
-            clients[-1].bypassed(*found)
+            clients[-1].tell_of_bypass(*found)
         if is_apart:
             from npugx_cache.trace.apart import graph_apart
 
@@ -146,7 +146,9 @@ def of_graph(
             may_fail = unserved is not None and not isinstance(error, ASKED_FOR)
             if settings.strict or not (may_fail or is_passing(error)):
                 raise
-            clients[-1].bypassed(f"it runs eagerly: {type(error).__name__}, see the log", "fault")
+            clients[-1].tell_of_bypass(
+                f"it runs eagerly: {type(error).__name__}, see the log", "fault"
+            )
             events.logger.exception("%s: not compiled", title)
             run = graph_module.forward
         return CachedGraph(run, None, ())

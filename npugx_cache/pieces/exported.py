@@ -57,8 +57,8 @@ def of_module(
     found = compiled.attempt_answer(answer, client)
     if isinstance(found, CachedGraph):
         return found
-    client.bypassed(*found)
-    return CachedGraph(module, None, client.explained())
+    client.tell_of_bypass(*found)
+    return CachedGraph(module, None, client.explain_lookup())
 
 
 def _inputs(module: fx.GraphModule, given: Sequence[Any]) -> Sequence[tuple[fx.Node, Any]]:

@@ -81,7 +81,7 @@ class PieceLookup(StoreClient):
         Raises also `refuse.NotEager`, and what the user asked for (`CacheMiss`, errors of passes).
         """
         started = time.perf_counter()
-        opened = self.opened()
+        opened = self.open_store()
         found = self._restore_first_fitting(opened, started, "hit") if opened is not None else None
         key = self.piece.fingerprint.key
         if found is None and opened is not None and self._remote_brings(opened, key, key):
@@ -91,7 +91,7 @@ class PieceLookup(StoreClient):
         if found is not None:
             return found
         if self.settings.on_miss == "raise":
-            raise self._missed()
+            raise self._record_miss()
         if self.settings.on_miss == "eager":
             return self._bypass_compile("NPUGX_CACHE_ON_MISS=eager forbids a compile")
         if reason := compile_lock.obstacle():
@@ -120,8 +120,8 @@ class PieceLookup(StoreClient):
         return none if self.title == self.piece.text.title else f"{self.piece.text.title}: {none}"
 
     def _bypass_compile(self, reason: str) -> CachedGraph:
-        self.bypassed(reason, "on_miss")
-        return CachedGraph(self.piece.graph_module.forward, None, self.explained())
+        self.tell_of_bypass(reason, "on_miss")
+        return CachedGraph(self.piece.graph_module.forward, None, self.explain_lookup())
 
     # --- restore
 
@@ -207,7 +207,7 @@ class PieceLookup(StoreClient):
 
             run = inner_tensors.taking_apart(run, program.bindings.parts)
         called = (lambda *inputs: run(*inputs, *held)) if held else run
-        return CachedGraph(called, entry, self.explained(), self._saver(blobs))
+        return CachedGraph(called, entry, self.explain_lookup(), self._saver(blobs))
 
     def _saver(self, blobs: Callable[[], Blobs]) -> Callable[[Gradients | None], bytes]:
         """What gives the graph as bytes for a file of torch's, or raises `NotPortable`.

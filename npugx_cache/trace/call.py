@@ -44,13 +44,13 @@ from npugx_cache.trace.conditions.surroundings import (
     threads_for,
 )
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
-from npugx_cache.trace.device import accelerator_of, placed
+from npugx_cache.trace.device import accelerator_of, stored_form
 from npugx_cache.trace.dynamo_globals import DynamoGlobals
 from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.observe import lstm
 from npugx_cache.trace.observe.observation import Observation, Question
 from npugx_cache.trace.outcomes import LocalOnly, SetUpFirst, Untraceable
-from npugx_cache.trace.placeholders import described, origins_of, taken_apart
+from npugx_cache.trace.placeholders import describe_placeholders, origins_of, taken_apart
 from npugx_cache.trace.process_local import local_only
 from npugx_cache.trace.refusal import conditions_of
 from npugx_cache.trace.set_up import set_up_first
@@ -97,7 +97,7 @@ def trace(
     Dynamo's lock.
     """
     made = DynamoGlobals()
-    with made.collected():
+    with made.collect_globals():
         outcome = _trace(
             function,
             args,
@@ -162,7 +162,7 @@ def _trace(
         outcome = local_only(found, scope, refusal)
         return replace(outcome, conditions=depends_on(tracing.met_by(found.output)))
 
-    lower = partial(_lowered, decompositions=decompositions)
+    lower = partial(_lower_trace, decompositions=decompositions)
     try:
         graph = lower(found)
         if (walk := order_to_flip(found.observed)) is not None:
@@ -230,7 +230,9 @@ def _portable(
     nodes = (node for _, node in origins)
     ran.add_attributes_of_others(builder, nodes, trace.function.__code__)
     read = ran.facts(builder, trace.function.__code__)
-    observed = add_observed(builder, _told(builder, trace, ran, called, owners), owners)
+    observed = add_observed(
+        builder, _collect_observations(builder, trace, ran, called, owners), owners
+    )
     facts = (*observed, *read, *rules)
     tree = builder.build(state, threads_for(code, graph))
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, code)):
@@ -239,7 +241,7 @@ def _portable(
         refuse_positions(trace.bytecode)
     frame = portable_frame(trace.bytecode, trace.graph_name, roots, trace.imports)
     shaping = (*untraced, *shaping)
-    tree = placed(tree, accelerator_of(trace, graph, builder, tree, frame, shaping, owners))
+    tree = stored_form(tree, accelerator_of(trace, graph, builder, tree, frame, shaping, owners))
     held = held_by_classes(builder.guarded_classes())
     named = [*trace.code, *called.unreached, *ran.unreached]
     named_facts = facts_of(named, trace.function.__code__, owners, held)
@@ -247,7 +249,7 @@ def _portable(
     return Traced(
         graph=graph,
         passes=passes,
-        inputs=tuple(described(origins, Wording(conditions))),
+        inputs=tuple(describe_placeholders(origins, Wording(conditions))),
         static=positions(trace.static, parts),
         conditions=conditions,
         frame=frame,
@@ -274,7 +276,9 @@ def _add_guards(builder: TreeBuilder, trace: DynamoTrace) -> None:
         add_guards(builder, *guards)
         add_shape_conditions(builder, conditions, variables)
         return
-    raise NotPortable(wrapper_subclasses.placed(NotPortable(failed), trace.function.__code__))
+    raise NotPortable(
+        wrapper_subclasses.reason_with_place(NotPortable(failed), trace.function.__code__)
+    )
 
 
 def _rules(called: OperatorRun, graph: torch.fx.GraphModule | None) -> tuple[Check, ...]:
@@ -285,7 +289,7 @@ def _rules(called: OperatorRun, graph: torch.fx.GraphModule | None) -> tuple[Che
         raise refuse.NotEager(str(error)) from None
 
 
-def _told(
+def _collect_observations(
     builder: TreeBuilder, trace: DynamoTrace, ran: CodeRun, called: OperatorRun, owners: Owners
 ) -> Iterator[Observation]:
     """All that Dynamo read without a guard: seen by the hooks, or told by the code and the tree."""
@@ -301,19 +305,19 @@ def _told(
     yield from lookups_of(builder, trace.code)  # of the whole tree, so this comes last
 
 
-def _lowered(
+def _lower_trace(
     trace: DynamoTrace, decompositions: dict[Any, Any] | None
 ) -> torch.fx.GraphModule | None:
     if trace.graph is None:
         return None
     try:
-        ran, called = CodeRun(tracing.given(trace.output)), OperatorRun()
+        ran, called = CodeRun(tracing.graph_inputs(trace.output)), OperatorRun()
         code, expected = trace.function.__code__, (tracing.ConstraintViolationError,)
         with refuse.failures_of_torch("torch can't lower the graph", code, expected):
-            graph = tracing.lowered(trace.output, decompositions, ran.note, called.note)
+            graph = tracing.lower_output(trace.output, decompositions, ran.note, called.note)
         ran.refuse_other_attributes(graph.meta.pop(tracing.HELD))
     except NotPortable as error:
-        reason = wrapper_subclasses.placed(error, trace.function.__code__)
+        reason = wrapper_subclasses.reason_with_place(error, trace.function.__code__)
         raise NotPortable(reason) from None
     except tracing.NotKept as error:
         where = location.of_text(error.stack)

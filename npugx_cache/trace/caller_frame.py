@@ -52,12 +52,12 @@ def portable_frame(
         if step is Step.GLOBAL:
             plain_globals.append(name)
         else:
-            names[name] = _named(code, name, step, arg)
+            names[name] = _encode_name(code, name, step, arg)
     stripped, constants = _without_live_constants(code, ())
     # Dynamo's names contain counters and addresses, but equal frames must have equal bytes.
     placeholders = {name: f"__npugx_{i}" for i, name in enumerate(names)}
     return frame.Frame(
-        code=marshal.dumps(_renamed(stripped, placeholders)),
+        code=marshal.dumps(_rename_in_code(stripped, placeholders)),
         names={placeholders[name]: data for name, data in names.items()},
         globals=tuple(plain_globals),
         constants=tuple(constants),
@@ -100,7 +100,7 @@ _LEAVING = {
 """What the frame would make of a result, by the function of Dynamo's that it calls for that."""
 
 
-def _named(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
+def _encode_name(code: types.CodeType, name: str, step: Step, arg: Plain) -> Plain:
     if step is Step.MODULE and arg.split(".")[:2] == ["torch", "_dynamo"]:
         needed = set(_attributes_of(code, name))
         offered = vars(FRAME_SHIMS[arg]) if arg in FRAME_SHIMS else {}
@@ -200,9 +200,9 @@ def _encode_constant(constant: object) -> Plain:
     return encode(constant)
 
 
-def _renamed(code: types.CodeType, names: dict[str, str]) -> types.CodeType:
+def _rename_in_code(code: types.CodeType, names: dict[str, str]) -> types.CodeType:
     constants = tuple(
-        _renamed(c, names) if isinstance(c, types.CodeType) else c for c in code.co_consts
+        _rename_in_code(c, names) if isinstance(c, types.CodeType) else c for c in code.co_consts
     )
     return code.replace(
         co_names=tuple(names.get(name, name) for name in code.co_names), co_consts=constants

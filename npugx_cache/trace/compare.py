@@ -89,10 +89,10 @@ def _canonical(graph: torch.fx.GraphModule, arguments: list[Any]) -> str:
     """A digest of what the graph does, the same for each order of its independent nodes.
 
     Nodes may change places between two writes, but writes keep their order. Two nodes that compute
-    the same thing have one name, unless a caller could tell their memory apart (`_shown`): such
-    nodes are numbered. `arguments` tell where each input comes from.
+    the same thing have one name, unless a caller could tell their memory apart (`_exposed_nodes`):
+    such nodes are numbered. `arguments` tell where each input comes from.
     """
-    shown = _shown(graph)
+    shown = _exposed_nodes(graph)
     names: dict[Node, str] = {}
     count: dict[str, int] = {}
     epoch, inputs = "", iter(arguments)
@@ -100,7 +100,7 @@ def _canonical(graph: torch.fx.GraphModule, arguments: list[Any]) -> str:
         if node.op == "placeholder":
             names[node] = _digest("input", next(inputs))
             continue
-        what = [str(node.target), _named((node.args, node.kwargs), names)]
+        what = [str(node.target), _text_of_arguments((node.args, node.kwargs), names)]
         if node.op == "get_attr":
             what = [_constant(graph, str(node.target))]
         key = _digest(node.op, epoch, *what)
@@ -112,7 +112,7 @@ def _canonical(graph: torch.fx.GraphModule, arguments: list[Any]) -> str:
     return epoch
 
 
-def _shown(graph: torch.fx.GraphModule) -> set[Node]:
+def _exposed_nodes(graph: torch.fx.GraphModule) -> set[Node]:
     """Nodes whose memory is written to or returned, directly or through a view."""
     shown: set[Node] = set()
     for node in reversed(graph.graph.nodes):
@@ -122,7 +122,7 @@ def _shown(graph: torch.fx.GraphModule) -> set[Node]:
     return shown
 
 
-def _named(arguments: Any, names: dict[Node, str]) -> str:
+def _text_of_arguments(arguments: Any, names: dict[Node, str]) -> str:
     """Arguments as a text, with names for nodes. `1` and `True` differ, and so do 0.0 and -0.0."""
     leaves, structure = pytree.tree_flatten(arguments)
     texts = [

@@ -227,7 +227,7 @@ class _Writer:
     def expect(self, expression: Any) -> None:
         """Write the check that a condition holds."""
         text = f"the graph was traced for {expression}"
-        self._call(aten._assert_scalar.default, (self._computed(expression).node, text))
+        self._call(aten._assert_scalar.default, (self._compute_value(expression).node, text))
 
     def expect_sizes(self, node: fx.Node) -> None:
         """Write the check that a tensor has the sizes that the trace gave it."""
@@ -236,11 +236,11 @@ class _Writer:
             expression = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
             if not self.knows(expression):
                 raise NotKept(f"nobody knows the size {expression} of a tensor", node.stack_trace)
-            computed = self._computed(expression)
+            computed = self._compute_value(expression)
             sizes.append(computed.node if isinstance(computed, fx.Proxy) else int(computed))
         self._call(aten._assert_tensor_metadata.default, (node, sizes))
 
-    def _computed(self, expression: Any) -> Any:
+    def _compute_value(self, expression: Any) -> Any:
         """The value of an expression: a proxy, or a number."""
         for symbol in sorted(expression.free_symbols, key=str):  # in the same order in any process
             if symbol not in self._values:

@@ -69,7 +69,7 @@ def accelerator_of(
     looks = [each.argument for each in trace.observed if each.question is Question.INDEX]
     reasons = [*(f"it uses {name}" for name in sorted(others)), *looks]
     reasons += [
-        *_unguarded(read, builder),
+        *_unguarded_reasons(read, builder),
         *_in_conditions(tree, kind),
         *_in_graph(trace.graph),
         *_in_streams(graph),
@@ -102,7 +102,7 @@ def accelerator_of_piece(
     return Accelerator(kind, index, reasons[0] if reasons else "")
 
 
-def placed(tree: Conditions, device: Accelerator | None) -> Conditions:
+def stored_form(tree: Conditions, device: Accelerator | None) -> Conditions:
     """The conditions in their stored form, in which a device without a tie is "the current one"."""
     if device is None or device.index is None or device.why:
         return tree.place_on_device(device, str)
@@ -138,7 +138,7 @@ def _devices_in(tree: Conditions, frame: Frame) -> set[str]:
 # --- what ties a trace to an index
 
 
-def _unguarded(read: Iterable[Observation], builder: TreeBuilder) -> Iterator[str]:
+def _unguarded_reasons(read: Iterable[Observation], builder: TreeBuilder) -> Iterator[str]:
     """A reason if a device was read from a place that has no guard of its own."""
     guarded = {c.node for c in builder.checks.values() if c.kind is Kind.EQUALS}
     sources = [each.owner for each in read if each.owner is not None]

@@ -149,7 +149,7 @@ def _run(
             output = tracing.capture(function, args, kwargs, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - Dynamo raises many kinds; all mean "eager"
         let_through(error)
-        observed = recorder.observed()
+        observed = recorder.observations()
         if reason := refusal(observed, Question.UNWATCHED):
             return NotTraced(reason=reason)
         if (stopped := recorder.state(SetUps).stopped) is not None:
@@ -157,13 +157,13 @@ def _run(
                 reason=stopped.set_up.name,
                 stopped=stopped,
                 observed=observed,
-                sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
+                sizes=(sizes, size_memory.remembered_sizes(function) if dynamic is None else []),
             )
         unseen = refusal(observed, Question.UNCHECKABLE)
         if passes := is_passing(error):
             first = str(error).partition("\n")[0]
             reason = f"the machine could not do it then, which may pass: {first}"
-        elif unseen is not None and unkept_calls.ended(error):
+        elif unseen is not None and unkept_calls.is_from_unkept_call(error):
             reason = cacheable_part.advise(unseen, frame_locals, recorder.stack)
         else:
             stack = getattr(error, "real_stack", None) or ()
@@ -180,7 +180,7 @@ def _run(
     graph = handed.graph_module if handed is not None else None
     if graph is not None:
         vendor_scopes.replace(graph, operators.scope_operator)
-    observed = recorder.observed()
+    observed = recorder.observations()
     if reason := refusal(observed, Question.UNWATCHED):  # says something about this process
         return NotTraced(reason=reason)
     refused = refusal(observed, Question.UNCHECKABLE) or _opaque(graph)
@@ -202,7 +202,7 @@ def _run(
         static=static_inputs(graph) if graph is not None else (),
         methods={str(n.target) for n in subgraphs.nodes_of(graph) if subgraphs.asks_tensor(n)},
         observed=observed,
-        sizes=(sizes, size_memory.recorded(function) if dynamic is None else []),
+        sizes=(sizes, size_memory.remembered_sizes(function) if dynamic is None else []),
         writes=recorder.state(identity.Writes).any,
         output=output,
     )
@@ -213,7 +213,7 @@ def _begin_with(function: types.FunctionType, known: Known) -> list[Any]:
     if known.alone:
         size_memory.forget(function)
     size_memory.recall(function, known.rows)
-    return size_memory.recorded(function)
+    return size_memory.remembered_sizes(function)
 
 
 @contextlib.contextmanager

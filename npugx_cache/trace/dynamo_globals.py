@@ -30,7 +30,7 @@ class DynamoGlobals:
         self._kept = False
 
     @contextlib.contextmanager
-    def collected(self) -> Iterator[None]:
+    def collect_globals(self) -> Iterator[None]:
         """Collect what Dynamo makes inside, and remove all of it at the end.
 
         Needs Dynamo's lock, because a function of Dynamo's is replaced meanwhile.

@@ -619,7 +619,7 @@ class Places(Replacements):
 
     def _put_all(self) -> None:
         for (owner, name), (make, is_everywhere) in _PLACES.items():
-            for each in _derived(_find(owner)) if is_everywhere else (_find(owner),):
+            for each in _class_and_subclasses(_find(owner)) if is_everywhere else (_find(owner),):
                 if name in vars(each):
                     self._put(each, name, make, adds=False)
         for module in dynamo_modules():
@@ -661,7 +661,7 @@ _PLACES: dict[tuple[str, str], tuple[Callable[[Any], Any], bool]] = {
 """What stands for which function of a class; and whether also in the classes derived from it."""
 
 
-def _derived(cls: type) -> Iterator[type]:
+def _class_and_subclasses(cls: type) -> Iterator[type]:
     """A class and all that are derived from it, each once."""
     known: set[type] = set()
     waiting = [cls]
@@ -681,14 +681,14 @@ def close(recorder: Recorder, graph: Any) -> None:
     seen = recorder.state(Seen)
     names = {
         (each.owner, each.argument)
-        for each in recorder.observed()
+        for each in recorder.observations()
         if each.question is Question.NAME
     }
 
     def is_fact(cls: type, name: str) -> bool:
         return (cls, name) in names
 
-    for source, kind, entry in values.unguarded(seen.entries, graph, is_fact):
+    for source, kind, entry in values.unguarded_values(seen.entries, graph, is_fact):
         name = tracing.source_name(source)
         if kind is None:
             place = location.of_frames(entry.stack)

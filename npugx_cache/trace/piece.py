@@ -31,7 +31,7 @@ from npugx_cache.trace.conditions.operators import OperatorRun
 from npugx_cache.trace.conditions.source_facts import Owners, facts_of
 from npugx_cache.trace.conditions.surroundings import answers_to, environment_of, threads_for
 from npugx_cache.trace.conditions.wrapper_subclasses import CodeRun
-from npugx_cache.trace.device import accelerator_of_piece, placed
+from npugx_cache.trace.device import accelerator_of_piece, stored_form
 from npugx_cache.trace.lowered import PortableGraph
 from npugx_cache.trace.observe import lstm
 from npugx_cache.trace.streams import lost_order
@@ -66,7 +66,7 @@ def portable(
     changes the lowered graph in place.
     """
     ran, called = CodeRun(inputs), OperatorRun()
-    graph = _lowered(graph_module, inputs, decompositions, ran, called)
+    graph = _lower_graph(graph_module, inputs, decompositions, ran, called)
     rules = dict.fromkeys(called.facts(graph))
     passes = optimise(graph)
     rules |= dict.fromkeys(called.facts(graph))  # passes may put other operators in
@@ -95,7 +95,7 @@ def portable(
     untraced = [*codes, *shaping]
     parts = graph.meta[tracing.PARTS]
     device = accelerator_of_piece(graph_module, graph, conditions, untraced, owners)
-    conditions = placed(conditions, device)
+    conditions = stored_form(conditions, device)
     if failed := Checker(conditions).failures(scope, limit=1):
         raise NotPortable(f"the conditions refuse what they were made from: {failed[0]}")
     return PortableGraph(
@@ -109,7 +109,7 @@ def portable(
     )
 
 
-def _lowered(
+def _lower_graph(
     graph_module: fx.GraphModule,
     inputs: Sequence[Any],
     decompositions: Mapping[Any, Any],
@@ -118,7 +118,7 @@ def _lowered(
 ) -> fx.GraphModule:
     if reason := lost_order(graph_module):
         raise NotPortable(reason)
-    if reason := tensor_patches.replaced():
+    if reason := tensor_patches.patch_reason():
         raise NotPortable(reason)
     lstm.mend_states()
     try:

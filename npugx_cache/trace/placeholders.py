@@ -42,7 +42,7 @@ def origins_of(
             yield name, None
 
 
-def described(
+def describe_placeholders(
     origins: Iterable[tuple[str, int | None]], words: Wording
 ) -> Iterator[tuple[str, str]]:
     """Short names for the graph's placeholders, each with words for where its value comes from."""

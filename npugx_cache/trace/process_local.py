@@ -48,14 +48,14 @@ def local_only(trace: DynamoTrace, scope: Scope, refusal: Exception) -> LocalOnl
     """
     reason = str(refusal)
     owners = Owners(trace.code)
-    observed = list(_told(trace, owners))
+    observed = list(_collect_observations(trace, owners))
     is_known = isinstance(refusal, (OnlyHere, NotCompiled))
     is_known = is_known and all(map(is_asked_again_here, observed))
     if not is_known or _asks_data_for_sizes(trace):
         return Untraceable(reason=reason)
     try:
         check = tracing.guards_of(trace.output, trace.function.__code__).check
-        unchanged = _watched(trace, observed, owners)
+        unchanged = _watch_code(trace, observed, owners)
     except AssertionError as error:
         return Untraceable(reason=f"{reason}; and torch's guards: {refuse.of_failure(error)}")
     except NotPortable as error:
@@ -71,7 +71,7 @@ def local_only(trace: DynamoTrace, scope: Scope, refusal: Exception) -> LocalOnl
     )
 
 
-def _told(trace: DynamoTrace, owners: Owners) -> Iterator[Observation]:
+def _collect_observations(trace: DynamoTrace, owners: Owners) -> Iterator[Observation]:
     """What the trace read without a guard, as far as that is known without a tree of guards."""
     yield from trace.observed
     yield from environment_of(trace.code)
@@ -108,7 +108,9 @@ def _runnable(trace: DynamoTrace) -> Callable[..., Any]:
     return run
 
 
-def _watched(trace: DynamoTrace, observed: list[Observation], owners: Owners) -> Callable[[], bool]:
+def _watch_code(
+    trace: DynamoTrace, observed: list[Observation], owners: Owners
+) -> Callable[[], bool]:
     """Whether classes and functions are what they were; raises `NotPortable`."""
     facts = facts_of(trace.code, trace.function.__code__, owners)
     return Watch(

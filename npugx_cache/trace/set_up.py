@@ -84,14 +84,14 @@ def _conditions(
     if builder.value(node) is not stopped.set_up.model:
         raise NotPortable("the model is not reached from the arguments")
 
-    def told() -> Iterator[Observation]:
+    def collect_observations() -> Iterator[Observation]:
         yield from environment_of(codes)
         yield from answers_to(builder, codes, ())
         yield from builtins_used(codes, function, owners)
         yield from observed
         yield from lookups_of(builder, codes)  # of the whole tree, so this comes last
 
-    facts = add_observed(builder, told(), owners)
+    facts = add_observed(builder, collect_observations(), owners)
     tree = builder.build(state, None)
     if failed := Checker(tree).failures(scope, limit=1, known=partial(texts_in, codes)):
         raise NotPortable(f"the recorded guards refuse the call they were made from: {failed[0]}")

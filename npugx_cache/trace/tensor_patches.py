@@ -26,7 +26,7 @@ def refusal(codes: Iterable[types.CodeType]) -> str | None:
     return _reason(next(filter(used.__contains__, replaced_names(torch.Tensor)), None))
 
 
-def replaced() -> str | None:
+def patch_reason() -> str | None:
     """Why no graph that others traced can be trusted, or None: what it calls may use a method."""
     names = (name for name in replaced_names(torch.Tensor) if name not in _SHOWN)
     return _reason(next(names, None))

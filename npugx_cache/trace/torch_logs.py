@@ -42,15 +42,15 @@ def without_failed_guards() -> contextlib.AbstractContextManager[None]:
 def _without(logger: str, messages: tuple[str, ...]) -> Iterator[None]:
     thread = threading.get_ident()
 
-    def wanted(record: logging.LogRecord) -> bool:
+    def is_wanted(record: logging.LogRecord) -> bool:
         return record.thread != thread or record.msg not in messages
 
     source = logging.getLogger(logger)
-    source.addFilter(wanted)
+    source.addFilter(is_wanted)
     try:
         yield
     finally:
-        source.removeFilter(wanted)
+        source.removeFilter(is_wanted)
 
 
 class _Headers(Replacements):

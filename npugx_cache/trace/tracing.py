@@ -203,7 +203,7 @@ def operators_in(graph_module: torch.fx.GraphModule) -> dict[str, str | None]:
     return found
 
 
-def lowered(
+def lower_output(
     output: CaptureOutput,
     decompositions: dict[Any, Any] | None,
     ran: Told,
@@ -221,7 +221,7 @@ def lowered(
     return graph
 
 
-def given(output: CaptureOutput) -> list[Any]:
+def graph_inputs(output: CaptureOutput) -> list[Any]:
     """The values of this call that the graph gets."""
     backend_input = output.backend_input
     return list(backend_input.example_inputs) if backend_input is not None else []
@@ -318,14 +318,17 @@ def raw_conditions(output: CaptureOutput) -> tuple[object, ...]:
     graph: Any = output.graph_capture_output.output_graph
     rows = (guard_row(guard) for guard in graph.guards)
     return (
-        {(row.kind, _uncounted(row.source.name), _uncounted(repr(row.parameters))) for row in rows},
+        {
+            (row.kind, _strip_counters(row.source.name), _strip_counters(repr(row.parameters)))
+            for row in rows
+        },
         {str(guard.expr) for guard in graph.shape_env.guards},
-        {_uncounted(source.name) for source in graph.guard_on_key_order},
-        {_uncounted(s.name): str(v) for s, v in graph.input_source_to_sizes_strides.items()},
+        {_strip_counters(source.name) for source in graph.guard_on_key_order},
+        {_strip_counters(s.name): str(v) for s, v in graph.input_source_to_sizes_strides.items()},
     )
 
 
-def _uncounted(text: str) -> str:
+def _strip_counters(text: str) -> str:
     """The text without the counters of one process, and without the addresses of objects.
 
     The sources of one call lead to the same objects, so the addresses say nothing more.
@@ -387,7 +390,7 @@ def is_skipped(value: object) -> bool:
     return isinstance(value, types.FunctionType) and bool(trace_rules.check(value))
 
 
-def unskipped(first: Source, second: Source) -> bool:
+def is_aliasing_guarded(first: Source, second: Source) -> bool:
     """Whether torch itself checks the aliasing of two sources."""
     skip: Any = vars(dynamo_guards)["is_from_skip_guard_source"]
     return not (skip(first) or skip(second))

@@ -96,7 +96,7 @@ def test_names_that_another_thread_makes_during_a_trace_stay():
     from npugx_cache.trace.dynamo_globals import DynamoGlobals
 
     scope = {}
-    with DynamoGlobals().collected():
+    with DynamoGlobals().collect_globals():
         CleanupHook.create(scope, "ours", 1)
         thread = threading.Thread(target=CleanupHook.create, args=(scope, "theirs", 2))
         thread.start()

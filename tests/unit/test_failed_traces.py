@@ -15,17 +15,17 @@ def test_a_call_that_raises_in_the_function_stops_being_traced_alone():
 
     def reason(size, mode="fast", number=1):
         given = {"x": torch.ones(2, size), "mode": mode, "number": number}
-        known = untraced.known(Signature(given), Scope(given, {}))
+        known = untraced.find_failure(Signature(given), Scope(given, {}))
         return known and known.reason
 
     wrong = Signature({"x": torch.ones(2, 3), "mode": "fast", "number": 1})
     for _ in range(3):
         assert reason(3) is None
-        untraced.raised(wrong, "it raised")
+        untraced.note_error(wrong, "it raised")
     assert reason(3) == "it raised"
     assert (reason(4), reason(3, mode="slow"), reason(3, number=2)) == (None, None, None)
     for size in range(10, 1000):
-        untraced.raised(Signature({"x": torch.ones(2, size)}), "others raised")
+        untraced.note_error(Signature({"x": torch.ones(2, size)}), "others raised")
     assert len(untraced._raising) <= 256
 
 

@@ -103,7 +103,7 @@ def tables():
 
 
 def test_every_target_of_this_torch_is_there(tables):
-    rows = (*tables.ON_DYNAMO.found(), *tables.ON_DEVICES.found())
+    rows = (*tables.ON_DYNAMO.find_targets(), *tables.ON_DEVICES.find_targets())
     assert {each.target: each.state.value for each in rows if each.state.value != "there"} == {}
     assert tables.ON_DYNAMO.obstacle() is None
     assert tables.ON_DEVICES.missing() is None
@@ -130,7 +130,7 @@ def test_a_command_prints_the_worklist_for_the_torch_that_is_installed(tables):
     )
     first, *lines = done.stdout.splitlines()
     assert first.startswith("torch ")
-    rows = (*tables.ON_DYNAMO.found(), *tables.ON_DEVICES.found())
+    rows = (*tables.ON_DYNAMO.find_targets(), *tables.ON_DEVICES.find_targets())
     assert {line.split()[1] for line in lines} == {each.target for each in rows}
     assert all(line.startswith("there ") for line in lines)
 

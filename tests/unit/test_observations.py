@@ -60,7 +60,7 @@ def test_an_observation_is_kept_once_where_it_was_made_first():
     recorder.note(Question.NAME, Users, "b", PLACE)
     recorder.note(Question.NAME, Users, "a")
     recorder.note(Question.NAME, Users, "b", OTHER)
-    found = recorder.observed()
+    found = recorder.observations()
     assert [(each.argument, each.where) for each in found] == [("b", PLACE), ("a", None)]
 
 
@@ -68,7 +68,7 @@ def test_walks_over_sets_that_came_about_alike_are_one_observation():
     recorder = Recorder()
     for order in (["a", "b"], ["b", "a"]):
         recorder.note(Question.SET_ORDER, None, walk(["filled", "set", ["a", "b"]], order))
-    [found] = recorder.observed()
+    [found] = recorder.observations()
     assert found.argument.order == ["a", "b"]
 
 
@@ -98,7 +98,7 @@ def test_what_hooks_remember_is_theirs_and_of_one_trace():
     assert one.state(dict) == {"a": 1}
     assert one.state(list) == []
     assert other.state(dict) == {}
-    assert one.observed() == ()
+    assert one.observations() == ()
 
 
 def test_the_first_refusal_of_a_kind_is_the_reason():

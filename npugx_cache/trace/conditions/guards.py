@@ -125,14 +125,14 @@ def in_order(builder: TreeBuilder, guards: Iterable[Any]) -> list[Any]:
     """
     root_of = functools.cache(builder.root_name)
 
-    def named(source: Any) -> str:
+    def name_of(source: Any) -> str:
         name = tracing.full_name(source)
         return tracing.GLOBAL_IN_NAME.sub(lambda found: root_of(found[1]), name)
 
     def place(guard: Any) -> tuple[Any, ...]:
         _, source, parameters = tracing.guard_row(guard)
-        name, other = named(source), parameters.get("source_b")
-        about = named(other) if other is not None else repr(parameters.get("attr"))
+        name, other = name_of(source), parameters.get("source_b")
+        about = name_of(other) if other is not None else repr(parameters.get("attr"))
         # As torch has them: those of a source come before those of what the source holds.
         return other is not None, guard.source.value, len(name), name, tracing.line(guard), about
 
@@ -206,7 +206,7 @@ def _add_tensor(builder: TreeBuilder, source: Any, sizes: Any) -> None:
 
 
 def _add_alias(builder: TreeBuilder, source: Any, other: Any) -> None:
-    if tracing.unskipped(source, other) and not builder.in_compiler(other):
+    if tracing.is_aliasing_guarded(source, other) and not builder.in_compiler(other):
         builder.check(CALL, Kind.SAME, [builder.node(source), builder.node(other)])
 
 

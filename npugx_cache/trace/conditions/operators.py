@@ -87,7 +87,7 @@ class OperatorRun(UntracedCode):
             self.look_into(frame)
 
     def read_names(self, code: types.CodeType, space: dict[str, Any]) -> None:
-        for each in _computed(code):
+        for each in _computed_lookups(code):
             what = f"{self.words().code} looks up names that it computes, or all names"
             self.refuse(_reason(what, code, each))
         super().read_names(code, space)
@@ -241,7 +241,7 @@ _PURE = frozenset(
 _IMPURE = frozenset({"globals", "locals", "vars", "dir", "eval", "exec", "open", "input", "id"})
 
 
-def _computed(code: types.CodeType) -> Iterator[dis.Instruction]:
+def _computed_lookups(code: types.CodeType) -> Iterator[dis.Instruction]:
     """Look-ups of a name that is no constant, and of all names at once."""
     instructions = list(dis.get_instructions(code))
     for place, each in enumerate(instructions):

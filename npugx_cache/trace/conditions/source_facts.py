@@ -73,7 +73,7 @@ def facts_of(
     return tuple(
         sorted(
             {
-                _fact_of(code, _called(owners[each], traced), root)
+                _fact_of(code, _called_functions(owners[each], traced), root)
                 for each, code in traced.items()
                 if code is not root and each not in held and not is_covered(code, owners[each])
             }
@@ -81,7 +81,7 @@ def facts_of(
     )
 
 
-def _called(
+def _called_functions(
     functions: list[types.FunctionType], traced: Mapping[int, types.CodeType]
 ) -> list[types.FunctionType]:
     """Of functions with one code, those for which the trace went through all that they wrap.

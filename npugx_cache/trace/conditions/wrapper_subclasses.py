@@ -121,7 +121,7 @@ def _is_of_users(value: Any) -> bool:
     return is_wrapper(value) and not meshes.is_sharded(value)
 
 
-def _described(value: Any) -> str:
+def _describe_attributes(value: Any) -> str:
     """The attributes of a tensor that holds others, apart from the tensors, as one text."""
     made = []
     for each in wrappers_in(value):
@@ -147,7 +147,7 @@ class CodeRun(UntracedCode):
         super().__init__()
         self._asking = meshes.asking_for_rank()
         self._asked = False
-        self._values = [(each, _described(each)) for each in values if _is_of_users(each)]
+        self._values = [(each, _describe_attributes(each)) for each in values if _is_of_users(each)]
         self._entries: set[types.CodeType] = set()
         self._inside = 0
         for value, _ in self._values:
@@ -178,9 +178,9 @@ class CodeRun(UntracedCode):
         """
         copies = [each for each in traced if _is_of_users(each)]
         for (value, text), copy in zip(self._values, copies, strict=True):
-            if _described(value) != text:
+            if _describe_attributes(value) != text:
                 raise NotPortable(f"code of {type(value).__qualname__} changes its attributes")
-            if type(copy) is not type(value) or _described(copy) != text:
+            if type(copy) is not type(value) or _describe_attributes(copy) != text:
                 kind = type(value).__qualname__
                 raise NotPortable(f"{kind}.__tensor_unflatten__ makes a tensor that differs")
 
@@ -194,7 +194,7 @@ class CodeRun(UntracedCode):
         try:
             return self.contents_facts(builder.described)
         except NotPortable as error:
-            raise NotPortable(placed(error, root)) from None
+            raise NotPortable(reason_with_place(error, root)) from None
 
     def add_attributes_of_others(
         self, builder: TreeBuilder, nodes: Iterable[int | None], root: types.CodeType
@@ -219,7 +219,7 @@ class CodeRun(UntracedCode):
                     elif is_mark or name in read or (read & _READS_ANY and name not in _MARKS):
                         what = "which code of a tensor that holds others may read"
                         error = NotPortable(f"a tensor has the attribute {name}, {what}")
-                        raise NotPortable(placed(error, root))
+                        raise NotPortable(reason_with_place(error, root))
                 builder.check(node, Kind.ATTRIBUTES, names)
 
     def observations(self) -> Iterator[Observation]:
@@ -245,7 +245,7 @@ _MARKS = frozenset({"_is_hf_initialized"})
 _CHANGE = "hand plain tensors to the cached function, and return such, as .to_local() gives them"
 
 
-def placed(error: NotPortable, root: types.CodeType) -> str:
+def reason_with_place(error: NotPortable, root: types.CodeType) -> str:
     """The reason of a refusal, with the place of the traced function."""
     place = location.Place(root.co_filename, root.co_firstlineno, root.co_name, "")
     return location.reason(str(error), place, _CHANGE)

@@ -48,7 +48,7 @@ def noting_what_is_raised(
     try:
         raising(exc_type, tx, **arguments)
     except exc.ObservedException:
-        recorder.state(_Raised).append(_raised(tx.exn_vt_stack))
+        recorder.state(_Raised).append(_raised_exception(tx.exn_vt_stack))
         raise
 
 
@@ -57,11 +57,11 @@ def raise_as_python(recorder: Recorder, tx: Any, error: Exception) -> NoReturn:
     try:
         exc.raise_observed_exception(type(error), tx, args=[str(error)])
     except exc.ObservedException:
-        recorder.state(_Raised).remove(_raised(tx.exn_vt_stack))
+        recorder.state(_Raised).remove(_raised_exception(tx.exn_vt_stack))
         raise
 
 
-def _raised(exceptions: Any) -> Any:
+def _raised_exception(exceptions: Any) -> Any:
     if hasattr(exceptions, "get_raised_exception"):  # since torch 2.14
         return exceptions.get_raised_exception()
     return exceptions.get_current_exception()

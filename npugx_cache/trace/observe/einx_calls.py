@@ -58,10 +58,10 @@ def call(
         function = _function(code)
         _refuse_other_code(called, function, operands, given, named)
     except _NotKnown as why:
-        raise _stopped(recorder, f"einx.{name} with {why}") from None
+        raise _refuse_call(recorder, f"einx.{name} with {why}") from None
     except Exception as error:  # noqa: BLE001 - einx raises many kinds; eager raises them again
         what = f"einx.{name} makes no code for this call: {type(error).__name__}"
-        raise _stopped(recorder, what) from None
+        raise _refuse_call(recorder, what) from None
     recorder.note(Question.GENERATED, (einx_code.MODULE, name, arguments), code)
     tx.output.tracing_context.traced_code.extend(_running(called))
     tensors = [each for each, one in zip(operands, given, strict=True) if type(one) is not str]
@@ -80,7 +80,7 @@ def _running(function: types.FunctionType) -> list[types.CodeType]:
     return [function.__code__, *found]
 
 
-def _stopped(recorder: Recorder, what: str) -> unkept_calls.NotKept:
+def _refuse_call(recorder: Recorder, what: str) -> unkept_calls.NotKept:
     recorder.refuse(what)
     return unkept_calls.NotKept(what)
 

@@ -302,7 +302,7 @@ _BUILTINS = [
     ),
     Hook(
         "variables.constant:ConstantVariable.__init__",
-        numpy_numbers.kept,
+        numpy_numbers.keep_number,
         "the type of a number of NumPy's that is a constant",
         needed=EVERY_TRACE,
     ),

@@ -111,27 +111,27 @@ class Hooks(Replacements):
         self._refuse = refuse
         self._found: tuple[Found, ...] | None = None
 
-    def found(self) -> tuple[Found, ...]:
+    def find_targets(self) -> tuple[Found, ...]:
         """The targets of this torch, looked for once."""
         with self._lock:
-            return self._resolved()
+            return self._resolve_rows()
 
     def obstacle(self) -> str | None:
         """Why no trace at all can be watched with this torch, or None."""
-        return next((f.reason for f in self.found() if _refuses(f) == EVERY_TRACE), None)
+        return next((f.reason for f in self.find_targets() if _refuses(f) == EVERY_TRACE), None)
 
     def missing(self) -> str | None:
         """The first hook that is missing, whatever it is needed for, as a reason; or None."""
-        return next((f.reason for f in self.found() if not f.is_used), None)
+        return next((f.reason for f in self.find_targets() if not f.is_used), None)
 
-    def _resolved(self) -> tuple[Found, ...]:
+    def _resolve_rows(self) -> tuple[Found, ...]:
         if self._found is None:
             self._found = tuple(f for row in self._rows if (f := find(row)))
         return self._found
 
     def _put_all(self) -> None:
         refused: dict[str, str] = {}
-        for found in self._resolved():
+        for found in self._resolve_rows():
             if found.is_used:
                 for owner, name in _places(found.hook, found.target):
                     self._put(owner, name, found.hook.make, adds=found.hook.adds)

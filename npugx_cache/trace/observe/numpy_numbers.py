@@ -71,7 +71,7 @@ def _is_truth_value(value: object) -> bool:
 
 
 @observation.around
-def kept(
+def keep_number(
     recorder: Recorder, make: Callable[..., None], variable: Any, *given: Any, **arguments: Any
 ) -> None:
     """Dynamo makes a float of it, and `type(number)` and `number.dtype` would say so."""

@@ -107,7 +107,7 @@ class Recorder:
         self.stack = self.stack or stack
         self.note(question, None, what, where or location.of_frames(stack))
 
-    def observed(self) -> tuple[Observation, ...]:
+    def observations(self) -> tuple[Observation, ...]:
         return tuple(self._found)
 
     def state(self, kind: type[_State]) -> _State:
@@ -143,14 +143,14 @@ def around(hook: Callable[..., Any], state: type | None = None) -> Callable[[Any
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def hooked(*args: Any, **kwargs: Any) -> Any:
+        def call_hook(*args: Any, **kwargs: Any) -> Any:
             recorder = _current.get()
             if recorder is None:
                 return original(*args, **kwargs)
             first = recorder if state is None else recorder.state(state)
             return hook(first, original, *args, **kwargs)
 
-        return hooked
+        return call_hook
 
     return make
 

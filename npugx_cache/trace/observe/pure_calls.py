@@ -38,7 +38,7 @@ def answer(
     A restore calls the function again: a constant is compared with what it gives then. An object
     gets a name among the globals, so that Dynamo guards what the trace reads of the object.
     """
-    asked = _asked(function, args, kwargs)
+    asked = _describe_call(function, args, kwargs)
     if asked is None:
         return None
     try:
@@ -53,7 +53,7 @@ def answer(
     return VariableTracker.build(tx, value, GlobalSource(name))
 
 
-def _asked(function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[str] | None:
+def _describe_call(function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[str] | None:
     module, name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
     named = name in pure_helpers.HELPERS.get(module, ())
     if not named or vars(sys.modules[module]).get(name) is not function:

@@ -97,10 +97,10 @@ def _inherit(owner: type, name: str, original: Callable[..., Any]) -> Callable[.
     """A method that a class inherits, found at each call: its base may get a hook as well."""
 
     @functools.wraps(original)
-    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(super(owner, self), name)(*args, **kwargs)
 
-    return inherited
+    return call_inherited
 
 
 def dynamo_modules() -> list[types.ModuleType]:

@@ -106,20 +106,20 @@ class Sets:
     _collected: list[Observation] | None = None
     _collector: Any = None
 
-    def made(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
+    def note_set(self, variable: Any, made: Plain | None, turn: list[Any] | None = None) -> None:
         self._states[id(variable)] = _State(variable=variable, made=made, turn=turn)
 
-    def found(self, variable: Any, leaf: Leaf) -> None:
+    def note_earlier_set(self, variable: Any, leaf: Leaf) -> None:
         """Know a set that was there before the trace, unless it is known already."""
         if id(variable) not in self._states:
-            self.made(variable, ["node", len(self.leaves)])
+            self.note_set(variable, ["node", len(self.leaves)])
             self.leaves.append(leaf)
 
     def how(self, variable: Any) -> Plain | None:
         """How a set came about, in the form of `Walk.made`; None if nobody knows."""
         state = self._states.get(id(variable))
         if state is None and not variable.items and variable.source is None:
-            self.made(variable, None, [])  # new, and nothing was added yet
+            self.note_set(variable, None, [])  # new, and nothing was added yet
             state = self._states[id(variable)]
         if state is None or state.turn is None:
             return state and state.made
@@ -137,7 +137,7 @@ class Sets:
         turn = state.turn or []
         return [*turn, *(key for key in state.variable.items if key not in turn)]
 
-    def walked(self, variable: Any) -> Plain | None:
+    def note_walk(self, variable: Any) -> Plain | None:
         """Note a walk, and put the elements in Python's order.
 
         Returns how the set came about, or None if that is not known or if nothing was noted.
@@ -146,7 +146,7 @@ class Sets:
             return None
         with self.inside(None):
             made = self.how(variable)
-            order = self._ordered(variable, made)
+            order = self._order_elements(variable, made)
         if order is None:
             self._note(Walk(f"unknown {id(variable)}", None, [], self.leaves))
             return None
@@ -196,7 +196,7 @@ class Sets:
         finally:
             self.calls, self._collected, self._collector = before
 
-    def _ordered(self, variable: Any, made: Plain | None) -> list[Plain] | None:
+    def _order_elements(self, variable: Any, made: Plain | None) -> list[Plain] | None:
         if made is None:
             return None
         try:
@@ -225,31 +225,31 @@ class Sets:
         result = call()
         if name in set_order.OPERATIONS:
             if is_plain(result) and result is not variable:
-                self.made(result, _call(name, before, *others))
+                self.note_set(result, _call(name, before, *others))
         elif name == "clear":
-            self.made(variable, None, [])
+            self.note_set(variable, None, [])
         elif name in _REMOVING:
             if len(variable.items) < count:
                 self._without(variable, before, args[0] if args else result)
         elif name in _GROWING:
             # An update that adds nothing may make room all the same, and change the order.
             if len(variable.items) > count or name != "add":
-                self._grown(variable, name, before, others, args)
+                self._note_growth(variable, name, before, others, args)
         elif name in _CHANGING:
             known = name in ("intersection_update", "__iand__")
-            self.made(variable, _call("intersection", before, *others) if known else None)
+            self.note_set(variable, _call("intersection", before, *others) if known else None)
         return result
 
-    def popped(self, variable: Any, tx: Any) -> Any:
+    def trace_pop(self, variable: Any, tx: Any) -> Any:
         """Trace `set.pop`, which removes the first element in the order of Python."""
-        self.walked(variable)
+        self.note_walk(variable)
         key = next(iter(variable.items))
         variable.should_reconstruct_all = True
         tx.output.side_effects.mutation(variable)
         del variable.items[key]
         return key.vt
 
-    def _grown(
+    def _note_growth(
         self,
         variable: Any,
         name: str,
@@ -259,9 +259,9 @@ class Sets:
     ) -> None:
         if name != "add" and not all(map(is_added_one_by_one, args)):
             own = before is not None and before[0] in ("filled", "call") and len(args) == 1
-            self.made(variable, _call("update", before, *others) if own else None)
+            self.note_set(variable, _call("update", before, *others) if own else None)
         elif (state := self._states.get(id(variable))) is None or state.turn is None:
-            self.made(variable, None)
+            self.note_set(variable, None)
 
     def _without(self, variable: Any, before: Plain | None, element: Any) -> None:
         try:
@@ -269,11 +269,11 @@ class Sets:
         except Exception:  # noqa: BLE001 - as in how()
             before = None
         if before is None:
-            self.made(variable, None)
+            self.note_set(variable, None)
         elif before[0] == "without":
-            self.made(variable, ["without", before[1], [*before[2], gone]])
+            self.note_set(variable, ["without", before[1], [*before[2], gone]])
         else:
-            self.made(variable, ["without", before, [gone]])
+            self.note_set(variable, ["without", before, [gone]])
 
     def operand(self, arg: Any) -> Plain | None:
         """How an argument of a method of a set came about, in the form of `Walk.made`, or None."""

@@ -44,7 +44,7 @@ class TextOfSets(constant.ConstantVariable):
         return str
 
 
-def deferred(sets: Sets, text: Any, walks: list[Observation]) -> Any:
+def defer_walks(sets: Sets, text: Any, walks: list[Observation]) -> Any:
     """Let the walks with which a text was made be noted when the text is read."""
     if walks and type(text) is constant.ConstantVariable and type(text.value) is str:
         return TextOfSets(text=text.value, walks=tuple(walks))

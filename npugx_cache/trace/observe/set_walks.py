@@ -33,7 +33,7 @@ def pausing(sets: Sets, original: Callable[..., Any], *args: Any) -> Any:
 
 def showing(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any) -> Any:
     """For the text of a set, Dynamo makes a new set of the elements, which has another order."""
-    if sets.walked(variable) is None:
+    if sets.note_walk(variable) is None:
         return original(variable, tx)
     text = "{" + ", ".join(utils.tracked_repr(tx, key.vt) for key in variable.items) + "}"
     is_frozen = variable.python_type() is frozenset
@@ -42,7 +42,7 @@ def showing(sets: Sets, original: Callable[..., Any], variable: Any, tx: Any) ->
 
 def as_constant(sets: Sets, original: Callable[..., Any], variable: Any) -> Any:
     """A function of Python's own is called with the set, which it may walk."""
-    made = sets.walked(variable) if sets.calls else None
+    made = sets.note_walk(variable) if sets.calls else None
     if made is None or made[0] == "without":
         return original(variable)
     sets.note([Observation(Question.SET_CALLED)])

@@ -50,7 +50,7 @@ def _exchange(memory: Any, wanted: dict[str, Any]) -> None:
     memory.update(wanted)
 
 
-def recorded(function: types.FunctionType) -> list[Row]:
+def remembered_sizes(function: types.FunctionType) -> list[Row]:
     """What Dynamo remembers of the arguments of a function, without the parameters of modules."""
     known = _memory(function).items()
     return [

@@ -22,10 +22,10 @@ def same_calls(one: Callable[..., Any], other: Callable[..., Any], args: Sequenc
 
 def _calls_of(function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
     met = _Calls()
-    met.numbered(args)
+    met.number_tensors(args)
     with met:
         result = function(*args)
-    return [*met.calls, met.numbered(result)]
+    return [*met.calls, met.number_tensors(result)]
 
 
 class _Calls(TorchFunctionMode):
@@ -41,10 +41,12 @@ class _Calls(TorchFunctionMode):
         del types
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") != "__get__":  # to look at sizes changes no result
-            self.calls.append((func, self.numbered((args, kwargs or {})), self.numbered(result)))
+            self.calls.append(
+                (func, self.number_tensors((args, kwargs or {})), self.number_tensors(result))
+            )
         return result
 
-    def numbered(self, values: Any) -> Any:
+    def number_tensors(self, values: Any) -> Any:
         return pytree.tree_map(self._number, values)
 
     def _number(self, value: Any) -> Any:

@@ -25,7 +25,7 @@ class NotKept(exc.TorchDynamoException):
     """Ends a trace. Dynamo catches other exceptions, and goes on in another way."""
 
 
-def ended(error: BaseException | None) -> bool:
+def is_from_unkept_call(error: BaseException | None) -> bool:
     """Whether a trace ended because of a call that may not stand in a graph."""
     while error is not None and not isinstance(error, NotKept):
         error = error.__cause__ or error.__context__

@@ -54,9 +54,9 @@ def refuse_lost(recorder: Recorder, effects: Any, *_: Any) -> None:
         kind = variable.python_type()
         if isinstance(variable.mutation_type, (AttributeMutationNew, ValueMutationNew)):
             if builtin_base(kind) not in _MADE:
-                recorder.refuse(f"an object of {_described(kind)} is made inside")
+                recorder.refuse(f"an object of {_describe_class(kind)} is made inside")
         elif _holds_more(effects, variable) and builtin_base(kind) not in _WRITTEN:
-            recorder.refuse(f"what an object of {_described(kind)} holds is changed inside")
+            recorder.refuse(f"what an object of {_describe_class(kind)} holds is changed inside")
         if issubclass(kind, threading.local):
             _note_thread_local(recorder, kind)
 
@@ -78,7 +78,7 @@ def builtin_base(kind: type) -> type:
     )
 
 
-def _described(kind: type) -> str:
+def _describe_class(kind: type) -> str:
     base = builtin_base(kind)
     return f"{kind.__qualname__}, a class derived from {base.__module__}.{base.__qualname__},"
 

@@ -132,7 +132,7 @@ def _ask(
 
     Where the trace is refused already, eager must be the first that asks.
     """
-    if any(each.question is Question.UNCHECKABLE for each in recorder.observed()):
+    if any(each.question is Question.UNCHECKABLE for each in recorder.observations()):
         return
     try:
         if callee.value is not function or "obj" in vars(callee.variable):

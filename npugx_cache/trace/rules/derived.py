@@ -129,11 +129,11 @@ def _obstacle_of_method(name: str, kinds: list[Any], *, is_unbound: bool) -> str
     if is_filling and _has_own(owner, "__setitem__"):
         return f"{name}() of {_name(owner)} is not traced, which has its own __setitem__"
     if name == "update":
-        return next((_copied(kind) for kind in kinds[1:] if _has_own_walk(kind)), None)
+        return next((_reason_of_copy(kind) for kind in kinds[1:] if _has_own_walk(kind)), None)
     return None
 
 
-def _copied(kind: Any) -> str:
+def _reason_of_copy(kind: Any) -> str:
     return f"a dict of {_name(kind)} is copied without its own methods"
 
 
@@ -142,7 +142,7 @@ def _obstacle_of_making(cls: type, kinds: list[Any], *, is_filled: bool) -> str 
         return f"a mappingproxy of {_name(shown)} is traced without its own methods"
     if issubclass(cls, dict) and not _has_own(cls, "__init__"):
         if walked := next(filter(_has_own_walk, kinds), None):
-            return _copied(walked)
+            return _reason_of_copy(walked)
         is_ordered = issubclass(cls, collections.OrderedDict)
         if is_filled and is_ordered and _has_own(cls, "__setitem__"):
             return f"a dict of {_name(cls)} is filled without its own __setitem__"

@@ -50,7 +50,7 @@ _SETS = (set, frozenset)
 def note_entry(recorder: Recorder, source: Any, value: object, variable: Any) -> None:
     """When a value comes in: a set that was there before the trace."""
     if type(value) in _SETS and is_plain(variable):
-        recorder.state(Sets).found(variable, Leaf(value, source))
+        recorder.state(Sets).note_earlier_set(variable, Leaf(value, source))
 
 
 def note_start(recorder: Recorder) -> None:
@@ -104,7 +104,7 @@ _NO_CODE = (lambda: None).__code__
 
 def _build(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
     result = run()
-    sets.made(tx.stack[-1], None, [])
+    sets.note_set(tx.stack[-1], None, [])
     return result
 
 
@@ -121,14 +121,14 @@ def _load(sets: Sets, tx: Any, instruction: Any, run: Callable[[], Any]) -> Any:
     if is_plain(tx.stack[-1]):
         places = (i for i, each in enumerate(tx.f_code.co_consts) if each is value)
         if (place := next(places, None)) is not None:
-            sets.found(tx.stack[-1], Leaf(value, None, tx.f_code, place))
+            sets.note_earlier_set(tx.stack[-1], Leaf(value, None, tx.f_code, place))
     return result
 
 
 def _walk(*depths: int) -> Callable[..., Any]:
     def rule(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
         for depth in depths:
-            sets.walked(set_of(tx.stack[-depth]))
+            sets.note_walk(set_of(tx.stack[-depth]))
         return run()
 
     return rule
@@ -137,7 +137,7 @@ def _walk(*depths: int) -> Callable[..., Any]:
 def _store(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
     """See `items[1:] = some_set`."""
     if type_of(look_behind(tx.stack[-1])) is slice:
-        sets.walked(set_of(tx.stack[-3]))
+        sets.note_walk(set_of(tx.stack[-3]))
     return run()
 
 
@@ -145,7 +145,7 @@ def _make_text(sets: Sets, tx: Any, _: Any, run: Callable[[], Any]) -> Any:
     """Make an f-string, or a part of one."""
     with sets.collect(tx) as walks:
         result = run()
-    tx.stack[-1] = set_texts.deferred(sets, tx.stack[-1], walks)
+    tx.stack[-1] = set_texts.defer_walks(sets, tx.stack[-1], walks)
     return result
 
 
@@ -223,11 +223,11 @@ def _run_walk(
 ) -> Any:
     with sets.collect(tx) as walks:
         for each in walked:
-            sets.walked(set_of(each))
+            sets.note_walk(set_of(each))
         with sets.inside(tx, walks=True):
             result = run()
     if makes_text:
-        return set_texts.deferred(sets, result, walks)
+        return set_texts.defer_walks(sets, result, walks)
     sets.note(walks)
     return result
 
@@ -291,7 +291,7 @@ def _operate(sets: Sets, args: list[Any], run: Callable[[], Any]) -> Any:
     """Run another operator: of keys of a dict, Dynamo makes a set in another way than Python."""
     result = run()
     if is_plain(result) and not any(result is each for each in args):
-        sets.made(result, None)
+        sets.note_set(result, None)
     return result
 
 
@@ -306,7 +306,7 @@ def _run_method(
     sets: Sets, tx: Any, changed: Any, name: str, args: list[Any], run: Callable[[], Any]
 ) -> Any:
     if name == "pop" and changed.items and not args and issubclass(changed.python_type(), set):
-        return sets.method(changed, name, args, lambda: sets.popped(changed, tx))
+        return sets.method(changed, name, args, lambda: sets.trace_pop(changed, tx))
     if name in METHODS:
         return sets.method(changed, name, args, run)
     return _run_walk(sets, tx, [changed], name in texts.METHODS, run)
@@ -320,9 +320,9 @@ def _make(sets: Sets, cls: type, args: list[Any], run: Callable[[], Any]) -> Any
     result = run()
     made = set_of(result)
     if cls not in _SETS:
-        sets.made(made, None)
+        sets.note_set(made, None)
     elif is_new or made is not set_of(args[0]):  # of a frozenset that is one, Python makes no other
-        sets.made(made, how and ["call", cls.__name__, how], turn)
+        sets.note_set(made, how and ["call", cls.__name__, how], turn)
     return result
 
 

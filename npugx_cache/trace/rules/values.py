@@ -59,7 +59,7 @@ class Unguarded(NamedTuple):
     entry: Entry
 
 
-def unguarded(
+def unguarded_values(
     entries: Mapping[Any, Entry], graph: Any, is_fact: Callable[[type, str], bool]
 ) -> Iterator[Unguarded]:
     """The values that Dynamo looked at and did not guard.
