@@ -21,7 +21,7 @@ LAYERS, RUNS = 28, 3
 TRACE, TRACING = "npugx_cache.trace.call", "npugx_cache.trace.tracing"
 PHASES = {
     "Dynamo (torch)": (f"{TRACING}:capture",),
-    "lowering (torch)": (f"{TRACE}:_lowered",),
+    "lowering (torch)": (f"{TRACE}:_lower_trace",),
     "guards (torch)": (f"{TRACING}:guards_of",),
     "passes": ("npugx_cache.backend.engines:Engine.optimise",),
     "guard tree": (f"{TRACE}:_portable",),

@@ -37,7 +37,7 @@ PHASES = {
     "read files": (f"{STORE}.content.blobs:read_file", f"{STORE}.content.entries:read_file"),
     "verify, list, decode manifests": (
         f"{STORE}.folder_store:FolderStore.candidates",
-        f"{STORE}.content.blobs:stored",
+        f"{STORE}.content.blobs:read_stored_bytes",
     ),
     "decompress": (f"{STORE}.content.blobs:unpack",),
     "decode": (
