@@ -54,13 +54,18 @@ def merge_equal_calls(graph: fx.Graph) -> int:
 
 
 class _Merging:
-    """Decides about calls, and merges them. Positions are those before the first call moved."""
+    """Decides about calls, and merges them.
+
+    Positions are those of the aliasing, but for calls that moved: `_places` has where each call
+    stands now, because what reads through a view that moved up would follow the view.
+    """
 
     def __init__(self, graph: fx.Graph, aliasing: Aliasing) -> None:
         self._aliasing = aliasing
         self._top = [node for node in graph.nodes if node.op == "placeholder"]
         self._bytes_left = sum(_bytes(node) or 0 for node in self._top) // _SHARE_OF_INPUTS
         self._shared: set[fx.Node] = set()
+        self._places = dict(aliasing.position)
         self._seen_writes = [
             at for node, at in aliasing.position.items() if self._is_seen(effects.of(node))
         ]
@@ -69,15 +74,14 @@ class _Merging:
         """Whether `first` may move up, and stand for `node`, which calls the same."""
         if not _is_alike(first, node) or any(map(_is_handed_on, (first, node))):
             return False
-        positions = self._aliasing.position
-        start = max((positions[each] for each in first.all_input_nodes), default=-1)
-        passed = any(start < each < positions[first] for each in self._seen_writes)
+        start, end = self._start(first), self._places[node]
+        passed = any(start < each < self._places[first] for each in self._seen_writes)
         if passed and not _never_raises(first):
             return False
         if not _takes_memory(first):
             return True
         read = frozenset[int]().union(*map(self._aliasing.places, first.all_input_nodes))
-        if self._aliasing.written(read, start, positions[node]):
+        if self._aliasing.written(read, start, end):
             return False
         places = self._aliasing.places(first) | self._aliasing.places(node)
         if self._aliasing.visible(places) or self._is_written(places):
@@ -89,17 +93,19 @@ class _Merging:
         if first not in self._shared:
             self._shared.add(first)
             self._bytes_left -= (_bytes(first) or 0) if _takes_memory(first) else 0
+            self._places[first] = self._start(first)
             self._move_up(first)
         node.replace_all_uses_with(first)
         node.graph.erase_node(node)
 
+    def _start(self, first: fx.Node) -> int:
+        """The place behind which a call may stand: that of the last of its arguments."""
+        return max((self._places[each] for each in first.all_input_nodes), default=-1)
+
     def _move_up(self, first: fx.Node) -> None:
         """Move a call to behind the last of its arguments, and behind the inputs of the graph."""
-        computed = [each for each in first.all_input_nodes if each.op != "placeholder"]
-        if computed:
-            max(computed).append(first)
-        elif self._top:
-            self._top[-1].append(first)
+        if before := [*first.all_input_nodes, *self._top[-1:]]:
+            max(before).append(first)
         else:
             next(iter(first.graph.nodes)).prepend(first)
 
