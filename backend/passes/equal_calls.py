@@ -28,7 +28,7 @@ from npugx_cache.private import schemas
 if TYPE_CHECKING:
     from npugx_cache.backend.passes.aliasing import Aliasing
 
-_SHARE_OF_INPUTS = 8
+_SHARE_OF_INPUTS = 1 / 8
 _SIZES = ("aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset")
 _RAISING = (
     *("aten::div", "aten::floor_divide", "aten::remainder", "aten::fmod", "aten::pow"),
@@ -38,12 +38,15 @@ _RAISING = (
 """Pointwise operators that may raise for some numbers, such as a zero that divides an integer."""
 
 
-def merge_equal_calls(graph: fx.Graph) -> int:
-    """Drop each call that repeats an earlier one; returns how many were dropped."""
+def merge_equal_calls(graph: fx.Graph, *, share: float = _SHARE_OF_INPUTS) -> int:
+    """Drop each call that repeats an earlier one; returns how many were dropped.
+
+    `share`: what shared results may take, as a share of the memory of the graph's inputs.
+    """
     aliasing = known(graph)
     if aliasing is None or any(map(effects.switches_stream, graph.nodes)):
         return 0  # what one stream computes is not there yet for another stream
-    merging, dropped = _Merging(graph, aliasing), 0
+    merging, dropped = _Merging(graph, aliasing, share), 0
     first_of: dict[Any, fx.Node] = {}
     for node in filter(_only_computes, list(graph.nodes)):
         first = first_of.setdefault(_content(node), node)
@@ -60,10 +63,10 @@ class _Merging:
     stands now, because what reads through a view that moved up would follow the view.
     """
 
-    def __init__(self, graph: fx.Graph, aliasing: Aliasing) -> None:
+    def __init__(self, graph: fx.Graph, aliasing: Aliasing, share: float) -> None:
         self._aliasing = aliasing
         self._top = [node for node in graph.nodes if node.op == "placeholder"]
-        self._bytes_left = sum(_bytes(node) or 0 for node in self._top) // _SHARE_OF_INPUTS
+        self._bytes_left = share * sum(_bytes(node) or 0 for node in self._top)
         self._shared: set[fx.Node] = set()
         self._places = dict(aliasing.position)
         self._seen_writes = [
