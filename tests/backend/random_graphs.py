@@ -182,8 +182,8 @@ OPERATIONS = {**FUNCTIONAL, **VIEWS, **WRITES}
 PHRASES = {
     "two copies of one value": [("mul", 0, 0), ("clone", 0, 0), ("clone", 1, 0)],
     "two readers of one part, after a write to another view": [
-        *(("mul", 0, 0), ("row", 0, 0), ("mul_", 0, 0), ("flat", 2, 0), ("flat", 3, 0)),
-        *(("sum", 1, 0), ("sum", 1, 0)),
+        *(("mul", 1, 0), ("row", 0, 0), ("mul_", 0, 0), ("flat", 2, 0), ("flat", 3, 0)),
+        *(("sum", 1, 0), ("sum", 1, 0), ("add", 0, 1)),
     ],
     "two copies of what was there": [("clone", 0, 0), ("clone", 1, 0)],
     "a copy of a copy, and another": [
