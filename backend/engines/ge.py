@@ -15,7 +15,7 @@ from npugx_cache.backend.capture.layout import Role
 from npugx_cache.backend.capture_layout import layout_of
 from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, PassReport
-from npugx_cache.backend.ge.convert import convert_graph, is_dead
+from npugx_cache.backend.ge.convert import Source, convert_graph, is_dead
 from npugx_cache.backend.ge.models import with_models
 from npugx_cache.backend.ge.refusals import refuse, refuse_floats, refuse_groups
 from npugx_cache.backend.graph import to_program
@@ -85,7 +85,8 @@ def _library(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Compiled
         raise NotPortable("the graph has no tensors among its arguments")
     order = (*tensors, *sizes)
     keeps_model = settings.pop(CACHE, False)
-    graph, words = convert_graph(graph_module, parts, values, order, constants, mode, settings)
+    source = Source(graph_module, parts, values, order, constants, mode)
+    graph, words = convert_graph(source, settings)
     places = (*order, *(-1 for _ in constants))
     if not {places[graph.inputs[i].arguments[0]] for i in graph.updated} <= {*written}:
         raise NotPortable("the graph for GE writes to what the function leaves alone")

@@ -18,6 +18,7 @@ from npugx_cache.backend.inductor.splitting import Computing
 from npugx_cache.backend.passes import effects
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import ge_convert, graph_engine
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,26 +34,32 @@ _KINDS = {
 """The vendor's classes of inputs, and how we make the same."""
 
 
-def convert_graph(
-    graph_module: fx.GraphModule,
-    parts: Split,
-    values: Sequence[Any],
-    order: Sequence[int],
-    constants: Mapping[str, torch.Tensor],
-    mode: Any,
-    settings: Mapping[str, Any],
-) -> tuple[data.EngineGraph, str]:
-    """The graph for the engine, and in words what is in it.
+class Source(NamedTuple):
+    """What is converted.
 
     `values`: the traced values of the graph's inputs; `order`: the arguments of the engine's graph
-    are the inputs at these places, then the constants. Raises `NotPortable` and `NotCompiled`.
+    are the inputs at these places, then the constants. `mode`: the fake mode of the trace.
+    """
+
+    graph_module: fx.GraphModule
+    parts: Split
+    values: Sequence[Any]
+    order: Sequence[int]
+    constants: Mapping[str, torch.Tensor]
+    mode: Any
+
+
+def convert_graph(source: Source, settings: Mapping[str, Any]) -> tuple[data.EngineGraph, str]:
+    """The graph for the engine, and in words what is in it.
+
+    Raises `NotPortable` and `NotCompiled`.
     """
     try:
         ge_convert.load()
-        functional = _functional(graph_module, parts, values, order, constants, mode)
+        functional = _functional(source)
         refuse_operators(functional)
         inputs = [node.meta["val"] for node in functional.graph.find_nodes(op="placeholder")]
-        made = ge_convert.convert(functional, inputs, mode, settings)
+        made = ge_convert.convert(functional, inputs, source.mode, settings)
     except ge_convert.NotConverted as error:
         if not error.lasting:
             raise NotCompiled(str(error)) from error
@@ -61,7 +68,7 @@ def convert_graph(
         raise NotPortable(f"the vendor's converters refuse the graph: {error}") from error
     except graph_engine.EngineError as error:
         raise NotCompiled(str(error)) from error
-    return _graph(made, parts, functional), _words(made)
+    return _graph(made, source.parts, functional), _words(made)
 
 
 class _Needed(Computing):
@@ -79,19 +86,13 @@ def is_dead(node: fx.Node) -> bool:
     return not done.written and not done.unknown
 
 
-def _functional(
-    graph_module: fx.GraphModule,
-    parts: Split,
-    values: Sequence[Any],
-    order: Sequence[int],
-    constants: Mapping[str, torch.Tensor],
-    mode: Any,
-) -> fx.GraphModule:
+def _functional(source: Source) -> fx.GraphModule:
     """The graph in the form that the converters take.
 
     It computes without writing, and copies results into the written inputs at the end. A number is
     traced as the size of an empty tensor, and becomes a symbolic input again.
     """
+    graph_module, parts, values, order, constants, mode = source
     with mode:
         given = [_traceable(values[place]) for place in order]
     given += [mode.from_tensor(tensor, static_shapes=True) for tensor in constants.values()]
