@@ -323,7 +323,21 @@ _NO_EFFECT_ON_A_TRACE = frozenset(
         "TORCH_COMPILE_STRICT_AUTOGRAD_CACHE",
     }
 )
-_GE_PREFIXES = ("GE_", "AUTOFUSE_", "OP_NO_REUSE_MEM", "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM")
+_GE_PREFIXES = (
+    *("ACL_", "ASCEND_", "AUTOFUSE_", "GE_", "NPU_", "TE_"),
+    *("ENABLE_DYNAMIC_SHAPE_MULTI_STREAM", "MAX_COMPILE_CORE_NUMBER", "OP_NO_REUSE_MEM"),
+)
+_NO_EFFECT_ON_A_GE_GRAPH = frozenset(
+    {
+        # Where CANN and operators added to it are: the key has their versions and content.
+        *("ASCEND_AICPU_PATH", "ASCEND_CUSTOM_OPP_PATH", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH"),
+        *("ASCEND_TOOLKIT_HOME", "ASCEND_CACHE_PATH", "ASCEND_WORK_PATH"),
+        # Which devices a process sees, and what is logged.
+        *("ASCEND_DEVICE_ID", "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
+        *("ASCEND_GLOBAL_EVENT_ENABLE", "ASCEND_GLOBAL_LOG_LEVEL", "ASCEND_PROCESS_LOG_PATH"),
+        *("ASCEND_MODULE_LOG_LEVEL", "ASCEND_SLOG_PRINT_TO_STDOUT", "ASCEND_HOST_LOG_FILE_NUM"),
+    }
+)
 _INDUCTOR_PREFIXES = ("TORCHINDUCTOR_", "TORCH_INDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
 _NO_EFFECT_ON_A_LIBRARY = frozenset(
     {
@@ -486,7 +500,7 @@ def inductor_environment() -> tuple[tuple[str, str], ...]:
 
 def graph_engine_environment() -> tuple[tuple[str, str], ...]:
     """Environment variables that can change what GE compiles, unknown ones included."""
-    return _variables(_GE_PREFIXES, frozenset())
+    return _variables(_GE_PREFIXES, _NO_EFFECT_ON_A_GE_GRAPH)
 
 
 def _variables(prefixes: tuple[str, ...], ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:

@@ -202,6 +202,10 @@ CHANGES = {
     "ge.versions": lambda p: (with_graph_engine(p), with_graph_engine(p, cann="9.1")),
     "ge.*": lambda p: (with_graph_engine(p), with_graph_engine(p, hf32=True)),
     "env.GE_SOMETHING": lambda p: (with_graph_engine(p), with_graph_engine(p, GE_SOMETHING="1")),
+    "env.ASCEND_OF_TOMORROW": lambda p: (
+        with_graph_engine(p),
+        with_graph_engine(p, ASCEND_OF_TOMORROW="1"),
+    ),
     "cpu.instructions": lambda p: (
         key(backend="inductor"),
         with_answer(p, environment, "_instructions", _NoInstructions()),
@@ -283,10 +287,22 @@ def test_a_change_of_one_factor_of_static_kernels_is_another_key(name):
     assert (before.key == after.key, changed) == (False, [name])
 
 
-OF_A_FAMILY = {"option.post_grad_custom_pre_pass", "env.GE_SOMETHING"}
+OF_A_FAMILY = {
+    "option.post_grad_custom_pre_pass",
+    "env.GE_SOMETHING",
+    "env.ASCEND_OF_TOMORROW",
+}
 """Changes of a factor whose family has another change."""
 OF_PIECES = {"graph.*", "lowering.*"}
 """The factors that `tests/pieces/test_key.py` changes."""
+
+
+@pytest.mark.parametrize("name", ["ASCEND_GLOBAL_LOG_LEVEL", "ASCEND_RT_VISIBLE_DEVICES"])
+def test_what_is_logged_and_which_devices_there_are_is_no_factor_of_a_graph_for_ge(
+    name, monkeypatch
+):
+    before = with_graph_engine(monkeypatch)
+    assert with_graph_engine(monkeypatch, **{name: "1"}).key == before.key
 
 
 def test_each_row_of_the_list_is_changed_by_a_test():
