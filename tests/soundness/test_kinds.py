@@ -17,7 +17,7 @@ from kinds import (
     STATE,
     TRANSPARENT,
 )
-from matrix import ROWS
+from matrix import CHOSEN, ROWS
 from processes import SECONDS
 from torch._dynamo import source as torchs
 from torch._dynamo.guards import GuardBuilder
@@ -55,7 +55,7 @@ def decided(table, *decisions):
 def seen(asked):
     """What each restarted row's trace met, and what the traces of refused rows met."""
     stored, refused = set(), set()
-    for name, row in ROWS.items():
+    for name, row in CHOSEN.items():
         (stored if row.refused is None else refused).update(asked["cold"][name]["seen"])
     return stored, refused
 
@@ -100,6 +100,7 @@ def test_a_transparent_source_is_where_its_base_is(name):
     assert issubclass(getattr(torchs, name), builder.TRANSPARENT_SOURCES)
 
 
+@pytest.mark.skipif(CHOSEN.keys() != ROWS.keys(), reason="a sample of the rows need not meet each")
 @pytest.mark.parametrize(
     "name",
     [
