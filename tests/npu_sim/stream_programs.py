@@ -18,9 +18,12 @@ EVENTS = [torch.npu.Event(), torch.npu.Event()]
 PROGRAMS = {}
 
 
-def program(*arguments, **streams):
+def program(*arguments, makes_streams=False, **streams):
+    """`makes_streams`: torch_npu hands out 32 streams in turn, and one of them may be SIDE again."""
+    named = {} if makes_streams else {"side": SIDE, **streams}
+
     def add(function):
-        PROGRAMS[function.__name__] = function, arguments, {"side": SIDE, **streams}
+        PROGRAMS[function.__name__] = function, arguments, named
         return function
 
     return add
@@ -61,7 +64,7 @@ def wait_event_and_record_event_of_a_stream(x):
     return z
 
 
-@program()
+@program(makes_streams=True)
 def made_inside(x):
     stream, event = torch.npu.Stream(), torch.npu.Event()
     y = x * 3
@@ -73,7 +76,7 @@ def made_inside(x):
     return z + 1
 
 
-@program()
+@program(makes_streams=True)
 def generic_ones_made_inside(x):
     stream, event = torch.Stream(device="npu"), torch.Event(device="npu")
     y = x * 3
