@@ -98,7 +98,9 @@ def test_a_model_is_a_short_file_that_runs_and_computes_its_graph(shown, surroun
     assert len(text.splitlines()) < 600
     assert f"for i in range({LAYERS}):\n        hidden = layer(" in text
     assert "# self.model.layers[i].self_attn.q_proj\n" in text
-    assert re.search(r"aten\.mm\.default\(.*# float32\[16, 64\]  modeling_qwen3\.py:\d+\n", text)
+    assert re.search(
+        r"aten\.linear\.default\(.*# float32\[1, 16, 64\]  modeling_qwen3\.py:\d+\n", text
+    )
 
     done = run_alone(surroundings, file)
     assert (done.returncode, done.stdout) == (0, "result[0] float32 [1, 16, 256]\n"), done.stderr
