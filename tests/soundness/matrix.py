@@ -17,6 +17,7 @@ The rows stand in `rows/CATEGORY.txt`, one package of source files each:
     # refused before 2.14: text   the same, up to the torch before that
     # refused in 2.12: text       the same, with that torch alone
     # refused before 2.15 with Python before 3.13: text       the same, with an older Python alone
+    # refused before 2.15 with Python since 3.12: text        the same, from that Python on
     # ends                  the refusal does: what the refused call leaves behind can be cached
     # needs torch 2.13      with an older torch the row can't be written, or is refused
     # args: ...             arguments of `f`, in Python; `tensor(3)` without it
@@ -142,13 +143,15 @@ def _all_of_this_torch(texts: list[str]) -> list[str]:
             continue
         version = tuple(map(int, limited.groups()[1:3]))
         concerns = {"since": version <= _TORCH, "before": version > _TORCH, "in": version == _TORCH}
-        is_of_python = limited[4] is None or sys.version_info[:2] < (3, int(limited[4]))
-        if concerns[limited[1]] and is_of_python:
-            those.append(limited[5])
+        is_older = limited[5] is not None and sys.version_info[:2] < (3, int(limited[5]))
+        if concerns[limited[1]] and limited[4] in (None, "before" if is_older else "since"):
+            those.append(limited[6])
     return those
 
 
-_LIMITED = re.compile(r"(since|before|in) (\d+)\.(\d+)(?: with Python before 3\.(\d+))? ?(.*)")
+_LIMITED = re.compile(
+    r"(since|before|in) (\d+)\.(\d+)(?: with Python (before|since) 3\.(\d+))? ?(.*)"
+)
 _WRITES = "writes"
 _TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))
 
