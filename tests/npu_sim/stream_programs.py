@@ -19,7 +19,7 @@ PROGRAMS = {}
 
 
 def program(*arguments, makes_streams=False, **streams):
-    """`makes_streams`: torch_npu hands out 32 streams in turn, and one of them may be SIDE again."""
+    """`makes_streams`: torch_npu hands out 32 streams in turn: one may be SIDE again."""
     named = {} if makes_streams else {"side": SIDE, **streams}
 
     def add(function):
