@@ -6,6 +6,7 @@ raise nothing: what goes wrong is one WARNING, and the engine starts as without 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npugx_cache import config
@@ -33,7 +34,19 @@ VLLM = Engine("vllm", config.VLLM, "vllm.general_plugins", "VLLM_PLUGINS")
 SGLANG = Engine("sglang", config.SGLANG, "sglang.srt.plugins", "SGLANG_PLUGINS")
 ENGINES = (VLLM, SGLANG)
 ENTRY_POINT = "npugx_cache"
-"""The name of our entry point in both groups."""
+"""The name of our entry point in each group."""
+
+
+def prepare_vllm() -> None:
+    """Make `NpugxCompiler` the default of vLLM's platforms, before vLLM makes a configuration.
+
+    vLLM calls this when it looks for its platform, and `wire_vllm` later: `vllm.LLM` has written
+    the default into its configuration by then. What goes wrong here goes wrong there too, which
+    says so. The None that this returns says that we bring no platform.
+    """
+    if config.environment_variable(VLLM.variable) in ("1", "replace"):
+        with contextlib.suppress(Exception):
+            _prepare_vllm()
 
 
 def wire_vllm() -> None:
@@ -65,17 +78,29 @@ def _attempt(engine: Engine, wire: Callable[[config.Wiring], str | None]) -> Non
             events.logger.info("%s", told)
 
 
+def _prepare_vllm() -> None:
+    from vllm.platforms.interface import Platform
+
+    # vLLM can't be asked what the variable comes to while it imports itself.
+    if config.environment_variable(MEGA) in (None, "0"):
+        Platform.get_compile_backend = classmethod(lambda _: COMPILER)
+
+
 def _wire_vllm(wanted: config.Wiring) -> str | None:
-    from vllm import envs
     from vllm.platforms import current_platform
     from vllm.platforms.interface import Platform
 
     from npugx_cache.errors import BackendUnavailable
 
     kind = type(current_platform)
-    theirs = current_platform.get_compile_backend()
-    if theirs == COMPILER:
+    if kind in _wired:
         return None  # vLLM may call its plugins again
+    if kind.__module__ == "vllm.platforms.cpu":
+        raise BackendUnavailable(
+            f"its {kind.__name__} hands a whole model to torch.compile, and asks no compiler for "
+            "pieces"
+        )
+    theirs = current_platform.get_compile_backend()
     usual = vars(Platform)["get_compile_backend"].__func__
     is_own = getattr(kind.get_compile_backend, "__func__", None) is not usual
     if is_own and wanted != "replace":
@@ -83,20 +108,34 @@ def _wire_vllm(wanted: config.Wiring) -> str | None:
             f"{kind.__name__} brings its own compiler, {theirs}; {config.VLLM}=replace puts "
             f"{COMPILER} in its place"
         )
-    if MEGA in envs.environment_variables:
-        # vLLM's default depends on torch, and its own processes inherit what is set here.
-        config.set_if_absent(MEGA, "0")
-        if getattr(envs, MEGA):
-            raise BackendUnavailable(
-                f"with {MEGA}=1 vLLM stores a model without the graphs of another compiler, and "
-                f"fails at the next start; set {MEGA}=0, or unset it"
-            )
+    if not _keeps_pieces():
+        raise BackendUnavailable(
+            f"with {MEGA}=1 vLLM stores a model without the graphs of another compiler, and "
+            f"fails at the next start; set {MEGA}=0, or unset it"
+        )
     kind.get_compile_backend = classmethod(lambda _: COMPILER)
-    set_too = f", {MEGA}=0" if MEGA in envs.environment_variables else ""
+    _wired.add(kind)
+    theirs = theirs if is_own else "inductor"
+    set_too = f", {MEGA}=0" if config.environment_variable(MEGA) else ""
     return (
         f"vLLM on {kind.__name__} compiles with {COMPILER} in the place of {theirs}, unless its "
         f"configuration names a backend ({config.VLLM}={wanted}{set_too})"
     )
+
+
+_wired: set[type] = set()
+"""The classes of vLLM's platform that compile with us."""
+
+
+def _keeps_pieces() -> bool:
+    """Whether vLLM stores what a compiler of pieces made; set so where the user said nothing."""
+    from vllm import envs
+
+    if MEGA not in envs.environment_variables:
+        return True
+    # vLLM's default depends on torch, and its own processes inherit what is set here.
+    config.set_if_absent(MEGA, "0")
+    return not getattr(envs, MEGA)
 
 
 def _wire_sglang(wanted: config.Wiring) -> str:

@@ -22,7 +22,7 @@ from npugx_cache.integrations.plugins import MEGA
 from npugx_cache.key import environment
 from npugx_cache.key.fingerprint import Fingerprint
 from npugx_cache.key.recipe import Shaping, check_options
-from npugx_cache.pieces import compiled
+from npugx_cache.pieces import compiled, dynamo
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import runtime
 from npugx_cache.store_client import StoreClient
@@ -59,8 +59,14 @@ class NpugxCompiler:
         "clone_output": False,
     }
 
-    def __new__(cls) -> NpugxCompiler:  # noqa: PYI034 - of a class that derives from this one
-        """An instance of the interfaces of the engines that are loaded: engines ask for that."""
+    def __new__(cls, *graph: Any) -> Any:
+        """An instance of the interfaces of the engines that are loaded: engines ask for that.
+
+        In the modes in which vLLM cuts no model into pieces, vLLM calls the class as a backend of
+        `torch.compile`, with a graph and example inputs, and gets what runs the graph.
+        """
+        if graph:
+            return dynamo.backend(*graph)
         loaded = [sys.modules[name] for name in _INTERFACES if name in sys.modules]
         bases = [each.CompilerInterface for each in loaded if hasattr(each, "CompilerInterface")]
         bases = [base for base in bases if not issubclass(cls, base)]

@@ -56,7 +56,7 @@ def inert():
     from importlib.metadata import entry_points
 
     before = set(sys.modules)
-    for group in ("vllm.general_plugins", "sglang.srt.plugins"):
+    for group in ("vllm.platform_plugins", "vllm.general_plugins", "sglang.srt.plugins"):
         (ours,) = (each for each in entry_points(group=group) if each.name == "npugx_cache")
         ours.load()()
     loaded = {name for name in set(sys.modules) - before if name.startswith("npugx_cache")}

@@ -6,10 +6,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from entry_points import install
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("plugged.py")
@@ -24,16 +26,7 @@ sglang = pytest.mark.skipif(
 @pytest.fixture
 def plugged(surroundings):
     """Runs the script where an installation of this package has the entry points of pyproject."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    installed = surroundings.folder / "site" / "npugx_cache-0.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: npugx_cache\nVersion: 0.0\n")
-    (installed / "entry_points.txt").write_text(
-        "".join(
-            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in rows.items())
-            for group, rows in project["entry-points"].items()
-        )
-    )
+    installed = install(surroundings.folder / "site")
     inherited = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join([str(installed.parent), str(REPOSITORY), inherited])
 
