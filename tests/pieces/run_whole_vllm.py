@@ -26,7 +26,13 @@ KERNELS.define("init_cpu_memory_env(int[] nodes) -> ()")
 KERNELS.define("cpu_attn_has_isa(str name) -> bool")
 KERNELS.define("silu_and_mul(Tensor(a!) out, Tensor input) -> ()")
 KERNELS.impl("init_cpu_memory_env", lambda nodes: None, "CompositeExplicitAutograd")
+KERNELS.define("greedy_argmax(Tensor logits) -> Tensor")
+KERNELS.define("fused_gumbel_argmax(Tensor logits, Tensor seeds) -> Tensor")
 KERNELS.impl("cpu_attn_has_isa", lambda name: False, "CompositeExplicitAutograd")
+KERNELS.impl("greedy_argmax", lambda logits: logits.argmax(-1), "CompositeExplicitAutograd")
+KERNELS.impl(
+    "fused_gumbel_argmax", lambda logits, seeds: logits.argmax(-1), "CompositeExplicitAutograd"
+)
 
 
 def write_model(folder):
