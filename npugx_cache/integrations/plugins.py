@@ -103,6 +103,8 @@ def _wire_vllm(wanted: config.Wiring) -> str | None:
     theirs = current_platform.get_compile_backend()
     usual = vars(Platform)["get_compile_backend"].__func__
     is_own = getattr(kind.get_compile_backend, "__func__", None) is not usual
+    if is_own and theirs == COMPILER:
+        return None  # a platform that names our compiler itself
     if is_own and wanted != "replace":
         raise BackendUnavailable(
             f"{kind.__name__} brings its own compiler, {theirs}; {config.VLLM}=replace puts "

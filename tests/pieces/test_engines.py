@@ -342,3 +342,12 @@ def test_with_on_miss_raise_a_start_without_entries_fails_with_the_reason(
     monkeypatch.setenv("NPUGX_CACHE_ON_MISS", "raise")
     again = started(model, store, [Range(1, 64)])
     assert again.counted == {"hits": 4, "misses": 0, "bypasses": 0, "stored": 0}
+
+
+@pytest.mark.usefixtures("store")
+def test_called_with_a_graph_the_class_is_a_backend_of_torch_compile(model):
+    before = compiled.counters.info(0)
+    run = torch.compile(model, backend=NpugxCompiler, fullgraph=True)
+    x = torch.randn(1, 5, WIDTH)
+    assert torch.equal(run(x), model(x))
+    assert compiled.counters.info(0).misses == before.misses + 1
