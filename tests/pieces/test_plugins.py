@@ -124,6 +124,31 @@ def test_a_platform_keeps_a_compiler_of_its_own_unless_the_user_says_replace(plu
 
 @vllm
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("platform", "messages"),
+    [
+        pytest.param("own_platform.OwnPlatform", set(), id="it names our compiler itself"),
+        pytest.param(
+            "vllm.platforms.cpu.CpuPlatform",
+            {
+                ("WARNING vllm is left as it is: its CpuPlatform hands a whole model to "
+                "torch.compile, and asks no compiler for pieces")
+            },
+            id="it asks for no pieces",
+        ),
+    ],
+)
+def test_a_platform_that_needs_no_compiler_of_ours_is_left_alone(plugged, platform, messages):
+    text = OWN_PLATFORM.replace("own_platform.OwnCompiler", OURS)
+    text = text.replace("own_platform.OwnPlatform", platform)
+    (plugged.installed.parent / "own_platform.py").write_text(text)
+    with (plugged.installed / "entry_points.txt").open("a") as file:
+        file.write("[vllm.platform_plugins]\nown = own_platform:register\n")
+    assert set(plugged("vllm", NPUGX_CACHE_VLLM="1")["messages"]) == messages
+
+
+@vllm
+@pytest.mark.thorough
 def test_the_example_of_an_engine_compiles_nothing_at_its_second_start(plugged, surroundings):
     path = {"PYTHONPATH": plugged.path, "NPUGX_CACHE_VLLM": None}
     for outcome in ("miss in", "hit in"):
