@@ -131,8 +131,10 @@ def test_a_platform_keeps_a_compiler_of_its_own_unless_the_user_says_replace(plu
         pytest.param(
             "vllm.platforms.cpu.CpuPlatform",
             {
-                ("WARNING vllm is left as it is: its CpuPlatform hands a whole model to "
-                "torch.compile, and asks no compiler for pieces")
+                (
+                    "WARNING vllm is left as it is: its CpuPlatform hands a whole model to "
+                    "torch.compile, and asks no compiler for pieces"
+                )
             },
             id="it asks for no pieces",
         ),
