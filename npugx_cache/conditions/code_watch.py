@@ -41,6 +41,7 @@ from npugx_cache.portable import (
     unwrap,
 )
 from npugx_cache.private import guard_managers
+from npugx_cache.private.fx import without_fx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,6 +198,7 @@ class Watch:
         self.asked_again: list[Callable[[], bool]] = []
         self.contents: list[Contents] = []
         self.operators: list[tuple[str, str, str]] = []
+        self.calls_modules = False
         self.whole: list[Whole] = []
         self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
@@ -210,6 +212,8 @@ class Watch:
 
             self.asked_again.append(Pinned(self.contents).is_unchanged)
             self.contents.clear()
+        if self.calls_modules:
+            self.asked_again.append(_watch_module_call())
         if self.operators:
             from npugx_cache.conditions.operators import Watched
 
@@ -300,7 +304,21 @@ def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
 
 def watch_lookup(watch: Watch, module: str, name: str, was: str) -> None:
     watch_name(watch, module, name, was)
-    watch.add_nameless(*watch.names[-1])  # the class that provides the attribute
+    owner, names = watch.names[-1]  # the class that provides the attribute
+    if owner is _Module and "__call__" in names:
+        watch.names.pop()
+        watch.calls_modules = True
+    else:
+        watch.add_nameless(owner, names)
+
+
+def _watch_module_call() -> Callable[[], bool]:
+    """Whether modules are still called as they were: a trace in another thread changes nothing."""
+    called = without_fx(_Module.__call__)
+    return lambda: _Module.__call__ is called or without_fx(_Module.__call__) is called
+
+
+_Module = torch.nn.Module
 
 
 def watch_method(watch: Watch, module: str, name: str, was: str) -> None:

@@ -18,7 +18,8 @@ import torch
 from npugx_cache.conditions.code_watch import ABSENT, Row
 from npugx_cache.conditions.data import Conditions, Step
 from npugx_cache.portable import decode, is_named
-from npugx_cache.private import guard_managers, runtime
+from npugx_cache.private import guard_managers
+from npugx_cache.private.fx import without_fx
 from npugx_cache.private.guard_managers import REASON
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ CHILDREN = ("_parameters", "_buffers", "_modules")
 
 
 def _given_by_torch() -> Any:
-    found: Any = runtime.without_fx(torch.nn.Module.__getattr__)
+    found: Any = without_fx(torch.nn.Module.__getattr__)
     home = vars(sys.modules[torch.nn.Module.__module__])
     is_given = type(found) is types.FunctionType and found.__globals__ is home
     return found if is_given and found.__code__.co_qualname == "Module.__getattr__" else None
@@ -54,7 +55,7 @@ None if somebody put another function in its place before this import.
 def gives_children(getattr_of_class: object) -> bool:
     """Whether the `__getattr__` of a class is torch's own, which looks in CHILDREN alone."""
     if getattr_of_class is not MODULE_GETATTR:  # another thread may trace by torch.fx
-        getattr_of_class = runtime.without_fx(getattr_of_class)
+        getattr_of_class = without_fx(getattr_of_class)
     return getattr_of_class is MODULE_GETATTR is not None
 
 

@@ -44,6 +44,7 @@ from npugx_cache.portable import (
     unwrap,
 )
 from npugx_cache.portable.pinned import is_covered_module
+from npugx_cache.private.fx import without_fx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -338,7 +339,7 @@ def provider(module: str, full: str) -> str:
     qualname, _, name = full.rpartition(".")
     for cls in getattr(look_up(module, qualname), "__mro__", ()):
         if name in vars(cls):
-            found = vars(cls)[name]
+            found = without_fx(vars(cls)[name])
             kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
             made = made_by(cls, name) if kind else ""
             module = cls.__module__
@@ -355,7 +356,7 @@ def function_without_name(cls: type, name: str) -> types.FunctionType | None:
     of their classes the function counts whatever its name is. What the function captured has
     guards, or a fact of the kind `METHOD`.
     """
-    function = unwrap(vars(cls)[name])
+    function = unwrap(without_fx(vars(cls)[name]))
     if type(function) is not types.FunctionType:
         return None
     own, home = f"{cls.__qualname__}.{name}", cls.__module__
@@ -630,7 +631,7 @@ def made_by(cls: type, name: str) -> str:
     the attribute counts by its type; it is asked for nothing, because it may be a proxy that runs
     code of the user's.
     """
-    member = vars(cls)[name]
+    member = without_fx(vars(cls)[name])
     made = type(member).__name__
     function = unwrap(member)
     if type(function) is types.FunctionType:

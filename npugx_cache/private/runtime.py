@@ -280,18 +280,6 @@ def global_state() -> dict[str, object]:
     }
 
 
-def without_fx(function: Any) -> Any:
-    """What torch.fx wrapped, if it is a function of `nn.Module` that a trace wraps for all threads.
-
-    `torch.fx.Tracer.trace` replaces `nn.Module.__getattr__` while it runs, also in a
-    `torch.export` of another thread. For the modules of other traces the wrapper changes nothing.
-    """
-    fx = sys.modules.get("torch.fx._symbolic_trace")
-    while fx is not None and getattr(function, "__globals__", None) is vars(fx):
-        function = getattr(function, "__wrapped__", None)
-    return function
-
-
 class SameState:
     """Tells whether `global_state` is still as it was when this object was made.
 

@@ -51,6 +51,7 @@ from npugx_cache.trace.rules import (
     instructions,
     iterators,
     kinds,
+    module_calls,
     names,
     operators,
     sets,
@@ -288,6 +289,9 @@ def _with_rules(
     Each is a frame of Python's for each call in the traced code, and a deep trace comes near to the
     recursion limit.
     """
+    if isinstance(callee.value, torch.nn.Module):
+        started = recorder.state(Seen).started
+        answer = partial(module_calls.call, recorder, tx, callee, args, kwargs, started, answer)
     answer = partial(answers.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sets.call, recorder, tx, callee, args, kwargs, answer)
     run = partial(sorting.call, recorder, callee, args, kwargs, run)

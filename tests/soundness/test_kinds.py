@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
 from kinds import (
     GUARDS,
     NEVER,
@@ -23,6 +24,7 @@ from torch._dynamo import source as torchs
 from torch._dynamo.guards import GuardBuilder
 from torch._guards import ChainedSource, Source
 
+from npugx_cache import version
 from npugx_cache.portable import NotPortable
 from npugx_cache.trace.conditions import builder, guards
 
@@ -116,4 +118,6 @@ def test_what_is_portable_was_met_by_a_row_that_restarts(seen, name):
 
 @pytest.mark.parametrize("name", decided(GUARDS, REFUSED) + decided(SOURCES, REFUSED, NEVER))
 def test_what_is_refused_is_in_no_row_that_restarts(seen, name):
+    if name == "FloatTensorSource" and version.minor_version(torch.__version__) < (2, 12):
+        pytest.skip("there the item() of such a tensor is the float, which is portable")
     assert name not in seen[0]

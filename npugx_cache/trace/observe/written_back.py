@@ -14,6 +14,7 @@ Importing this module loads the compiler.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 import threading
@@ -94,10 +95,21 @@ def _note_thread_local(recorder: Recorder, kind: Any) -> None:
 def guard_deleted(
     recorder: Recorder, effects: Any, item: Any, name: str, value: Any, *_: Any, **__: Any
 ) -> None:
-    """Guard that an attribute is there which the code deletes: without it eager raises."""
-    del recorder, effects
-    if type(value).__name__ == "DeletedVariable" and isinstance(item, UserDefinedObjectVariable):
-        torch_guards.guard_hasattr(item, None, name)
+    """Guard that an attribute is there which the code deletes: without it eager raises.
+
+    An attribute that the code itself has set before is not there. Where the class has one of that
+    name, Dynamo still deletes it from a module when the graph has run, which raises.
+    """
+    del effects
+    if type(value).__name__ != "DeletedVariable" or not isinstance(item, UserDefinedObjectVariable):
+        return
+    torch_guards.guard_hasattr(item, None, name)
+    kind = type(item.value)
+    if kind.__delattr__ is object.__delattr__ or name in vars(item.value):
+        return
+    of_class = inspect.getattr_static(kind, name, None)
+    if of_class is not None and not hasattr(type(of_class), "__delete__"):
+        recorder.refuse(f"the attribute {name} of a {kind.__qualname__} is set and deleted again")
 
 
 def refuse_other_object(recorder: Recorder, codegen: Any, value: Any, *_: Any, **__: Any) -> None:

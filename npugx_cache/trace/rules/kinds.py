@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from npugx_cache.trace.observe import classes, enumerations, objects
-from npugx_cache.trace.rules import names
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -30,10 +27,3 @@ def note_call(recorder: Recorder, tx: Any, callee: StackValue, args: list[Any]) 
     elif isinstance(function, type):
         classes.refuse_to_make(recorder, function)
         enumerations.note_call(recorder, function, args)
-    elif isinstance(function, torch.nn.Module):
-        for name in _OF_MODULE:
-            names.note_name(recorder, tx, callee.variable, name)
-
-
-_OF_MODULE = ("_call_impl", "forward")
-"""The names that a call of a module looks up, besides special methods, which the class has told."""
