@@ -59,6 +59,7 @@ from npugx_cache.trace.rules import (
     texts,
     values,
     walked_in_c,
+    written_names,
 )
 from npugx_cache.trace.rules.instructions import Does
 from npugx_cache.trace.rules.values import Entry
@@ -328,9 +329,12 @@ def _ask_for_name(
     """Run what asks a value for a name, and note what was asked and what the answer was."""
     owner = args[0]
     names.note_name(recorder, tx, owner, name)
+    if name == "__dict__":
+        written_names.note_dict(recorder, owner)
     if function is not getattr:
         if function is hasattr:
             names.note_question(tx, owner, name)
+            written_names.look_at_question(recorder, owner, name)
         else:
             _refuse_write(recorder, owner, name, args[2] if len(args) > 2 else None)
         return run()
@@ -343,6 +347,8 @@ def _ask_for_name(
         names.note_absence(tx, owner, name)
         raise
     names.note_answer(recorder, tx, owner, name)
+    if isinstance(result, VariableTracker):  # an instruction leaves what it reads on the stack
+        written_names.look_at_attribute(recorder, owner, name, result)
     return result
 
 
@@ -404,6 +410,7 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
     run = partial(original, tx, instruction)
     if operation in _OF_SUPER:
         names.note_super(recorder, tx, tx.stack[-2:], name)
+        written_names.look_at_attribute(recorder, tx.stack[-1], name, None)
     if owner is None:
         result = run()
     else:
@@ -416,6 +423,9 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
         return result
     top = tx.stack[-1 - _is_null_pushed(instruction)]
     found = look_behind(top)
+    if owner is not None:
+        written_names.look_at_attribute(recorder, owner, name, top)
+    _look_at_global(recorder, tx, operation, name, top)
     if operation in _OF_NAME and name not in tx.f_globals:
         _read_builtin(seen, tx, name, top)
     elif owner is not None and not found.is_computed:
@@ -430,6 +440,11 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
             seen.enter(each.source, each.value, each.variable)
     seen.read(found)
     return result
+
+
+def _look_at_global(recorder: Recorder, tx: Any, operation: str, name: str, top: Any) -> None:
+    if operation in _OF_NAME:
+        written_names.look_at_global(recorder, tx.f_globals, name, top)
 
 
 def _is_null_pushed(instruction: Any) -> bool:
@@ -448,6 +463,9 @@ def _write(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
         names.note_name(recorder, tx, tx.stack[-1], instruction.argval)
         value = tx.stack[-2] if name == "STORE_ATTR" else None
         _refuse_write(recorder, tx.stack[-1], instruction.argval, value)
+    elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+        value = tx.stack[-1] if name == "STORE_GLOBAL" else None
+        written_names.note_global_write(recorder, tx.f_globals, instruction.argval, value)
     return _run_and_show(recorder, original, tx, instruction)
 
 
@@ -455,6 +473,7 @@ def _refuse_write(recorder: Recorder, owner: Any, name: str, value: Any) -> None
     found = look_behind(owner.realize())
     if reason := attributes.obstacle_of_write(recorder, found, name, value):
         recorder.refuse(reason)
+    written_names.note_write(recorder, owner, name, value)
 
 
 def _look_at_attribute(
@@ -556,6 +575,8 @@ def _operate(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> An
         reason = texts.obstacle(operands)
     if reason is None and instruction.opname == "MATCH_CLASS":
         reason = operators.obstacle_of_match(*operands)
+        for name in operators.names_matched(operands[2]):
+            written_names.look_at_attribute(recorder, operands[0], name, None)
     if reason is not None:
         recorder.refuse(reason)
     _show_top(seen, tx)

@@ -28,7 +28,7 @@ from torch._guards import Source
 
 from npugx_cache.trace.observe import torch_guards
 from npugx_cache.trace.observe.observation import Question
-from npugx_cache.trace.rules import iterators
+from npugx_cache.trace.rules import iterators, written_names
 from npugx_cache.trace.stack_value import is_context, look_behind, table_of
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _ITERATORS = (*(zip, map, filter, type(iter(range(0))), itertools.count, itertoo
 
 def refuse_lost(recorder: Recorder, effects: Any, *_: Any) -> None:
     """Refuse objects that a frame would leave as they were. Called when a trace has ended."""
+    written_names.refuse_changed_dicts(recorder, effects)
     for variable in effects.id_to_variable.values():
         if not isinstance(variable, UserDefinedObjectVariable) or not effects.is_modified(variable):
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.trace.observe import classes, enumerations, objects
+from npugx_cache.trace.rules import written_names
 
 if TYPE_CHECKING:
     from npugx_cache.trace.observe.observation import Recorder
@@ -24,6 +25,8 @@ def note_call(recorder: Recorder, tx: Any, callee: StackValue, args: list[Any]) 
         objects.note_issubclass(recorder, *args)
     elif function is callable and args:
         objects.note_callable(recorder, args[0])
+    elif function is vars and args:
+        written_names.note_dict(recorder, args[0])
     elif isinstance(function, type):
         classes.refuse_to_make(recorder, function)
         enumerations.note_call(recorder, function, args)

@@ -13,14 +13,15 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.variables import VariableTracker
 
 from npugx_cache.trace.observe import torch_guards
 from npugx_cache.trace.observe.observation import Question
-from npugx_cache.trace.rules import names
+from npugx_cache.trace.rules import names, written_names
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from npugx_cache.trace.observe.observation import Recorder
     from npugx_cache.trace.stack_value import StackValue
@@ -45,24 +46,19 @@ def call(
     `started` is the code that Dynamo has begun to interpret so far.
     """
     _note_names(recorder, tx, callee)
-    effects, module = tx.output.side_effects, callee.value
-    changed = {
-        name
-        for name in _OF_MODULE
-        if effects.has_pending_mutation_of_attr(callee.variable, name)
-        or (name == _COMPILED and inspect.getattr_static(module, name, None) is not None)
-    }
-    if not changed:
+    if not (changed := set(_find_changed(tx, callee))):
         return run()
-    mark, begins = len(started), type(module).__call__
+    mark, module = len(started), callee.value
+    begins: Any = type(module).__call__
     if begins is torch.nn.Module.__call__:
-        answer = callee.variable.call_method(tx, begins.__name__, list(args), kwargs)
+        given = [callee.variable, *args]
+        answer = VariableTracker.build(tx, begins).call_function(tx, given, kwargs)
     else:
         answer = run()
-    first = [each.co_name for each in started[mark : mark + 1]]
-    asking = [begins.__name__]
+    asking = [getattr(getattr(begins, "__code__", None), "co_name", "")]
     if changed == {"forward"}:
         asking.append("_call_impl")
+    first = [each.co_name for each in started[mark : mark + 1]]
     if first != asking[:1] and first != asking[1:]:
         recorder.refuse(
             f"{', '.join(sorted(changed))} of a {type(module).__qualname__} was set, and the call "
@@ -71,11 +67,33 @@ def call(
     return answer
 
 
-def _note_names(recorder: Recorder, tx: Any, callee: StackValue) -> None:
+def _find_changed(tx: Any, callee: StackValue) -> Iterator[str]:
+    """The names that the traced code has set, and those that are not as torch defines them.
+
+    Dynamo compares the functions of `nn.Module` with those that it has met at its own import.
+    """
+    effects = tx.output.side_effects
     for name in _OF_MODULE:
-        names.note_name(recorder, tx, callee.variable, name)
+        if effects.has_pending_mutation_of_attr(callee.variable, name):
+            yield name
+    if inspect.getattr_static(callee.value, _COMPILED, None) is not None:
+        yield _COMPILED
+    for name, own in _OF_TORCH.items():
+        function = getattr(torch.nn.Module, name)
+        is_of_torch = getattr(function, "__globals__", None) is vars(torch.nn.modules.module)
+        if not is_of_torch or function.__code__.co_qualname != own:
+            yield name
+
+
+_OF_TORCH = {"__call__": "Module._wrapped_call_impl", "_call_impl": "Module._call_impl"}
+
+
+def _note_names(recorder: Recorder, tx: Any, callee: StackValue) -> None:
+    names.note_name(recorder, tx, callee.variable, "forward")
     for name in ("__call__", *_OF_CALL):  # Dynamo looks them up in no class, not even in torch's
         recorder.note(Question.NAME, type(callee.value), name)
+    for name in _OF_MODULE:
+        written_names.look_at_attribute(recorder, callee.variable, name, None)
     if callee.source is not None:
         for name in _OF_CALL:
             if name not in vars(callee.value):

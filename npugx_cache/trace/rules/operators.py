@@ -132,15 +132,20 @@ _WITHOUT_CODE = (
 """Methods of Python's own that a class of user code names again."""
 
 
+def names_matched(names: Any) -> list[str]:
+    """The attributes that a class pattern reads by their names: the third operand has them."""
+    asked = vars(look_behind(names).variable)
+    return [*(asked.get("value") or [look_behind(each).value for each in asked.get("items", ())])]
+
+
 def obstacle_of_match(subject: Any, kind: Any, names: Any) -> str | None:
     """Why a class pattern reads of a tensor what its guard does not hold, or None.
 
     The operands of MATCH_CLASS: the subject, the class, and the names of the attributes.
     """
     del kind
-    asked = vars(look_behind(names).variable)
-    read = asked.get("value") or [look_behind(each).value for each in asked.get("items", ())]
     if torch.Tensor not in classes_of(look_behind(subject)):
         return None
+    read = names_matched(names)
     unknown = next((name for name in read if name not in pure.TENSOR_ATTRIBUTES), None)
     return unknown and f"the attribute {unknown} of a tensor has no guard in a pattern"
