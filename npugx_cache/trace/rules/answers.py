@@ -24,6 +24,7 @@ from npugx_cache.trace.observe import (
     numpy_numbers,
     set_up_calls,
 )
+from npugx_cache.trace.rules import written_names
 from npugx_cache.trace.stack_value import called_name, look_behind
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def _call_by_name(
     operands = args if owner is None else [owner, *args]
     if name == "subclasses" and len(operands) == 1:
         return classes.call_subclasses(recorder, tx, operands[0], run)
+    if name == "get" and len(operands) > 1:
+        written_names.look_at_slot(recorder, tx, *operands[:2])
     if name in _COMPARISONS:
         enumerations.refuse_comparison(recorder, operands)
         if len(operands) == 2:

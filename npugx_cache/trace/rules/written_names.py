@@ -99,6 +99,16 @@ def look_at_question(recorder: Recorder, owner: Any, name: str) -> None:
         look_at_attribute(recorder, owner, name, None)
 
 
+def look_at_slot(recorder: Recorder, tx: Any, slot: Any, owner: Any) -> None:
+    """Before the `__get__` of a slot reads it: Dynamo gives what was there before the call."""
+    member = look_behind(slot).value
+    if not isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+        return
+    found = look_behind(owner.realize())
+    if tx.output.side_effects.has_pending_mutation_of_attr(found.variable, member.__name__):
+        recorder.refuse(f"{member.__qualname__} is set inside, and then read by its __get__")
+
+
 def _namespaces(owner: StackValue) -> Iterable[object]:
     """Where an attribute of a value is looked for, besides in the value itself."""
     if isinstance(owner.value, types.ModuleType):
