@@ -218,6 +218,55 @@ CONSTRUCTS = {
             "globals()['hooked'] = lambda module, x: x - 1",
         ),
     ),
+    "layer with a call of its own": Construct(
+        top="def wrapping(module, x):\n    return type(module).forward(module, x) * 2\n",
+        init=(
+            "self.wrapped = nn.Linear(3, 3, bias=False)\n"
+            "nn.init.constant_(self.wrapped.weight, 0.125)"
+        ),
+        lines=(
+            "{t} = {t} + self.wrapped(self.weight)",
+            (
+                "self.wrapped.forward = functools.partial(wrapping, self.wrapped)\n"
+                "{t} = {t} - self.wrapped(self.weight)"
+            ),
+            (
+                "self.wrapped._call_impl = functools.partial(wrapping, self.wrapped)\n"
+                "{t} = {t} * self.wrapped(self.weight)"
+            ),
+        ),
+        changes=(
+            "model.wrapped._call_impl = lambda x: x - 1",
+            "model.wrapped._compiled_call_impl = lambda x: x - 2",
+            "model.wrapped.forward = lambda x: x - 3",
+            "# edit main: 'forward(module, x) * 2' -> 'forward(module, x) * 5'\n",
+        ),
+    ),
+    "class attribute that is set": Construct(
+        top="class Counter:\n    calls, limit = 2, 5\n",
+        init="self.counted = 3",
+        lines=(
+            "Counter.calls = self.counted\n{t} = {t} * Counter.calls\nCounter.calls = 2",
+            "{t} = {t} + min(Counter.calls, Counter.limit)",
+        ),
+        changes=("model.counted = 4", "Counter.limit = 1"),
+    ),
+    "name that is set, and read in another way": Construct(
+        top=(
+            "import sys\n\nclass Tally:\n    calls = 2\n\nTALLY = Tally()\nFACTOR = 2\n\n"
+            "def factor():\n    return FACTOR\n"
+        ),
+        init="self.tallied = 3",
+        lines=(
+            "type(TALLY).calls = self.tallied\n{t} = {t} * TALLY.calls\nTally.calls = 2",
+            (
+                "sys.modules[__name__].FACTOR = self.tallied\n{t} = {t} * factor()\n"
+                "sys.modules[__name__].FACTOR = 2"
+            ),
+        ),
+        changes=("model.tallied = 4", "model.tallied = 5"),
+        is_refused=True,
+    ),
     "set-up of transformers": Construct(
         top=(
             "from transformers.utils import output_capturing\n\n"
