@@ -138,9 +138,9 @@ def _is_same(value: Any, other: Any) -> bool:
     first, second = look_behind(value), look_behind(other)
     if first.variable is second.variable:
         return True
-    before, now = constant_of(first), constant_of(second)
+    before, now = constant_of(first), constant_of(second)  # what was there before has a guard
     is_plain = type(before) in CONSTANTS and type(now) is type(before)
-    return is_plain and bool(before == now)
+    return is_plain and repr(before) == repr(now)  # 0.0 is no -0.0
 
 
 def refuse_changed_dicts(recorder: Recorder, effects: Any) -> None:
