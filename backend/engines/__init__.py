@@ -86,14 +86,14 @@ def _devices(graph: fx.Graph) -> set[str]:
 
 
 _MODULES = {
-    "npugraph_ex": "npugraph_ex",
-    "aot_eager": "as_traced",
-    "npugraphs": "as_traced",
-    "cudagraphs": "as_traced",
-    "inductor": "inductor",
-    "ge": "ge",
+    "npugraph_ex": "engines.npugraph_ex",
+    "aot_eager": "engines.as_traced",
+    "npugraphs": "engines.as_traced",
+    "cudagraphs": "engines.as_traced",
+    "inductor": "engines.inductor",
+    "ge": "ge.engine",
 }
-"""Each backend, and the module whose `ENGINES` has its engine."""
+"""Each backend, and the module of `npugx_cache.backend` whose `ENGINES` has its engine."""
 NAMES = tuple(_MODULES)
 _VENDORS_GE = "max-autotune"
 """The vendor's name for GE mode, in which the graph engine (GE) of CANN compiles."""
@@ -125,7 +125,7 @@ def check_name(backend: object) -> str:
 
 def load(backend: str) -> Engine:
     """The engine of a checked name. Imports torch."""
-    module = import_module(f"{__name__}.{_MODULES[check_name(backend)]}")
+    module = import_module(f"npugx_cache.backend.{_MODULES[check_name(backend)]}")
     engine: Engine = module.ENGINES[backend]
     return engine
 

@@ -133,18 +133,13 @@ def _traceable(value: Any) -> torch.Tensor:
 def _graph(
     made: ge_convert.Converted, parts: Split, functional: fx.GraphModule
 ) -> data.EngineGraph:
-    options = dict(made.options)
+    definition = made.definition
     if any(_is_dynamic(node.meta.get("val")) for node in functional.graph.nodes):
         # A size that is computed can be 0, whatever the sizes of the trace were.
-        options["ge.exec.allTensorNotEmpty"] = "0"
+        options = dict(definition.options) | {"ge.exec.allTensorNotEmpty": "0"}
+        definition = definition._replace(options=tuple(sorted(options.items())))
     return data.EngineGraph(
-        definition=made.definition,
-        placements=made.placements,
-        dtypes=made.dtypes,
-        executor=made.executor,
-        input_shapes=made.shapes[0],
-        output_shapes=made.shapes[1],
-        options=tuple(sorted(options.items())),
+        definition=definition,
         engine=tuple(sorted(made.engine.items())),
         inputs=tuple(_input(*each) for each in made.inputs),
         results=_results(made, parts),

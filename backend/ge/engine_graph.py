@@ -1,4 +1,4 @@
-"""EngineGraph: a graph for the graph engine (GE), and how to call it, as data. Loads no torch."""
+"""EngineGraph: a graph for the graph engine (GE), and how to call it, as data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 
 from npugx_cache.errors import CorruptEntry
+from npugx_cache.private.graph_engine import Definition
 from npugx_cache.records import NamedTuple, dataclass
 
 _LONGEST = 1 << 30
@@ -43,9 +44,7 @@ class Result(NamedTuple):
 class EngineGraph:
     """What the engine is given, and how a call of the graph becomes a call of the engine.
 
-    definition: the graph as serialised `ge.proto.ModelDef`.
-    placements, dtypes, executor, input_shapes, output_shapes: what the vendor's executor asks for.
-    options: the options of this graph. engine: those of the engine, which a process starts once.
+    engine: the options of the engine, which a process starts once.
     written: pairs of a result of the engine, and the input of the engine that it is written to.
     updated: inputs of the engine whose memory it changes; their arguments get a copy back where the
     input is a copy.
@@ -53,13 +52,7 @@ class EngineGraph:
     compiled_as: the digest under which GE compiled the model, or "".
     """
 
-    definition: bytes
-    placements: tuple[int, ...]
-    dtypes: tuple[int, ...]
-    executor: int
-    input_shapes: tuple[tuple[int, ...], ...]
-    output_shapes: tuple[tuple[int, ...], ...]
-    options: tuple[tuple[str, str], ...]
+    definition: Definition
     engine: tuple[tuple[str, str], ...]
     inputs: tuple[Input, ...]
     results: tuple[Result, ...]
@@ -87,14 +80,8 @@ class EngineGraph:
                 max_ext_len=0,
             )
             return cls(
-                definition=_bytes(plain["definition"]),
-                placements=_numbers(plain["placements"]),
-                dtypes=_numbers(plain["dtypes"]),
-                executor=int(plain["executor"]),
-                input_shapes=tuple(map(_numbers, plain["input_shapes"])),
-                output_shapes=tuple(map(_numbers, plain["output_shapes"])),
-                options=tuple((str(name), str(value)) for name, value in plain["options"]),
-                engine=tuple((str(name), str(value)) for name, value in plain["engine"]),
+                definition=_definition(*plain["definition"]),
+                engine=_options(plain["engine"]),
                 inputs=tuple(_input(kind, each) for kind, each in plain["inputs"]),
                 results=tuple(Result(int(i), _numbers(o), bool(c)) for i, o, c in plain["results"]),
                 written=tuple((int(result), int(index)) for result, index in plain["written"]),
@@ -108,13 +95,25 @@ class EngineGraph:
     def digest(self, versions: str) -> str:
         """Names what GE compiles: the graph, all options, and the versions of CANN and the chip."""
         whole = hashlib.sha256()
-        rows = (self.definition, *(repr(each).encode() for each in (self.options, self.engine)))
-        for part in (*rows, versions.encode()):
+        graph, options, *_ = self.definition
+        for part in (graph, *(str(each).encode() for each in (options, self.engine, versions))):
             whole.update(len(part).to_bytes(8, "little") + part)
         return whole.hexdigest()
 
 
 _FIELDS = tuple(EngineGraph.__annotations__)
+
+
+def _definition(
+    graph: Any, options: Any, placements: Any, dtypes: Any, executor: Any, inputs: Any, outputs: Any
+) -> Definition:
+    shapes = (tuple(map(_numbers, each)) for each in (inputs, outputs))
+    numbers = (_numbers(placements), _numbers(dtypes), int(executor))
+    return Definition(_bytes(graph), _options(options), *numbers, *shapes)
+
+
+def _options(values: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in values)
 
 
 def _bytes(value: Any) -> bytes:

@@ -84,7 +84,7 @@ class _Call:
     def _results(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         graph = self._graph
         inputs = [_make_input(each, arguments) for each in graph.inputs]
-        places: list[torch.Tensor | None] = [None] * len(graph.dtypes)
+        places: list[torch.Tensor | None] = [None] * len(graph.definition.dtypes)
         for index, source in graph.written:
             places[index] = inputs[source]
         with self._lock:
@@ -111,7 +111,7 @@ class _Call:
         except RuntimeError as error:
             if self._graph.updated or isinstance(error, torch.OutOfMemoryError):
                 raise
-            self._failure = f"its graph of GE failed: {_first_line(error)}"
+            self._failure = f"its graph of GE failed: {graph_engine.first_line(error)}"
             raise _Unserved(self._failure) from error
         return made
 
@@ -173,11 +173,11 @@ def compile_graph(graph: data.EngineGraph, kept: Path | None = None) -> graph_en
             except RuntimeError as error:
                 logger.warning(
                     "GE compiles a graph, because it does not take the stored model: %s",
-                    _first_line(error),
+                    graph_engine.first_line(error),
                 )
         return _load(graph, key, kept)
     except (graph_engine.EngineError, RuntimeError) as error:
-        text = f"the graph engine can't run the graph here: {_first_line(error)}"
+        text = f"the graph engine can't run the graph here: {graph_engine.first_line(error)}"
         raise NotPortable(text) from error
 
 
@@ -189,18 +189,8 @@ def _with_model(graph: data.EngineGraph, key: str) -> graph_engine.Run:
 
 
 def _load(graph: data.EngineGraph, key: str, folder: Path | None) -> graph_engine.Run:
-    options = dict(graph.options)
-    if folder is not None:
-        options |= {_CACHE: str(folder), _KEY: key}
-    return graph_engine.load(
-        f"npugx_{key[:16]}",
-        graph.definition,
-        options,
-        graph.placements,
-        graph.dtypes,
-        graph.executor,
-        (graph.input_shapes, graph.output_shapes),
-    )
+    kept = {_CACHE: str(folder), _KEY: key} if folder is not None else {}
+    return graph_engine.load(f"npugx_{key[:16]}", graph.definition, kept)
 
 
 def versions() -> str:
@@ -208,7 +198,3 @@ def versions() -> str:
     chip = vars(torch)["npu"].get_device_name()
     settings = graph_engine.settings_now()
     return f"{npu.cann_versions()} {custom_operators()} {chip} {settings}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -50,7 +50,7 @@ def parse(options: Mapping[str, Any] | None, backend: str = "npugraph_ex") -> Op
     `BackendUnavailable` for an option that needs an NPU where torch_npu is not installed.
     """
     if backend == "ge":
-        from npugx_cache.backend.options import ge
+        from npugx_cache.backend.ge import options as ge
 
         return ge.parse(options or {})
     if backend != "inductor":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 
-from npugx_cache.backend.options import ge
+from npugx_cache.backend.ge import options as ge
 from npugx_cache.backend.options.table import SPECS, Options
 
 

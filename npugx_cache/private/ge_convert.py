@@ -46,18 +46,14 @@ class NotConverted(Exception):
 class Converted(NamedTuple):
     """A converted graph in plain data.
 
-    inputs: for each input of the engine the vendor's name of how it is made, and the positions of
-    the fx graph's inputs. results: for each output of the fx graph the result of the engine, or why
-    it is none. written: result to input. updated: inputs whose memory the graph changes.
-    operators: how often each type of operator is in the graph.
+    engine: the options that the engine is started with. inputs: for each input of the engine the
+    vendor's name of how it is made, and the positions of the fx graph's inputs. results: for each
+    output of the fx graph the result of the engine, or why it is none. written: result to input.
+    updated: inputs whose memory the graph changes. operators: how often each type of operator is in
+    the graph.
     """
 
-    definition: bytes
-    placements: tuple[int, ...]
-    dtypes: tuple[int, ...]
-    executor: int
-    shapes: tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
-    options: dict[str, str]
+    definition: graph_engine.Definition
     engine: dict[str, str]
     inputs: tuple[tuple[str, tuple[int, ...]], ...]
     results: tuple[int | str, ...]
@@ -86,7 +82,7 @@ def convert(
     except Exception as error:
         let_through(error)
         # Converters raise errors of any kind; each means that there is no graph of the engine.
-        raise NotConverted(_first_line(error), followed.call) from error
+        raise NotConverted(graph_engine.first_line(error), followed.call) from error
 
 
 class _Followed:
@@ -213,15 +209,15 @@ def _plain(parts: _Parts, graph: Any) -> Converted:
         _set_format(op)
     attributes = graph.graph.attr
     return Converted(
-        definition=graph.graph.SerializeToString(),
-        placements=tuple(attributes["_input_placements"].list.i),
-        dtypes=tuple(attributes["_output_dtypes"].list.i),
-        executor=attributes["_executor_type"].i,
-        shapes=(
-            tuple(map(tuple, parts.shapes._get_input_shape(graph.graph))),
-            tuple(map(tuple, parts.shapes._get_output_shapes(graph.graph))),
+        definition=graph_engine.Definition(
+            graph=graph.graph.SerializeToString(),
+            options=tuple(sorted((str(name), str(value)) for name, value in options.items())),
+            placements=tuple(attributes["_input_placements"].list.i),
+            dtypes=tuple(attributes["_output_dtypes"].list.i),
+            executor=attributes["_executor_type"].i,
+            input_shapes=tuple(map(tuple, parts.shapes._get_input_shape(graph.graph))),
+            output_shapes=tuple(map(tuple, parts.shapes._get_output_shapes(graph.graph))),
         ),
-        options={str(name): str(value) for name, value in options.items()},
         engine={str(name): str(value) for name, value in engine.items()},
         inputs=tuple(_input(info.func) for info in graph._input_info_list),
         results=tuple(_results(graph)),
@@ -255,8 +251,3 @@ def _results(graph: Any) -> Iterator[int | str]:
     for index, output in enumerate(graph._fx_outputs):
         kind = type(output).__name__
         yield graph._fx_outputs_mapping.get(index, kind)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]

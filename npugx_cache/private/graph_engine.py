@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from npugx_cache.interpreter.forks import survive_forks
+from npugx_cache.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     Run: TypeAlias = Callable[[list[torch.Tensor], list[torch.Tensor | None]], list[torch.Tensor]]
 
@@ -29,6 +30,22 @@ _CONTIGUOUS_FORMATS = frozenset({-1, 0, 2, 30, 47})
 _lock = threading.RLock()
 survive_forks(sys.modules[__name__], "_lock")
 _started: dict[str, str] = {}
+
+
+class Definition(NamedTuple):
+    """A graph for the engine, in plain data.
+
+    graph: the serialised `ge.proto.ModelDef`. options: those of this graph, by name. The others are
+    what the vendor's executor asks for.
+    """
+
+    graph: bytes
+    options: tuple[tuple[str, str], ...]
+    placements: tuple[int, ...]
+    dtypes: tuple[int, ...]
+    executor: int
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[tuple[int, ...], ...]
 
 
 class EngineError(Exception):
@@ -94,21 +111,14 @@ def settings_now() -> tuple[tuple[str, str], ...]:
     return tuple(sorted((k, v) for k, v in _settings().items() if k != "ge.exec.deviceId"))
 
 
-def load(
-    name: str,
-    definition: bytes,
-    options: Mapping[str, str],
-    placements: Sequence[int],
-    dtypes: Sequence[int],
-    executor: int,
-    shapes: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
-) -> Run:
+def load(name: str, definition: Definition, more_options: Mapping[str, str]) -> Run:
     """Load a graph, compile it, and return its call: inputs, and memory for results, or None.
 
-    `shapes`: those of the inputs and of the outputs. Raises RuntimeError for an error of GE.
+    Raises RuntimeError for an error of GE.
     """
+    data, options, placements, dtypes, executor, *shapes = definition
     graph = _extension("_torchair").TorchNpuGraphBase(name)
-    graph.load(definition, dict(options), list(placements), list(dtypes), executor)
+    graph.load(data, dict(options) | dict(more_options), list(placements), list(dtypes), executor)
     graph.set_hint_shape(*([list(each) for each in shape] for shape in shapes))
     graph.compile()
 
@@ -146,3 +156,8 @@ def _extension(name: str) -> Any:
             raise EngineError(f"{name}.so of torch_npu can't be loaded: {error}") from error
         sys.modules[full] = module
     return sys.modules[full]
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -10,7 +10,7 @@ import pytest
 
 from npugx_cache import cache_compile
 from npugx_cache.backend import options
-from npugx_cache.backend.options import ge
+from npugx_cache.backend.ge import options as ge
 from npugx_cache.errors import BackendUnavailable, OptionError
 
 

@@ -17,11 +17,11 @@ from npugx_cache.backend.codegen import operator_names
 from npugx_cache.backend.engines import LIBRARY, CompiledLibrary, Engine, PassReport
 from npugx_cache.backend.ge.convert import Source, convert_graph, is_dead
 from npugx_cache.backend.ge.models import with_models
+from npugx_cache.backend.ge.options import CACHE, GeOptions
 from npugx_cache.backend.ge.refusals import refuse, refuse_floats, refuse_groups
 from npugx_cache.backend.graph import to_program
 from npugx_cache.backend.inductor.library import Library
 from npugx_cache.backend.inductor.splitting import split
-from npugx_cache.backend.options.ge import CACHE, GeOptions
 from npugx_cache.portable import NotPortable
 from npugx_cache.private import ge_convert
 from npugx_cache.private.runtime import depends_on_data
