@@ -249,6 +249,15 @@ PACKAGES = (
         },
     ),
     Package(
+        "gguf", "with_gguf", ("gguf", "diffusers"),
+        {
+            "q8_0": "`GGUFLinear` of diffusers, type Q8_0, two batch sizes",
+            "q5_1": "`GGUFLinear` of diffusers, type Q5_1, two batch sizes",
+            "q4_0": "`GGUFLinear` of diffusers, type Q4_0, two batch sizes",
+            "bf16": "`GGUFLinear` of diffusers, type BF16, two batch sizes",
+        },
+    ),
+    Package(
         "e3nn", "with_e3nn", ("e3nn",),
         {
             "layer": "a tensor product with spherical harmonics, two sizes",

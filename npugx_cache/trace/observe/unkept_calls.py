@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import fx
 from torch._dynamo import exc
 from torch._dynamo.variables import misc
 
@@ -15,8 +17,6 @@ from npugx_cache.trace.observe.stack_texts import StackTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import fx
 
     from npugx_cache.trace.observe.observation import Recorder
 
@@ -43,6 +43,7 @@ def checking(
     kwargs: Any = None,
     *more: Any,
 ) -> fx.Node:
+    target = _as_operator(target, args, kwargs)
     what = graph_calls.refused(kind, target)
     what = what or graph_calls.refused_arguments(target, kwargs or {})
     if what is not None:
@@ -57,6 +58,18 @@ def checking(
     if kind != "output":
         node.stack_trace = recorder.state(StackTexts).of(tracer.output_graph.current_tx)
     return node
+
+
+def _as_operator(target: Any, args: Any, kwargs: Any) -> Any:
+    """The operator that `torch.Tensor(x)` is for a tensor x, whatever its dtype; else the target.
+
+    Dynamo writes that call for `torch.Tensor._make_subclass(torch.Tensor, x)`, by which a class of
+    weights gives its plain tensor. Given sizes or data, the same function makes another tensor.
+    """
+    if target is not torch.Tensor or kwargs or len(args or ()) != 1:
+        return target
+    value = args[0].meta.get("example_value") if isinstance(args[0], fx.Node) else None
+    return torch.ops.aten.alias.default if isinstance(value, torch.Tensor) else target
 
 
 def refuse_store(
