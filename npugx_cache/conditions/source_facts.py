@@ -35,11 +35,11 @@ from npugx_cache.portable import (
     digest,
     encode,
     function_chain,
-    has_name,
     identity,
     is_covered_class,
     look_up,
     module_of,
+    name_of,
     texts_in,
     unwrap,
 )
@@ -91,9 +91,10 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
 
 def value_fact(cls: type, name: str) -> Check:
     """The value of an attribute of a class, which nobody can edit in place."""
-    if not has_name(cls):
+    known = name_of(cls)
+    if known is None:
         raise OnlyHere(f"no name leads to {cls.__qualname__}")
-    return fact(Kind.CLASS_VALUE, class_value, cls.__module__, f"{cls.__qualname__}.{name}")
+    return fact(Kind.CLASS_VALUE, class_value, cls.__module__, f"{known}.{name}")
 
 
 def function_value_facts(
@@ -112,13 +113,13 @@ def function_value_facts(
     found: list[Check] = []
     for (function, attribute), read_at in read.items():
         named = [
-            (base, f"{base.__qualname__}.{name}.{attribute}")
+            (base, f"{name_of(base) or base.__qualname__}.{name}.{attribute}")
             for base, name, member in members
             if any(each is function for each in functions_of_method(member))
         ]
         try:
             attribute_text(function, attribute)
-            if not named or not all(has_name(base) for base, _ in named):
+            if not named or not all(name_of(base) for base, _ in named):
                 raise OnlyHere("no name leads to it")
         except NotPortable as error:
             what = f"the attribute {attribute} of {function.__qualname__} has no guard ({error})"
@@ -139,8 +140,8 @@ def class_facts_of(
     """
     with_kinds = ((cls, each) for cls in met for each in (cls, type(cls)))
     met = {each for cls, each in with_kinds if each is cls or not is_covered_class(each)}
-    named = ((cls, other) for cls, other in pairs if has_name(other))
-    asked = ((cls, f" < {other.__module__}:{other.__qualname__}") for cls, other in named)
+    named = ((cls, other, name_of(other)) for cls, other in pairs)
+    asked = ((cls, f" < {other.__module__}:{name}") for cls, other, name in named if name)
     edited = ((cls, "") for cls in enums if not is_covered_class(cls))
     facts = [
         *_of_classes(Kind.SUBCLASS, is_subclass, asked),
@@ -165,7 +166,7 @@ def method_facts(
         for name, member in vars(base).copy().items():
             chain = function_chain(member)
             if any(map(is_traced, chain)) and any(map(captured_values, chain)):
-                if not has_name(base):
+                if name_of(base) is None:
                     from npugx_cache import location
 
                     what = f"{base.__qualname__}.{name} captured values, and the class has no name"
@@ -189,7 +190,7 @@ def _of_classes(
     for cls, rest in rows:
         for named in _with_names(cls):
             with contextlib.suppress(NotPortable):
-                yield fact(kind, found, named.__module__, named.__qualname__ + rest)
+                yield fact(kind, found, named.__module__, f"{name_of(named)}{rest}")
 
 
 def _with_names(cls: type) -> list[type]:
@@ -198,7 +199,7 @@ def _with_names(cls: type) -> list[type]:
     The identity of a class without a name holds the names in the class, and what its bases are
     called: the facts about these bases say what is in them.
     """
-    if has_name(cls):
+    if name_of(cls):
         return [cls]
     bases = (base for base in cls.__bases__ if base is not object)
     return [named for base in bases for named in _with_names(base)]
@@ -372,7 +373,7 @@ def class_value(module: str, full: str) -> str:
     if name not in space:  # what has the name of the class now may be no class
         return ""
     value = space[name]
-    if isinstance(value, type) and not has_name(value):
+    if isinstance(value, type) and not name_of(value):
         raise NotPortable(f"no name leads to {value.__qualname__}")
     return digest([repr(encode(value))])[:32]
 

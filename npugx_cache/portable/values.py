@@ -486,8 +486,9 @@ def _type_name(kind: type) -> str:
 def _class_identity(cls: type) -> Plain:
     if cls is types.NoneType:  # its own module and name lead nowhere
         return ["class", "types", "NoneType"]
-    if is_named(cls):
-        return ["class", cls.__module__, _name_in_module(cls)]
+    name = name_of(cls)
+    if name is not None or is_covered_class(cls):
+        return ["class", cls.__module__, name or cls.__qualname__]
     # Two classes made by one function share their qualname, but differ in their bodies.
     return ["class", module_of(cls), cls.__qualname__, class_body_hash(cls)]
 
@@ -499,10 +500,8 @@ def module_of(owner: object) -> str:
 
 
 def is_named(cls: type) -> bool:
-    """Whether module and qualified name lead to the class; source facts find classes that way."""
-    if "<locals>" in cls.__qualname__:
-        return False
-    return has_name(cls) or is_covered_class(cls)
+    """Whether a name in its module leads to the class; source facts find classes that way."""
+    return name_of(cls) is not None or is_covered_class(cls)
 
 
 def is_covered_class(cls: type) -> bool:
@@ -538,13 +537,29 @@ def has_name(cls: type) -> bool:
         return False
 
 
-def _name_in_module(cls: type) -> str:
-    """The qualname, or the name that torch gives to a class of C++ whose qualname leads nowhere."""
-    if type(cls).__module__ == _PYBIND:
-        module, name = sys.modules.get(cls.__module__), cls.__name__
-        if getattr(module, name, None) is cls:
-            return name
-    return cls.__qualname__
+def name_of(cls: type) -> str | None:
+    """The name that leads to a class in its module: its qualname, or else that of a variable.
+
+    A class that a call made often has another name than the variable that holds the class, as in
+    `Result = namedtuple("_Result", "x y")`, or the body of another class holds the class. So do
+    classes of C++. None if there is no such name.
+    """
+    if has_name(cls):
+        return cls.__qualname__
+    module = sys.modules.get(module_of(cls))
+    if module is None or "<locals>" in cls.__qualname__:
+        return None
+    members = vars(module).copy().items()  # in the order of the module: a later alias is no name
+    holders = [each for _, each in members if isinstance(each, type) and has_name(each)]
+    names = [name for name, each in members if each is cls]
+    names += [
+        f"{holder.__qualname__}.{name}"
+        for holder in holders
+        if holder.__module__ == cls.__module__
+        for name, each in vars(holder).copy().items()
+        if each is cls
+    ]
+    return names[0] if names else None
 
 
 _PYBIND = "pybind11_builtins"

@@ -24,6 +24,7 @@ from npugx_cache.portable import (
     encode,
     identity,
     is_covered_class,
+    name_of,
     ordered_keys,
 )
 from npugx_cache.portable.pinned import is_compiler, is_covered_module
@@ -459,9 +460,6 @@ def _root_of_dict(value: dict[str, Any]) -> Root:
             return Step.NAMESPACE, module_name
     # namedtuple() runs its __new__ in a dict of its own, which no module holds.
     for cls in tuple.__subclasses__():
-        if (
-            getattr(cls.__new__, "__globals__", None) is value
-            and "<locals>" not in cls.__qualname__
-        ):
-            return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{cls.__qualname__}.__new__"
+        if getattr(cls.__new__, "__globals__", None) is value and (name := name_of(cls)):
+            return Step.FUNCTION_GLOBALS, f"{cls.__module__}:{name}.__new__"
     raise OnlyHere("its namespace is a dict that no module owns")

@@ -38,8 +38,8 @@ from npugx_cache.portable import (
     code_hash,
     encode,
     function_chain,
-    has_name,
     is_covered_class,
+    name_of,
 )
 from npugx_cache.trace.conditions.source_facts import names_of
 from npugx_cache.trace.observe.observation import Question
@@ -166,8 +166,8 @@ def _refuse_nameless(each: Observation) -> None:
     if each.question is not Question.SUBCLASS or each.owner is each.argument:
         return
     cls, abstract = each.owner, each.argument
-    named = is_covered_class(cls) or has_name(cls)
-    if isinstance(abstract, ABCMeta) and not (named and has_name(abstract)):
+    named = is_covered_class(cls) or bool(name_of(cls))
+    if isinstance(abstract, ABCMeta) and not (named and name_of(abstract)):
         nameless = abstract if named else cls
         what = (
             f"no name leads to {nameless.__qualname__}, so that nobody knows in another process "

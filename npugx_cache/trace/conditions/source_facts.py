@@ -24,6 +24,7 @@ from npugx_cache.portable import (
     is_named,
     look_up,
     module_of,
+    name_of,
     unwrap,
 )
 from npugx_cache.portable.pinned import is_covered_module
@@ -203,7 +204,7 @@ def names_of(
     yield from (named for named in names if named[0] != home)
     for function in functions:
         for cls in _classes_with(function):
-            yield module_of(cls), f"{cls.__qualname__}.{function.__name__}"
+            yield module_of(cls), f"{name_of(cls) or cls.__qualname__}.{function.__name__}"
     if nested:
         yield from ((module, outer) for module, _ in names if module and module != home)
 
