@@ -54,6 +54,7 @@ class Step(IntEnum):
     REMAINING = 24  # the i-th item that a tuple's iterator has left
     SUBCLASSES = 25  # a list of the classes that are derived from a class, as they were made
     OWN_GLOBALS = 26  # the globals of the traced function, where they are of no module
+    PLAIN = 27  # the int, float or str that an object of a derived class is
     SIZE = 30  # of a tensor; only under shape conditions
     STRIDE = 31
     STORAGE_OFFSET = 32

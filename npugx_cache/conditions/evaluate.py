@@ -143,6 +143,15 @@ def _resolve_object(_: Scope, arg: Plain) -> Any:
         raise LookupError(str(error)) from None
 
 
+def _plain_of(value: Any) -> int | float | str:
+    """The value of an object whose class derives from a plain one; runs none of its methods."""
+    for kind, convert in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
+        if issubclass(type(value), kind):
+            found: int | float | str = convert(value)
+            return found
+    raise TypeError(f"a {type(value).__name__} in the place of a number or a text")
+
+
 def _referent(reference: Any) -> Any:
     if type(reference) is not weakref.ref:  # anything else might do more than look
         raise TypeError(f"a {type(reference).__name__} in the place of a weak reference")
@@ -199,6 +208,7 @@ _STEPS: dict[int, Callable[[Any, Any], Any]] = {
     Step.CODE: lambda base, _: base.__code__,
     Step.REFERENT: lambda base, _: _referent(base),
     Step.REMAINING: _remaining,
+    Step.PLAIN: lambda base, _: _plain_of(base),
     Step.SUBCLASSES: lambda base, _: type.__subclasses__(base),
     Step.SIZE: lambda base, dim: base.size(dim),
     Step.STRIDE: lambda base, dim: base.stride(dim),

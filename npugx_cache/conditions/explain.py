@@ -100,6 +100,7 @@ _PATHS: dict[Step, Callable[[str, Any], str]] = {
     Step.CODE: lambda base, _: f"{base}.__code__",
     Step.REFERENT: lambda base, _: f"{base}()",
     Step.REMAINING: lambda base, a: f"tuple({base})[{a}]",
+    Step.PLAIN: lambda base, _: base,
     Step.SUBCLASSES: lambda base, _: f"{base}.__subclasses__()",
     Step.SIZE: lambda base, a: f"{base}.size({a})",
     Step.STRIDE: lambda base, a: f"{base}.stride({a})",

@@ -18,7 +18,15 @@ from npugx_cache import location
 from npugx_cache.conditions import Kind, Step, shapes
 from npugx_cache.conditions.data import CALL
 from npugx_cache.conditions.kinds import iterator_state
-from npugx_cache.portable import NotPortable, OnlyHere, encode, identity, module_of, ordered_keys
+from npugx_cache.portable import (
+    NotPortable,
+    OnlyHere,
+    encode,
+    identity,
+    is_covered_class,
+    module_of,
+    ordered_keys,
+)
 from npugx_cache.private import meshes, process_groups
 from npugx_cache.trace import refuse, tracing
 from npugx_cache.trace.conditions.wrapper_subclasses import add_attributes
@@ -224,6 +232,30 @@ def _constant(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     builder.check(node, Kind.EQUALS, encode(value))
 
 
+def _plain_value(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
+    """Guard the number or text that an object is. Other guards are on its class and attributes."""
+    if is_covered_class(type(value)):  # such as torch.__version__
+        _constant(builder, node, value, None)
+        return
+    plain = builder.step(node, Step.PLAIN, None)
+    if (name := _replaced_name(type(value), type(builder.value(plain)))) is not None:
+        # Dynamo asks the class for the value, and computes with the value.
+        what = f"a {type(value).__qualname__} is traced as a plain value without its {name}"
+        raise NotPortable(what)
+    builder.check(plain, Kind.EQUALS, encode(builder.value(plain)))
+
+
+def _replaced_name(cls: type, plain: type) -> str | None:
+    """A member of a plain class that a class derived from it, or a base of this, replaces."""
+    bodies = [vars(base) for base in cls.__mro__ if base not in (plain, object)]
+    names = {name for body in bodies for name in body} - _FREE_NAMES
+    return min(names & {*vars(plain), *vars(object)}, default=None)
+
+
+_FREE_NAMES = frozenset({"__new__", "__init__", "__init_subclass__", "__doc__"})
+"""What a class derived from a plain one may have of its own: an object that is there needs none."""
+
+
 def _identity(builder: TreeBuilder, node: int, value: Any, _: Any) -> None:
     step = builder.nodes[node].step
     # All that a trace can ask of these is in their encoding. Of a frozenset before torch 2.12.
@@ -349,7 +381,7 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "TYPE_MATCH": _type,
     "CONSTANT_MATCH": _constant,
     "EQUALS_MATCH": _constant,
-    "CONSTANT_SUBCLASS_MATCH": _constant,  # such as torch.__version__; a user's class is refused
+    "CONSTANT_SUBCLASS_MATCH": _plain_value,
     "BOOL_MATCH": _constant,
     "NONE_MATCH": _constant,
     "CLOSURE_MATCH": _callable,

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 from torch._dynamo import exc
 from torch._dynamo.variables import misc
+from torch.fx.node import map_arg
 
 from npugx_cache.backend import graph_calls
 from npugx_cache.portable.pinned import is_covered_module
@@ -43,7 +44,7 @@ def checking(
     kwargs: Any = None,
     *more: Any,
 ) -> fx.Node:
-    target = _as_operator(target, args, kwargs)
+    target, kwargs = _as_operator(target, args, kwargs)
     what = graph_calls.refused(kind, target)
     what = what or graph_calls.refused_arguments(target, kwargs or {})
     if what is not None:
@@ -60,16 +61,24 @@ def checking(
     return node
 
 
-def _as_operator(target: Any, args: Any, kwargs: Any) -> Any:
-    """The operator that `torch.Tensor(x)` is for a tensor x, whatever its dtype; else the target.
+def _as_operator(target: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """What a call of `torch.Tensor` does, as a function and keywords that a graph may hold.
 
-    Dynamo writes that call for `torch.Tensor._make_subclass(torch.Tensor, x)`, by which a class of
-    weights gives its plain tensor. Given sizes or data, the same function makes another tensor.
+    Of a tensor it gives an alias, whatever the dtype. Dynamo writes that call for
+    `torch.Tensor._make_subclass(torch.Tensor, x)`, by which a class of weights gives its plain
+    tensor. A list becomes a tensor on the CPU. Given sizes, it makes a tensor without values.
     """
     if target is not torch.Tensor or kwargs or len(args or ()) != 1:
-        return target
-    value = args[0].meta.get("example_value") if isinstance(args[0], fx.Node) else None
-    return torch.ops.aten.alias.default if isinstance(value, torch.Tensor) else target
+        return target, kwargs
+    nodes: list[fx.Node] = []
+    map_arg(args, nodes.append)
+    has_tensors = any(isinstance(each.meta.get("example_value"), torch.Tensor) for each in nodes)
+    if nodes == list(args) and has_tensors:
+        return torch.ops.aten.alias.default, kwargs
+    if isinstance(args[0], list) and not has_tensors:
+        make = torch._refs.tensor if nodes else torch.tensor  # as Dynamo, for symbolic sizes
+        return make, {"dtype": torch.get_default_dtype(), "device": "cpu"}
+    return target, kwargs
 
 
 def refuse_store(
