@@ -26,6 +26,7 @@ from npugx_cache.conditions.source_facts import (
     is_watched_for_patches,
     method_hash,
     missing,
+    names_of_pair,
     pair_of,
     tensor_class,
 )
@@ -199,6 +200,7 @@ class Watch:
         self.contents: list[Contents] = []
         self.operators: list[tuple[str, str, str]] = []
         self.calls_modules = False
+        self.modules: dict[str, types.ModuleType] = {}
         self.whole: list[Whole] = []
         self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
@@ -226,6 +228,8 @@ class Watch:
             except TypeError:  # the class does not say, as a TypedDict
                 raise NotPortable(f"{pair[1].__qualname__} has no subclasses") from None
         self._names = SealedNames(self.names, self.whole)
+        # A module that is loaded no more may still be in use; one that is loaded anew is another.
+        self._modules = list(self.modules), list(self.modules.values())
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
         self._ordered = list(self.with_mro.values())
@@ -239,6 +243,7 @@ class Watch:
     def is_unchanged(self) -> bool:
         return (
             self._names.is_unchanged()
+            and all(map(is_, map(sys.modules.get, *self._modules), self._modules[1]))
             and all(map(is_, map(_CODE, self._functions), self._codes))
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
@@ -288,13 +293,21 @@ class Watch:
 
 
 def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
-    """The namespaces that decide what a name means, in the order they are asked."""
-    owner, _, name = name.rpartition(".")
-    holder = look_up(module, owner) if owner else sys.modules[module]
-    if isinstance(holder, type):
-        watch.names += looked_up(holder, name)
-    else:
-        watch.names.append((holder, {name: vars(holder).get(name, ABSENT)}))
+    """The namespaces that decide what a name means, in the order they are asked.
+
+    From the module on, because a class that is bound anew under its own name, as by a reload or a
+    notebook, has the same portable name, and other contents.
+    """
+    holder: Any = sys.modules[module]
+    watch.modules[module] = holder
+    *owners, last = name.split(".")
+    for depth, part in enumerate((*owners, last), 1):
+        if isinstance(holder, type):
+            watch.names += looked_up(holder, part)
+        else:
+            watch.names.append((holder, {part: vars(holder).get(part, ABSENT)}))
+        if depth <= len(owners):
+            holder = look_up(module, ".".join(owners[:depth]))
 
 
 def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
@@ -356,6 +369,7 @@ def watch_tensor_method(watch: Watch, owner: str, name: str, _: str) -> None:
 def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
     found: Any = look_up(module, name)
     if isinstance(found, type) and not is_covered_class(found):
+        watch_name(watch, module, name)
         watch.with_mro[id(found)] = found
     for cls in getattr(found, "__mro__", ()):
         for owner, names in special_names(cls):
@@ -368,12 +382,16 @@ def watch_special_names(watch: Watch, module: str, name: str, _: str) -> None:
 
 
 def watch_members(watch: Watch, module: str, name: str, _: str) -> None:
+    watch_name(watch, module, name)
     cls: Any = look_up(module, name)
     watch.names += looked_up(cls, "_missing_")
     watch.add_functions(functions_of_method(missing(cls)))
 
 
 def watch_subclass(watch: Watch, module: str, name: str, said: str) -> None:
+    for cls, home, path in zip(pair_of(module, name), *names_of_pair(module, name), strict=True):
+        if not is_covered_class(cls):
+            watch_name(watch, home, path)
     if said:
         watch.subclasses.append((*pair_of(module, name), said == "True"))
     else:  # the class does not say, as a TypedDict

@@ -51,6 +51,7 @@ from npugx_cache.portable import (
     expression,
     has_body,
     identity,
+    is_covered_class,
     ordered_keys,
     same,
     seal,
@@ -100,6 +101,8 @@ class Identity:
             return False
         # A function can be edited in place (__code__, __defaults__): never remembered as equal.
         if found and isinstance(live, type):
+            if self.known is not MISSING and not is_covered_class(live):
+                return False  # bound anew under its name: the facts are those of the known class
             self.known = live
         return found
 

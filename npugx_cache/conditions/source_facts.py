@@ -494,9 +494,16 @@ def answer_text(answer: object) -> str:
 
 def pair_of(module: str, name: str) -> tuple[Any, Any]:
     """The classes that such a name is about; raises `NotPortable`."""
+    modules, names = names_of_pair(module, name)
+    cls, other = map(look_up, modules, names)
+    return cls, other
+
+
+def names_of_pair(module: str, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The modules of the two classes, and their names in these."""
     qualname, _, other = name.partition(" < ")
     other_module, _, other_name = other.partition(":")
-    return look_up(module, qualname), look_up(other_module, other_name)
+    return (module, other_module), (qualname, other_name)
 
 
 def is_subclass(module: str, name: str) -> str:

@@ -22,7 +22,7 @@ from npugx_cache.portable.stable_text import stable_text
 from npugx_cache.portable.texts import is_sealed, seal, sealed_expression, sealed_words, with_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 Plain = Any
 """None, int, str, bytes or a list of these: what msgpack stores and `==` compares exactly."""
@@ -600,6 +600,13 @@ def has_body(data: Plain) -> bool:
     return data[0] == "class" and len(data) == len(("class", "module", "name", "hash"))
 
 
+def _module_identity(module: types.ModuleType, _: int) -> Plain:
+    name: str = module.__name__
+    if sys.modules.get(name) is not module:
+        raise OnlyHere(f"no name leads to the module {name}: another one has the name, or none")
+    return ["module", name]
+
+
 def _function_identity(function: types.FunctionType, depth: int) -> Plain:
     return [
         "function",
@@ -609,7 +616,17 @@ def _function_identity(function: types.FunctionType, depth: int) -> Plain:
         _encode_captured(function.__defaults__ or (), depth),
         _encode_captured((function.__kwdefaults__ or {}).values(), depth),
         _encode_captured(map(contents, function.__closure__ or ()), depth),
+        is_namespace(function.__globals__),
     ]
+
+
+def is_namespace(space: Mapping[str, object]) -> bool:
+    """Whether globals are those of a loaded module, which another process finds by its name.
+
+    Two modules that were loaded from one file have functions of equal code, and other globals.
+    """
+    module = sys.modules.get(name) if type(name := space.get("__name__")) is str else None
+    return module is not None and vars(module) is space
 
 
 def _encode_captured(values: Any, depth: int) -> list[Plain]:
@@ -629,7 +646,7 @@ def _encode_captured(values: Any, depth: int) -> list[Plain]:
 
 
 _IDENTITIES: tuple[tuple[Any, Callable[[Any, int], Plain]], ...] = (
-    (types.ModuleType, lambda v, _: ["module", v.__name__]),
+    (types.ModuleType, _module_identity),
     (enum.Enum, lambda v, d: ["enum", identity(type(v)), v.name, seal(encode(v._value_, d + 1))]),
     (types.GenericAlias, lambda v, _: ["typing", repr(v)]),  # such as list[int]
     (types.UnionType, lambda v, _: ["typing", repr(v)]),  # such as int | None

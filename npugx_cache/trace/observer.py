@@ -27,7 +27,7 @@ from torch._dynamo.variables import VariableTracker
 from torch._guards import TracingContext
 
 from npugx_cache import location
-from npugx_cache.portable import is_covered_class
+from npugx_cache.portable import is_covered_class, is_namespace
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import (
@@ -444,7 +444,21 @@ def _read(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
 
 def _look_at_global(recorder: Recorder, tx: Any, operation: str, name: str, top: Any) -> None:
     if operation in _OF_NAME:
+        _refuse_other_module(recorder, tx)
         written_names.look_at_global(recorder, tx.f_globals, name, top)
+
+
+def _refuse_other_module(recorder: Recorder, tx: Any) -> None:
+    """Refuse to use the globals of an inlined function that are of no loaded module.
+
+    Dynamo guards and sets them in the loaded module of that name, which may be another one.
+    """
+    space, name = tx.f_globals, tx.f_globals.get("__name__")
+    if space is tx.output.global_scope or is_namespace(space) or not isinstance(name, str):
+        return
+    if not name.startswith("namedtuple_"):  # Dynamo finds the globals by their id
+        what = f"the module of {tx.f_code.co_qualname} is not sys.modules[{name!r}]"
+        recorder.refuse(f"{what}, whose globals torch would guard")
 
 
 def _is_null_pushed(instruction: Any) -> bool:
@@ -464,6 +478,7 @@ def _write(recorder: Recorder, original: Any, tx: Any, instruction: Any) -> Any:
         value = tx.stack[-2] if name == "STORE_ATTR" else None
         _refuse_write(recorder, tx.stack[-1], instruction.argval, value)
     elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+        _refuse_other_module(recorder, tx)
         value = tx.stack[-1] if name == "STORE_GLOBAL" else None
         written_names.note_global_write(recorder, tx.f_globals, instruction.argval, value)
     return _run_and_show(recorder, original, tx, instruction)
