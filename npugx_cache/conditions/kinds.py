@@ -624,6 +624,7 @@ _PARTS_OF_A_FUNCTION = (
     "defaults",
     "defaults of keywords",
     "captured values",
+    "globals",
 )
 """What the items of `portable.identity` of a function are."""
 

@@ -602,7 +602,8 @@ def has_body(data: Plain) -> bool:
 
 def _module_identity(module: types.ModuleType, _: int) -> Plain:
     name: str = module.__name__
-    if sys.modules.get(name) is not module:
+    # Namespaces of operators, such as `torch.ops.aten`, are modules that only torch knows.
+    if sys.modules.get(name) is not module and not is_covered_module(name):
         raise OnlyHere(f"no name leads to the module {name}: another one has the name, or none")
     return ["module", name]
 
@@ -625,8 +626,11 @@ def is_namespace(space: Mapping[str, object]) -> bool:
 
     Two modules that were loaded from one file have functions of equal code, and other globals.
     """
-    module = sys.modules.get(name) if type(name := space.get("__name__")) is str else None
-    return module is not None and vars(module) is space
+    name = space.get("__name__")
+    if type(name) is not str:
+        return False
+    module = sys.modules.get(name)
+    return (module is not None and vars(module) is space) or is_covered_module(name)
 
 
 def _encode_captured(values: Any, depth: int) -> list[Plain]:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from npugx_cache.backend.options import SPECS, ge
+from npugx_cache.backend.ge import options as ge
+from npugx_cache.backend.options import SPECS
 from npugx_cache.backend.options.page import render
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
