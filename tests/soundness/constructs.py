@@ -251,6 +251,25 @@ CONSTRUCTS = {
         ),
         changes=("model.counted = 4", "Counter.limit = 1"),
     ),
+    "class that is bound anew": Construct(
+        top=(
+            "class Shape:\n    def __len__(self):\n        return 5\n\n"
+            "    def moved(self, x):\n        return x - 1\n\n"
+            "OTHER_SHAPE = Shape\n\n"
+            "class Shape:\n    def __len__(self):\n        return 3\n\n"
+            "    def moved(self, x):\n        return x + 1\n\n"
+        ),
+        init="self.shape = Shape()",
+        lines=(
+            "{t} = Shape().moved({t}) * len(Shape())",
+            "{t} = self.shape.moved({t}) + len(self.shape)",
+        ),
+        changes=(
+            "globals()['Shape'] = OTHER_SHAPE; model.shape = Shape()",
+            "# edit main: 'return x + 1\\n' -> 'return x + 2\\n'\n",
+        ),
+        unrelated=("globals()['ALIAS'] = Shape",),
+    ),
     "name that is set, and read in another way": Construct(
         top=(
             "import sys\n\nclass Tally:\n    calls = 2\n\nTALLY = Tally()\nFACTOR = 2\n\n"
