@@ -319,7 +319,7 @@ CONSTRUCTS = {
         lines=(
             "{t} = {t} * np.pi * self.d",
             "{t} = {t} * (2 if isinstance(self.d, (int, np.integer)) else 3)",
-            "{t} = {t} + torch.from_numpy(np.arange(3) * self.d)",
+            "{t} = {t} + torch.from_numpy({u}.detach().numpy() * self.d)",
         ),
         changes=("model.d = 9", "model.d = 2.0"),
     ),
@@ -332,6 +332,7 @@ CONSTRUCTS = {
             "{t} = {t} * getattr(np, self.named)(self.d)",
             "{t} = {t} + int(np.prod(self.shape))",
             "{t} = {t} + torch.from_numpy(np.square({u}.detach().numpy()))",
+            "{t} = {t} + torch.from_numpy(np.arange(3) * self.d)",
         ),
         changes=("model.d = 9", "model.named = 'square'", "model.shape = (2, 5)"),
         is_refused=True,

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from npugx_cache.backend import graph_calls
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import streams
-from npugx_cache.trace.observe import numpy_numbers, observation
+from npugx_cache.trace.observe import numpy_arrays, numpy_numbers, observation
 from npugx_cache.trace.observe.stack_texts import StackTexts
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def checking(
     target, kwargs = _as_operator(target, args, kwargs)
     what = graph_calls.refused(kind, target)
     what = what or graph_calls.refused_arguments(target, kwargs or {})
+    what = what or numpy_arrays.obstacle(target, args, kwargs or {})
     if what is not None:
         recorder.refuse(what)
         raise NotKept(what)
