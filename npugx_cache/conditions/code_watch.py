@@ -200,7 +200,7 @@ class Watch:
         self.contents: list[Contents] = []
         self.operators: list[tuple[str, str, str]] = []
         self.calls_modules = False
-        self.modules: dict[str, types.ModuleType] = {}
+        self.paths: dict[tuple[str, str], Any] = {}
         self.whole: list[Whole] = []
         self.with_mro = {id(cls): cls for cls in classes}
         for _, found in self.names:
@@ -229,7 +229,8 @@ class Watch:
                 raise NotPortable(f"{pair[1].__qualname__} has no subclasses") from None
         self._names = SealedNames(self.names, self.whole)
         # A module that is loaded no more may still be in use; one that is loaded anew is another.
-        self._modules = list(self.modules), list(self.modules.values())
+        modules = {module: found for (module, path), found in self.paths.items() if not path}
+        self._modules = list(modules), list(modules.values())
         self._functions = list(self.functions.values())
         self._codes = list(map(_CODE, self._functions))
         self._ordered = list(self.with_mro.values())
@@ -298,16 +299,25 @@ def watch_name(watch: Watch, module: str, name: str, _: str = "") -> None:
     From the module on, because a class that is bound anew under its own name, as by a reload or a
     notebook, has the same portable name, and other contents.
     """
-    holder: Any = sys.modules[module]
-    watch.modules[module] = holder
-    *owners, last = name.split(".")
-    for depth, part in enumerate((*owners, last), 1):
-        if isinstance(holder, type):
-            watch.names += looked_up(holder, part)
-        else:
-            watch.names.append((holder, {part: vars(holder).get(part, ABSENT)}))
-        if depth <= len(owners):
-            holder = look_up(module, ".".join(owners[:depth]))
+    owner, _, last = name.rpartition(".")
+    _watch_member(watch, _watch_path(watch, module, owner), last)
+
+
+def _watch_path(watch: Watch, module: str, path: str) -> Any:
+    """Watch what leads to an object, once for all of its members, and return the object."""
+    key = module, path
+    if key not in watch.paths:
+        if path:
+            watch_name(watch, module, path)
+        watch.paths[key] = look_up(module, path) if path else sys.modules[module]
+    return watch.paths[key]
+
+
+def _watch_member(watch: Watch, holder: Any, name: str) -> None:
+    if isinstance(holder, type):
+        watch.names += looked_up(holder, name)
+    else:
+        watch.names.append((holder, {name: vars(holder).get(name, ABSENT)}))
 
 
 def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
