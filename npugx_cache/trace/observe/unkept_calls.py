@@ -47,10 +47,12 @@ def checking(
     target, kwargs = _as_operator(target, args, kwargs)
     what = graph_calls.refused(kind, target)
     what = what or graph_calls.refused_arguments(target, kwargs or {})
-    what = what or numpy_arrays.obstacle(target, args, kwargs or {})
     if what is not None:
         recorder.refuse(what)
         raise NotKept(what)
+    if what := numpy_arrays.obstacle(target, args, kwargs or {}):
+        # In pieces (`fullgraph=None`) the graph breaks here, and NumPy runs between two graphs.
+        exc.unimplemented(gb_type=what, context="", explanation=what, hints=[])
     is_wait = kind == "call_function" and streams.waits_for_device(target)
     if is_wait and streams.has_wait_operator():
         target, args = streams.wait_operator(args or (), kwargs or {})
