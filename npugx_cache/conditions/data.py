@@ -73,7 +73,7 @@ class Kind(IntEnum):
     EQUALS = 2  # its portable encoding equals arg
     TENSOR = 3  # it matches tensors[arg]
     LENGTH = 4
-    ABSENT_ATTR = 5  # arg is not a key of its __dict__
+    ABSENT_ATTRS = 5  # none of the names in arg is a key of its __dict__
     HAS_ATTR = 6
     LACKS_ATTR = 7
     CONTAINS = 8

@@ -448,7 +448,7 @@ _IMPLIED: dict[int, Callable[[Found, Any, Any], bool]] = {
     Kind.EQUALS: lambda _, value, _arg: _is_constant(value),
     Kind.TENSOR: Found._keeps_metadata,  # noqa: SLF001
     Kind.LENGTH: Found._keeps_length,  # noqa: SLF001
-    Kind.ABSENT_ATTR: Found._keeps_attributes,  # noqa: SLF001
+    Kind.ABSENT_ATTRS: Found._keeps_attributes,  # noqa: SLF001
     Kind.HAS_ATTR: Found._keeps_attribute,  # noqa: SLF001
     Kind.CONTAINS: Found._keeps_keys,  # noqa: SLF001
     Kind.NOT_CONTAINS: Found._keeps_keys,  # noqa: SLF001

@@ -118,7 +118,7 @@ _ROWS: dict[Kind, Callable[[Wording, str, Check], Iterator[tuple[str, _Found]]]]
     Kind.EQUALS: _one(lambda _, path, arg: (path, describe(arg))),
     Kind.TENSOR: _tensor,
     Kind.LENGTH: _one(lambda _, path, arg: (f"len({path})", arg)),
-    Kind.ABSENT_ATTR: _whole(lambda _, path, arg: f"{path} has no own attribute {arg}"),
+    Kind.ABSENT_ATTRS: _whole(lambda _, path, arg: f"{path} has no own {', '.join(arg)}"),
     Kind.HAS_ATTR: _whole(lambda _, path, arg: f"{path} has an attribute {arg}"),
     Kind.LACKS_ATTR: _whole(lambda _, path, arg: f"{path} has no attribute {arg}"),
     Kind.CONTAINS: _whole(lambda _, path, arg: f"{describe(arg)} in {path}"),

@@ -284,7 +284,7 @@ def _types_match(rows: Rows, values: Values) -> bool:
 
 
 def _attributes_absent(rows: Rows, values: Values) -> bool:
-    return not any(name in values[node].__dict__ for node, name in rows)
+    return all(values[node].__dict__.keys().isdisjoint(names) for node, names in rows)
 
 
 def _are_unshadowed(rows: Rows, values: Values) -> bool:  # noqa: C901 - calls would cost more
@@ -412,8 +412,14 @@ def _native_length(made: Managers, node: int, value: Any, length: Any) -> None:
         raise LeftToPython("length")
 
 
-def _native_absent(made: Managers, node: int, _value: Any, name: Plain) -> None:
-    made.instance_dict(node).add_dict_contains_guard(False, name, *REASON)
+def _native_absent(made: Managers, node: int, _value: Any, names: Any) -> None:
+    space = made.instance_dict(node)
+    for name in names:
+        space.add_dict_contains_guard(False, name, *REASON)
+
+
+def _absent_as_python(_: Wording, path: str, names: Any) -> str:
+    return " and ".join(f"{name!r} not in {path}.__dict__" for name in names)
 
 
 def _native_has(made: Managers, node: int, value: Any, name: Any) -> None:
@@ -679,11 +685,14 @@ KINDS: dict[Kind, Row] = {
         python=lambda _, path, arg: f"len({path}) == {arg}",
         reason=lambda _, path, arg, live: f"len({path}) was {arg}, is {_length_words(live)}",
     ),
-    Kind.ABSENT_ATTR: Row(
-        test=lambda value, name: name not in value.__dict__,
+    Kind.ABSENT_ATTRS: Row(
+        test=lambda value, names: value.__dict__.keys().isdisjoint(names),
         bulk=_attributes_absent,
         native=_native_absent,
-        python=lambda _, path, arg: f"{arg!r} not in {path}.__dict__",
+        python=_absent_as_python,
+        reason=lambda words, path, names, live: _absent_as_python(
+            words, path, [name for name in names if name in getattr(live, "__dict__", names)]
+        ),
     ),
     Kind.HAS_ATTR: Row(
         test=hasattr,

@@ -116,7 +116,7 @@ AT_NODES = {
     Kind.EQUALS: (encode(1.5), [1.5], [1, 2.5, "1.5", None]),
     Kind.TENSOR: (0, [torch.zeros(2, 3)], [torch.zeros(3, 2), WIDE.double(), WIDE.t(), None]),
     Kind.LENGTH: (2, [[1, 2], {1: 1, 2: 2}, (3, 4)], [[1], (), {}]),
-    Kind.ABSENT_ATTR: ("a", [Thing(b=1), Thing()], [Thing(a=1), 3]),
+    Kind.ABSENT_ATTRS: (["a", "c"], [Thing(b=1), Thing()], [Thing(a=1), Thing(c=1), 3]),
     Kind.HAS_ATTR: ("a", [Thing(a=1)], [Thing(), 3]),
     Kind.LACKS_ATTR: ("a", [Thing(), 3], [Thing(a=1)]),
     Kind.CONTAINS: ("k", [{"k": 1}, ["k"]], [{}, ["l"]]),

@@ -71,6 +71,7 @@ class TreeBuilder:
         self.meshes: list[int] = []
         """The nodes of meshes that are guarded in full."""
         self._children: dict[int, tuple[list[str], list[str], list[str]]] = {}
+        self._absent: dict[int, set[str]] = {}
         self.described: dict[type, None] = {}
         """The classes of user code of tensors that hold others, and of their attributes."""
         self._node_of: dict[tuple[int, Step, str], int] = {}
@@ -214,12 +215,15 @@ class TreeBuilder:
 
     def attribute_lookups(self) -> Iterator[tuple[type, str]]:
         """Names that the trace looked up on objects, and that a class may hold or hide."""
-        for check in self.checks.values():
-            if check.kind is Kind.ABSENT_ATTR:
-                yield type(self.value(check.node)), check.arg
+        for absent_from, names in self._absent.items():
+            yield from ((type(self.value(absent_from)), name) for name in names)
         for node in self.nodes:
             if node.step in (Step.ATTR, Step.GENERIC_ATTR) and node.parent >= 0:
                 yield type(self.value(node.parent)), node.arg
+
+    def check_absent(self, node: int, name: str) -> None:
+        """Guard that a name is no key of the `__dict__` of an object."""
+        self._absent.setdefault(node, set()).add(name)
 
     def check_child(self, module: int, name: str) -> None:
         """Guard that a module gives a name from the dict that it gives the name from now."""
@@ -234,6 +238,8 @@ class TreeBuilder:
         for module, names in sorted(self._children.items()):
             own = not gives_children(type(self.value(module)).__getattr__)
             self.check(module, Kind.UNSHADOWED, [*names, own])
+        for node, absent in sorted(self._absent.items()):
+            self.check(node, Kind.ABSENT_ATTRS, sorted(absent))
         self.check(CALL, Kind.STATE, state)
         if threads is not None:
             self.check(CALL, Kind.THREADS, threads)

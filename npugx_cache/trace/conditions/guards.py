@@ -402,8 +402,8 @@ _HANDLERS: dict[str, Callable[[TreeBuilder, int, Any, Any], None]] = {
     "DICT_KEYS_MATCH": _keys,
     "MAPPING_KEYS_CHECK": _ordered_keys,
     "HASATTR": _has_attribute,
-    "NOT_PRESENT_IN_GENERIC_DICT": lambda builder, node, _, parameters: builder.check(
-        node, Kind.ABSENT_ATTR, parameters["attr"]
+    "NOT_PRESENT_IN_GENERIC_DICT": lambda builder, node, _, parameters: builder.check_absent(
+        node, parameters["attr"]
     ),
     "DICT_CONTAINS": _contains,
     "DICT_NOT_CONTAINS": _contains,
