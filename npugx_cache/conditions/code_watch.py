@@ -172,6 +172,7 @@ class PinnedNames:
 
 
 _CODE, _MRO = attrgetter("__code__"), attrgetter("__mro__")
+_Module = torch.nn.Module
 
 
 class Watch:
@@ -214,8 +215,7 @@ class Watch:
 
             self.asked_again.append(Pinned(self.contents).is_unchanged)
             self.contents.clear()
-        if self.calls_modules:
-            self.asked_again.append(_watch_module_call())
+        self._module_call = without_fx(_Module.__call__) if self.calls_modules else None
         if self.operators:
             from npugx_cache.conditions.operators import Watched
 
@@ -230,9 +230,8 @@ class Watch:
         self._names = SealedNames(self.names, self.whole)
         # A module that is loaded no more may still be in use; one that is loaded anew is another.
         modules = {module: found for (module, path), found in self.paths.items() if not path}
-        self._modules = list(modules), list(modules.values())
-        self._functions = list(self.functions.values())
-        self._codes = list(map(_CODE, self._functions))
+        self._modules, self._functions = list(modules), list(self.functions.values())
+        self._loaded = [*modules.values(), *map(_CODE, self._functions)]
         self._ordered = list(self.with_mro.values())
         self._based = list(self._bases())
         self._methods = list(self.methods.values())
@@ -242,10 +241,11 @@ class Watch:
         self._said = [said for _, _, said in self.subclasses]
 
     def is_unchanged(self) -> bool:
+        loaded = chain(map(sys.modules.get, self._modules), map(_CODE, self._functions))
         return (
             self._names.is_unchanged()
-            and all(map(is_, map(sys.modules.get, *self._modules), self._modules[1]))
-            and all(map(is_, map(_CODE, self._functions), self._codes))
+            and all(map(is_, loaded, self._loaded))
+            and (not self.calls_modules or self._calls_modules_as_before())
             and (not self._methods or self._captured_is_same())
             and (not self.asked_again or all(ask() for ask in self.asked_again))
             and (not self._ordered or all(map(is_, self._bases(), self._based)))
@@ -258,12 +258,12 @@ class Watch:
     def add_functions(self, functions: Iterable[types.FunctionType]) -> None:
         self.functions.update((id(function), function) for function in functions)
 
-    def add_nameless(self, owner: Any, names: Mapping[str, object]) -> None:
+    def add_nameless(self, cls: type, names: Mapping[str, object]) -> None:
         """Watch the code of each function in a class that its name does not identify."""
-        if isinstance(owner, type):
-            defined = (name for name, value in names.items() if value is not ABSENT)
-            found = (function_without_name(owner, name) for name in defined)
-            self.add_functions(each for each in found if each is not None)
+        for name, member in names.items():
+            function = function_without_name(cls, name, without_fx(member))
+            if function is not None:
+                self.functions[id(function)] = function
 
     def _add_body(self, cls: type) -> None:
         """Watch what `portable.class_body_hash` reads of a class, its bases and its metaclass."""
@@ -283,6 +283,11 @@ class Watch:
                     continue
                 compared[name] = member
             self.names.append((base, compared))
+
+    def _calls_modules_as_before(self) -> bool:
+        """Whether modules are called as they were: a trace in another thread changes nothing."""
+        called = _Module.__call__
+        return called is self._module_call or without_fx(called) is self._module_call
 
     def _bases(self) -> Iterator[object]:
         """Of the classes: their bases, and their metaclasses (`SomeClass.__class__ = Other`)."""
@@ -325,23 +330,26 @@ def watch_function(watch: Watch, module: str, name: str, _: str) -> None:
     watch.add_functions(function_chain(look_up(module, name)))
 
 
-def watch_lookup(watch: Watch, module: str, name: str, was: str) -> None:
-    watch_name(watch, module, name, was)
-    owner, names = watch.names[-1]  # the class that provides the attribute
-    if owner is _Module and "__call__" in names:
-        watch.names.pop()
-        watch.calls_modules = True
-    else:
-        watch.add_nameless(owner, names)
+def watch_lookups(watch: Watch, module: str, name: str, *found: str) -> None:
+    """Each name in each class up to the one that provides the name; `found` is the fact's rest.
 
-
-def _watch_module_call() -> Callable[[], bool]:
-    """Whether modules are still called as they were: a trace in another thread changes nothing."""
-    called = without_fx(_Module.__call__)
-    return lambda: _Module.__call__ is called or without_fx(_Module.__call__) is called
-
-
-_Module = torch.nn.Module
+    `Module.__call__` is asked by itself, because torch.fx replaces the function for a while.
+    """
+    cls = _watch_path(watch, module, name)
+    if not isinstance(cls, type):
+        raise NotPortable(f"{module}.{name} is no class")
+    missing = set(found[::2])
+    for base in cls.__mro__:
+        space = dict(vars(base))  # another thread may patch the class meanwhile
+        present = {each: space[each] for each in missing.intersection(space)}
+        if base is _Module and present.pop("__call__", None) is not None:
+            missing.remove("__call__")
+            watch.calls_modules = True
+        watch.names.append((base, {**dict.fromkeys(missing, ABSENT), **present}))
+        watch.add_nameless(base, present)
+        missing -= present.keys()
+        if not missing:
+            break
 
 
 def watch_method(watch: Watch, module: str, name: str, was: str) -> None:

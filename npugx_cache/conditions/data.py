@@ -97,7 +97,7 @@ class Kind(IntEnum):
     FUNCTION = 50  # the code of the function as it is loaded
     FILE = 51  # all code of the name in a module's file, if no name leads to it: a lambda in a list
     OPERATOR = 52  # the schema of a custom operator; its namespace stands for the module
-    LOOKUP = 53  # the class in which `Class.attribute` is found, or ""
+    LOOKUP = 53  # of a class: each name, and the base that provides the name, or ""
     TENSOR_METHOD = 54  # a method of torch.Tensor
     GROUP = 55  # the ranks of a process group
     SUBCLASS = 56  # whether the class is a subclass of another: `A < other.module:B`
@@ -282,11 +282,16 @@ def _validate(tree: Conditions) -> None:
         first, last = (0, count) if kind < Kind.SAME else (CALL, CALL + 1)
         if len(nodes) != len(args) or (nodes and not first <= min(nodes) <= max(nodes) < last):
             raise CorruptEntry("guard tree: malformed checks")
-        fields = [*map(type, chain.from_iterable(args))] if kind >= Kind.FUNCTION else []
-        if fields and (len(fields) != 3 * len(args) or set(fields) != {str}):
+        if kind >= Kind.FUNCTION and not _are_facts(kind, args):
             raise CorruptEntry("guard tree: malformed source facts")
     if len(tree.arguments(Kind.STATE)) != 1:
         raise CorruptEntry("guard tree: no global torch state")
+
+
+def _are_facts(kind: int, args: Iterable[Any]) -> bool:
+    sizes = set(map(len, args))
+    is_sized = sizes <= {3} if kind != Kind.LOOKUP else all(n >= 4 and n % 2 == 0 for n in sizes)
+    return is_sized and set(map(type, chain.from_iterable(args))) <= {str}
 
 
 def columns(checks: Iterable[Check]) -> dict[Kind, Rows]:

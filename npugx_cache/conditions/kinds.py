@@ -284,7 +284,11 @@ def _types_match(rows: Rows, values: Values) -> bool:
 
 
 def _attributes_absent(rows: Rows, values: Values) -> bool:
-    return all(values[node].__dict__.keys().isdisjoint(names) for node, names in rows)
+    spaces = [values[node].__dict__ for node, _ in rows]
+    return all(map(_KEYS.isdisjoint, map(dict.keys, spaces), map(operator.itemgetter(1), rows)))
+
+
+_KEYS: Any = type({}.keys())
 
 
 def _are_unshadowed(rows: Rows, values: Values) -> bool:  # noqa: C901 - calls would cost more
@@ -329,7 +333,8 @@ def _hides_none(cls: Any, names: set[str]) -> bool:
 
 
 def _lengths_match(rows: Rows, values: Values) -> bool:
-    return all(len(values[node]) == length for node, length in rows)
+    lengths = map(len, map(values.__getitem__, map(operator.itemgetter(0), rows)))
+    return all(map(operator.eq, lengths, map(operator.itemgetter(1), rows)))
 
 
 def _equals(value: object, arg: Plain) -> bool:
@@ -585,6 +590,27 @@ def _fact(
     )
 
 
+def _are_found_there(_: object, fact: Any) -> bool:
+    return source_facts.providers(fact[0], fact[1], fact[2::2]) == [*fact[3::2]]
+
+
+def _lookups_as_python(_: Wording, _path: str, fact: Any) -> str:
+    asked = f"providers({fact[0]!r}, {fact[1]!r}, [{{!r}}]) == ({{!r}},)"
+    return "\n".join(map(asked.format, fact[2::2], fact[3::2]))
+
+
+def _lookup_reasons(_: Wording, _path: str, fact: Any, _live: Any) -> Iterator[str]:
+    module, qualname = fact[:2]
+    try:
+        now = source_facts.providers(module, qualname, fact[2::2])
+    except NotPortable as error:
+        yield f"source of {module}.{qualname} can't be checked: {error}"
+    else:
+        for name, was, found in zip(fact[2::2], fact[3::2], now, strict=True):
+            if found != was:
+                yield f"where to find {module}.{qualname}.{name} changed"
+
+
 def _make_reveal(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
     def reveal_texts(value: Any, arg: Plain) -> Plain:
         live = read(value)
@@ -834,7 +860,14 @@ KINDS: dict[Kind, Row] = {
     Kind.OPERATOR: _fact(
         source_facts.operator_schema, "schema of operator", code_watch.watch_nothing
     ),
-    Kind.LOOKUP: _fact(source_facts.provider, "where to find", code_watch.watch_lookup),
+    Kind.LOOKUP: Row(
+        test=_are_found_there,
+        bulk=lambda rows, _: all(itertools.starmap(_are_found_there, rows)),
+        python=_lookups_as_python,
+        native=_nothing_in_cpp,
+        reason=_lookup_reasons,
+        watch=code_watch.watch_lookups,
+    ),
     Kind.CLASS_VALUE: _fact(source_facts.class_value, "the value of", code_watch.watch_name),
     Kind.FUNCTION_VALUE: _fact(
         source_facts.function_value, "the value of", code_watch.watch_function_value

@@ -20,6 +20,7 @@ import gc
 import sys
 import types
 from abc import ABCMeta
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,9 +85,21 @@ def group_fact(name: str) -> Check:
 
 
 def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
-    """Where attributes of guarded objects are found."""
-    rows = ((cls, f".{name}") for cls, name in set(lookups))
-    return tuple(sorted(_of_classes(Kind.LOOKUP, provider, rows)))
+    """Where attributes of guarded objects are found: one fact for all names in a class.
+
+    Its argument is the module, the name of the class, and then each name and its provider.
+    """
+    asked: dict[type, set[str]] = {}
+    for cls, name in lookups:
+        for named in _with_names(cls):
+            asked.setdefault(named, set()).add(name)
+    facts = []
+    for cls, names in asked.items():
+        with contextlib.suppress(NotPortable):
+            where, ordered = (cls.__module__, str(name_of(cls))), sorted(names)
+            found = zip(ordered, providers(*where, ordered), strict=True)
+            facts.append(Check(CALL, Kind.LOOKUP, (*where, *chain.from_iterable(found))))
+    return tuple(sorted(facts))
 
 
 def value_fact(cls: type, name: str) -> Check:
@@ -331,33 +344,43 @@ def _text_of_captured(value: object) -> str:
     return "" if type(value) is types.FunctionType else text_or_type(value)
 
 
-def provider(module: str, full: str) -> str:
-    """The first class of the MRO that has the attribute, and what kind of descriptor it is there.
+def providers(module: str, qualname: str, names: Iterable[str]) -> list[str]:
+    """For each name the first class of the MRO that has the name, "" if none has.
 
-    With the name of the function in it, which a library may have made (`_replace` of a namedtuple),
-    and its code, if it is a `function_without_name`.
+    With what kind of descriptor the class has there, the name of the function in the descriptor,
+    which a library may have made (`_replace` of a namedtuple), and the function's code, if the
+    function is a `function_without_name`.
     """
-    qualname, _, name = full.rpartition(".")
-    for cls in getattr(look_up(module, qualname), "__mro__", ()):
-        if name in vars(cls):
-            found = without_fx(vars(cls)[name])
-            kind = type(found).__name__ if hasattr(type(found), "__get__") else ""
-            made = made_by(cls, name) if kind else ""
-            module = cls.__module__
-            return f"{module if type(module) is str else ''}.{cls.__qualname__} {kind} {made}"
-    return ""
+    spaces = [(cls, vars(cls)) for cls in getattr(look_up(module, qualname), "__mro__", ())]
+    found = []
+    for name in names:
+        text = ""
+        for cls, space in spaces:
+            if name in space:
+                text = _provider(cls, name, space[name])
+                break
+        found.append(text)
+    return found
 
 
-def function_without_name(cls: type, name: str) -> types.FunctionType | None:
+def _provider(cls: type, name: str, member: object) -> str:
+    member = without_fx(member)
+    kind = type(member).__name__ if hasattr(type(member), "__get__") else ""
+    module = cls.__module__
+    of_module = module if type(module) is str else ""
+    return f"{of_module}.{cls.__qualname__} {kind} {made_by(cls, name, member) if kind else ''}"
+
+
+def function_without_name(cls: type, name: str, member: object) -> types.FunctionType | None:
     """The function behind an attribute of a class, if the attribute's own name does not lead to it.
 
     A fact about traced code finds the code by a name. That does not tell which function the class
     has now, where a factory, a lambda, a decorator or another class made the function: two
     functions of one factory have the same name. No fact is about the code of torch and Python, so
     of their classes the function counts whatever its name is. What the function captured has
-    guards, or a fact of the kind `METHOD`.
+    guards, or a fact of the kind `METHOD`. `member` is the attribute, `without_fx`.
     """
-    function = unwrap(without_fx(vars(cls)[name]))
+    function = unwrap(member)
     if type(function) is not types.FunctionType:
         return None
     own, home = f"{cls.__qualname__}.{name}", cls.__module__
@@ -562,7 +585,7 @@ def special_hash(module: str, name: str) -> str:
         space = vars(cls)
         names = sorted(SPECIAL & space.keys()) if is_watched_for_patches(cls) else []
         names = replaced_names(cls) if names and is_covered_class(cls) else names
-        defined = (f"{each}={made_by(cls, each)}" for each in names)
+        defined = (f"{each}={made_by(cls, each, without_fx(space[each]))}" for each in names)
         module = cls.__module__
         named = module if type(module) is str else ""
         parts.append(f"{named}.{cls.__qualname__}:{' '.join(defined)}")
@@ -632,19 +655,18 @@ _OF_PYTHON = frozenset(
 )
 
 
-def made_by(cls: type, name: str) -> str:
+def made_by(cls: type, name: str, member: object) -> str:
     """The qualified name in the source of the function behind an attribute of a class.
 
     A `function_without_name` counts by its code as well. An attribute without a function behind
     the attribute counts by its type; it is asked for nothing, because it may be a proxy that runs
-    code of the user's.
+    code of the user's. `member` is the attribute, `without_fx`.
     """
-    member = without_fx(vars(cls)[name])
-    made = type(member).__name__
     function = unwrap(member)
-    if type(function) is types.FunctionType:
-        made = function.__code__.co_qualname
-    nameless = function_without_name(cls, name)
+    if type(function) is not types.FunctionType:
+        return type(member).__name__
+    made = function.__code__.co_qualname
+    nameless = function_without_name(cls, name, member)
     return made if nameless is None else f"{made} {code_hash(nameless.__code__)}"
 
 

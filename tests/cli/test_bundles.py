@@ -85,7 +85,8 @@ def test_import_is_refused_where_the_cache_is_declared_read_only(filled, run, tm
 def test_verify_says_what_is_bad_and_repair_makes_it_good(filled, run, root):
     assert run("verify").returncode == 0
     path = next(path for path in (root / "v1/cas").rglob("?" * 64))
-    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     done = run("verify")
     assert done.returncode == 1
     assert "--repair" in done.stderr

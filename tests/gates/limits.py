@@ -86,31 +86,30 @@ LIMITS = [
     Limit(
         "calls of a lookup, fixed",
         lambda c: c.fixed("lookup calls"),
-        5_175,  # 5,163: key, manifest, source facts; without the way to the store's folder. Nodes
+        4_550,  # 4,537: key, manifest, source facts; without the way to the store's folder. Nodes
         # are decoded from distances, a call for each kind of condition. torch's own two Python
         # kernels are asked again once torch has registered something: somebody's may be in place.
-        # 10 ask whether an input is of a class that is derived from Tensor; 480 ask where the class
-        # of a called module finds the four names that a call looks up
+        # 10 ask whether an input is of a class that is derived from Tensor
         "the restart of a small model",
     ),
     Limit(
         "calls of a lookup, for each layer",
         lambda c: c.per_layer("lookup calls"),
-        463,  # 459, for 63 nodes and 87 checks: a call more for each of either shows
+        388,  # 384, for 63 nodes and 85 checks: a call more for each of either shows
         "the restart of a large model: guards are evaluated in loops, not by a call each",
     ),
     Limit(
         "calls of a second call, fixed",
         lambda c: c.fixed("second calls"),
-        8_685,  # 8,670: source facts once more, also of what a call of a module looks up, what
+        7_210,  # 7,192: source facts once more, also of what a call of a module looks up, what
         # watches them, managers, and that nothing was edited while these were built; each module
-        # that the code names is there; 70 watch the names that lead to classes
+        # that the code names is there
         "the second call after a restart, which builds the check of all later ones",
     ),
     Limit(
         "calls of a second call, for each layer",
         lambda c: c.per_layer("second calls"),
-        1_380,  # 1,375, for 63 nodes and 87 checks
+        1_305,  # 1,300, for 63 nodes and 85 checks
         "the same of a large model: one loop over nodes and one over checks",
     ),
     Limit(
@@ -128,7 +127,7 @@ LIMITS = [
     Limit(
         "calls of a later call, fixed",
         lambda c: c.fixed("steady calls"),
-        74,  # 73: switches, kernels, patched code, versions, what of the guards is left to Python
+        69,  # 69: switches, kernels, patched code, versions, what of the guards is left to Python
         "every call of a large model",
     ),
     Limit(
@@ -140,13 +139,13 @@ LIMITS = [
     Limit(
         "calls of a later call of a function without modules",
         lambda c: c.small["tiny calls"],
-        44,  # 43: switches, kernels, patched code, torch's state
+        43,  # 42: switches, kernels, patched code, torch's state
         "every call of a small function",
     ),
     Limit(
         "calls of two later calls of such a function, with two shapes in turn",
         lambda c: c.small["two shapes' calls"],
-        109,  # 108: twice 43, a refusal each, and which graph comes first from then on
+        107,  # 106: twice 42, a refusal each, and which graph comes first from then on
         "prefill and decode: the graph of the call before is asked first, then the one before that",
     ),
     Limit(
@@ -164,7 +163,7 @@ LIMITS = [
     Limit(
         "checks of the guard tree for each layer",
         lambda c: c.per_layer("checks"),
-        88,  # 87, of which 7 are that nothing hides what a module holds
+        86,  # 85, of which 7 are that nothing hides what a module holds
         "the time of the first check",
     ),
     Limit(

@@ -345,6 +345,23 @@ def replaced(owner, name, value):
         setattr(owner, name, old) if own else delattr(owner, name)
 
 
+def test_one_fact_says_where_all_names_of_a_class_are_found(module, monkeypatch):
+    (fact,) = source_facts.lookup_facts([(module.Thing, name) for name in ("scaled", "act", "no")])
+    checker, scope = Checker(conditions([fact])), Scope({}, {})
+    assert fact.arg[2::2] == ("act", "no", "scaled")
+    assert len(list(lines(checker.conditions, code=True))) == 3
+    assert checker.holds(scope)
+    monkeypatch.setattr(module.Thing, "no", 1, raising=False)
+    monkeypatch.setattr(module.Thing, "scaled", len)
+    assert not checker.holds(scope)
+    assert list(checker.failures(scope)) == [
+        f"where to find {HERE}.Thing.{name} changed" for name in ("no", "scaled")
+    ]
+    monkeypatch.delattr(module, "Thing")
+    (reason,) = checker.failures(scope)
+    assert reason.startswith(f"source of {HERE}.Thing can't be checked: ")
+
+
 BREAKS = {
     Kind.FUNCTION: lambda m: (m.helper, "__code__", (lambda x, a=1: x).__code__),
     Kind.METHOD: lambda m: (m.Thing, "scaled", lambda self, x, by=3: x * by),
@@ -374,15 +391,17 @@ def test_there_is_a_fact_of_every_kind(module):
 @pytest.mark.parametrize("kind", sorted(FACTS))
 def test_a_fact_holds_until_something_else_is_found(module, kind):
     fact, scope = found(module)[kind], Scope({}, {})
-    (where, name, _), other = fact.arg, fact._replace(arg=(*fact.arg[:2], "something else"))
+    where, name, *rest = fact.arg
+    other = fact._replace(arg=(where, name, *rest[:-1], "something else"))
     checker, wrong = Checker(conditions([fact])), Checker(conditions([other]))
     gone = kind is Kind.GROUP
     assert checker.holds(scope) == checker.code_holds() == (not gone)
     assert not wrong.holds(scope)
     assert not wrong.code_holds()
     (reason,) = wrong.failures(scope)
-    assert f"{where}.{name}" in reason
-    assert (f"{where}.{name} changed" in reason) != gone
+    named = ".".join((where, name, *rest[:-1]))  # a fact of LOOKUP names attributes of the class
+    assert named in reason
+    assert (f"{named} changed" in reason) != gone
     assert "can't be checked" in reason or not gone
     (line,) = lines(checker.conditions, code=True)
     assert isinstance(ast.parse(line, mode="eval"), ast.Expression)

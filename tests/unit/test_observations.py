@@ -148,12 +148,13 @@ def test_a_class_with_a_portable_name_becomes_a_fact_and_one_without_those_of_it
     ]
     facts = observed.add_observed(tree, asked, {})
     assert [(fact.kind, fact.arg[1]) for fact in facts] == [
-        (Kind.LOOKUP, "Derived.method"),
-        (Kind.LOOKUP, "Users.method"),
+        (Kind.LOOKUP, "Derived"),
+        (Kind.LOOKUP, "Users"),
         (Kind.SUBCLASS, f"Derived < {__name__}:Users"),
         (Kind.SPECIAL_NAMES, "Derived"),
         (Kind.TENSOR_METHOD, "add"),
     ]
+    assert [fact.arg[2::2] for fact in facts[:2]] == [("method",), ("method",)]
     rows = list(observed.rows_here(asked))
     named = {(owner, name) for owner, names in rows for name in names}
     assert named >= {(Local, "method"), (Derived, "__bool__")}
