@@ -45,6 +45,13 @@ def tuple_iterator_getitem(iterator: Any, index: int) -> Any:
     return items[start + index]
 
 
+def _to_numpy(value: Any) -> Any:
+    """Tensors as NumPy's arrays, which share their memory, also those in a tuple or a list."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy()
+    return type(value)(map(_to_numpy, value)) if isinstance(value, (tuple, list)) else value
+
+
 class Made(NamedTuple):
     """How to create a stream or an event that the traced function creates.
 
@@ -102,6 +109,7 @@ FRAME_SHIMS: dict[str, types.SimpleNamespace] = {
         build_stream=lambda args, kwargs: Made(torch.Stream, args, kwargs),
         build_event=lambda args, kwargs: Made(torch.Event, args, kwargs),
         tuple_iterator_getitem=tuple_iterator_getitem,
+        to_numpy_helper=_to_numpy,
         # A trace begins as if there were no mode: these are the modes that the call leaves behind.
         get_torch_function_mode_stack=runtime.function_modes,
         set_torch_function_mode_stack=runtime.add_function_modes,

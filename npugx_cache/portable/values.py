@@ -10,11 +10,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+import operator
 import re
 import sys
 import types
 from collections import OrderedDict
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from npugx_cache.portable.pinned import is_covered_module
@@ -678,19 +679,34 @@ def resolve(data: Plain) -> Any:
             if found is _ABSENT:
                 raise NotPortable(f"{data[1]}.{data[2]} does not exist")
     elif kind == "enum":
-        found = resolve(data[1]).__members__.get(data[2], _ABSENT)
+        found = _member(resolve(data[1]), data[2])
     elif kind in _RESOLVED:
         found = _RESOLVED[kind](*data[1:])
     elif kind == "method":
         found = getattr(resolve(data[2]), data[1][2].rpartition(".")[2], _ABSENT)
     else:
         raise NotPortable(f"a {kind} can't be looked up by name")
-    if identity(found) != data:
+    if found is _ABSENT or identity(found) != data:
         raise NotPortable(f"{describe(data)} is not the one that was recorded")
     return found
 
 
 _ABSENT = object()
+
+
+def _member(cls: Any, name: str | None) -> Any:
+    """A member of an enumeration, or of a `Flag` several members at once, whose name is `A|B`.
+
+    Python makes these once; a `_missing_` of the user's, which Python would ask, is not run here.
+    """
+    members = cls.__members__
+    if name in members or not (isinstance(cls, enum.EnumMeta) and issubclass(cls, enum.Flag)):
+        return members.get(name, _ABSENT)
+    names = name.split("|") if name else []
+    is_pythons = getattr(cls._missing_, "__func__", None) is vars(enum.Flag)["_missing_"].__func__
+    if not is_pythons or not set(names) <= members.keys():
+        return _ABSENT
+    return cls(reduce(operator.or_, (members[each]._value_ for each in names), 0))
 
 
 def resolve_op(namespace: str, name: str, overload: str) -> Any:

@@ -93,7 +93,6 @@ def item_read_too_late(code: types.CodeType) -> str | None:
 
 _LEAVING = {
     "get_external_object_by_index": "a stream or an event that was made inside",
-    "to_numpy_helper": "an array of NumPy's",
     "_create_nested_fn": "a function that was made inside",
     "to_subclass": "a tensor of a class of the user's that was made inside",
 }
@@ -106,7 +105,8 @@ def _encode_name(code: types.CodeType, name: str, step: Step, arg: Plain) -> Pla
         offered = vars(FRAME_SHIMS[arg]) if arg in FRAME_SHIMS else {}
         if missing := sorted(needed - set(offered)):
             leaving = _LEAVING.get(missing[0], f"what {arg}.{missing[0]} makes")
-            raise NotPortable(f"{leaving} leaves the function")
+            change = "return tensors, and make it of them outside the cached function"
+            raise NotPortable(location.reason(f"{leaving} leaves the function", None, change))
         return [frame.SHIM, arg]
     return [int(step), arg]
 

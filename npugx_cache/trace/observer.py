@@ -32,6 +32,7 @@ from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.trace import tracing
 from npugx_cache.trace.observe import (
     enumerations,
+    numpy_arrays,
     numpy_numbers,
     observation,
     pure_calls,
@@ -236,9 +237,9 @@ def _look_at_call(
     function = callee.value
     seen = recorder.state(Seen)
     started = seen.started
-    reason = calls.refusal_before(callee, args) or walked_in_c.obstacle_of_call(
-        callee, args, kwargs
-    )
+    reason = calls.refusal_before(
+        callee, [*args, *kwargs.values()]
+    ) or walked_in_c.obstacle_of_call(callee, args, kwargs)
     if reason is not None:
         recorder.refuse(reason)
         raise unkept_calls.NotKept(reason)
@@ -255,6 +256,7 @@ def _look_at_call(
     if result is None:
         return None
     found = look_behind(result)
+    numpy_arrays.note_result(recorder, found.variable)
     if function is getattr and name is not None and not found.is_computed:
         seen.read(found)
         owner = look_behind(args[0])

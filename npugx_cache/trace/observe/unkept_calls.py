@@ -50,7 +50,8 @@ def checking(
     if what is not None:
         recorder.refuse(what)
         raise NotKept(what)
-    if what := numpy_arrays.obstacle(target, args, kwargs or {}):
+    is_call = kind != "output"
+    if is_call and (what := numpy_arrays.obstacle(recorder, target, args or (), kwargs or {})):
         # In pieces (`fullgraph=None`) the graph breaks here, and NumPy runs between two graphs.
         exc.unimplemented(gb_type=what, context="", explanation=what, hints=[])
     is_wait = kind == "call_function" and streams.waits_for_device(target)
@@ -59,7 +60,8 @@ def checking(
         kwargs = {}
     args, kwargs = numpy_numbers.as_floats(recorder, target, args, kwargs)
     node = create_node(tracer, kind, target, args, kwargs, *more)
-    if kind != "output":
+    numpy_arrays.note_node(recorder, node)
+    if is_call:
         node.stack_trace = recorder.state(StackTexts).of(tracer.output_graph.current_tx)
     return node
 

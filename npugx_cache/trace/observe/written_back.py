@@ -26,7 +26,7 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._guards import Source
 
-from npugx_cache.trace.observe import torch_guards
+from npugx_cache.trace.observe import numpy_arrays, torch_guards
 from npugx_cache.trace.observe.observation import Question
 from npugx_cache.trace.rules import iterators, written_names
 from npugx_cache.trace.stack_value import is_context, look_behind, table_of
@@ -129,6 +129,8 @@ def refuse_other_object(recorder: Recorder, codegen: Any, value: Any, *_: Any, *
         kind: Any = value.python_type()
     except NotImplementedError:  # Dynamo refuses those that it can't make
         return
+    if (what := numpy_arrays.obstacle_of_result(found.variable)) is not None:
+        recorder.refuse(what)
     if iterators.walks_backwards(recorder, found.variable):
         recorder.refuse("a reversed() that is made inside leaves the function")
     is_kept = kind in _ITERATORS and not iterators.walks_a_copy(found.variable)

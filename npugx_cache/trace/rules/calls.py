@@ -19,7 +19,7 @@ from npugx_cache.conditions.process import ANSWERS
 from npugx_cache.portable import is_covered_class
 from npugx_cache.portable.pinned import is_covered_module
 from npugx_cache.private import meshes, process_groups
-from npugx_cache.trace.observe import min_max
+from npugx_cache.trace.observe import min_max, numpy_arrays
 from npugx_cache.trace.rules import by_value, operators, pure, texts
 from npugx_cache.trace.stack_value import (
     CONSTANTS,
@@ -73,7 +73,7 @@ def refusal_before(found: StackValue, args: list[Any]) -> str | None:
     sets the generators of random numbers back afterwards, so that the next draw is the same again.
     Of a class Dynamo makes an object for itself, whose `__del__` runs when the trace drops it.
     Before torch 2.13 Dynamo interprets the module `re`, which looks patterns up in a dict of the
-    process.
+    process. `args` are all operands, also those that are named.
     """
     callee = found.value
     if callee is not None and callee is _PATTERN:
@@ -84,9 +84,22 @@ def refusal_before(found: StackValue, args: list[Any]) -> str | None:
     for made in (callee, *(_made_by(found, args) if name in _MAKERS else ())):
         if isinstance(made, type) and hasattr(made, "__del__"):
             return f"an object of {made.__qualname__} is made inside, and its __del__ is not traced"
+    if name == "numpy" and (reason := _obstacle_of_array(found.owner, args)) is not None:
+        return reason
     if not isinstance(callee, LazyModuleMixin) or not hasattr(callee, "_initialize_hook"):
         return None
     return f"{type(callee).__name__} makes its weights in its first call, not in a graph"
+
+
+def _obstacle_of_array(owner: Any, args: list[Any]) -> str | None:
+    """Why the tensor whose `numpy` is called has no array in eager, where Dynamo goes on."""
+    tensor, *more = args if owner is None else (owner, *args)
+    proxy = vars(look_behind(tensor).variable).get("proxy")
+    value = proxy.node.meta.get("example_value") if proxy is not None else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    is_forced = any(constant_of(look_behind(each)) is not False for each in more)
+    return numpy_arrays.obstacle_of_tensor(value, is_forced=is_forced)
 
 
 def _substitutes(found: StackValue) -> bool:
