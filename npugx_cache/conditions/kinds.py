@@ -52,6 +52,7 @@ from npugx_cache.portable import (
     has_body,
     identity,
     is_covered_class,
+    is_named,
     ordered_keys,
     same,
     seal,
@@ -353,6 +354,19 @@ def _has_keys(value: Any, arg: Any) -> bool:
 _ONLY_STR = frozenset({str})
 
 
+def _lacks_key(value: Any, key: Plain) -> bool:
+    """Of a class to which no name leads: whether no key is such a class, as a pytree may have."""
+    if not _is_class_without_name(key):
+        return decode(key) not in value
+    nameless = (each for each in value if isinstance(each, type) and not is_named(each))
+    return not any(identity(each) == key[1] for each in nameless)
+
+
+def _is_class_without_name(key: Plain) -> bool:
+    """Whether a class is told by what is in it: `["id", ["class", module, name, hash]]`."""
+    return isinstance(key, list) and key[0] == "id" and key[1][0] == "class" and len(key[1]) == 4
+
+
 def iterator_state(value: Any) -> Plain:
     """What is left in a tuple, range or count iterator, without advancing it."""
     if type(value) is type(iter(())):
@@ -441,7 +455,7 @@ def _native_unshadowed(made: Managers, node: int, _value: Any, names: Any) -> No
 def _native_membership(
     made: Managers, node: int, value: Any, key: Plain, *, expected: bool
 ) -> None:
-    if type(value) not in DICTS:
+    if type(value) not in DICTS or _is_class_without_name(key):
         raise LeftToPython("membership")
     made.pin_type(node)
     made.of(node).add_dict_contains_guard(expected, decode(key), *REASON)
@@ -736,7 +750,7 @@ KINDS: dict[Kind, Row] = {
         python=lambda _, path, arg: f"{describe(arg)} in {path}",
     ),
     Kind.NOT_CONTAINS: Row(
-        test=lambda value, key: decode(key) not in value,
+        test=_lacks_key,
         native=partial(_native_membership, expected=False),
         python=lambda _, path, arg: f"{describe(arg)} not in {path}",
     ),

@@ -446,6 +446,25 @@ def test_the_first_check_makes_nothing_for_later_ones(module):
     assert isinstance(checker._native, NativeCheck)
 
 
+def made_by_a_factory():
+    class Local:
+        pass
+
+    return Local
+
+
+def test_no_class_like_one_without_a_name_may_be_a_key():
+    made, other = made_by_a_factory(), made_by_a_factory()
+    lacks = [Check(0, Kind.NOT_CONTAINS, encode(made))]
+    checker = Checker(conditions(lacks, table={int: 1}))
+    for table, holds in (({int: 1}, True), ({made: 1}, False), ({other: 1}, False)):
+        scope = Scope({"table": table}, globals())
+        assert [checker.holds(scope), checker.holds(scope)] == [holds, holds]
+    # Another class of the same contents is no proof that this one is a key.
+    has = Checker(conditions([Check(0, Kind.CONTAINS, encode(made))], table={made: 1}))
+    assert not has.holds(Scope({"table": {made: 1}}, globals()))
+
+
 def test_an_exception_from_outside_is_no_answer(module, monkeypatch):
     class Raises:
         @property
