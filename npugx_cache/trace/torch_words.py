@@ -31,7 +31,17 @@ _ROWS: tuple[tuple[re.Pattern[str], str, str | None], ...] = tuple(
     (re.compile(pattern, re.DOTALL), what, change)
     for pattern, what, change in (
         (
-            r"function marked as skipped.*how to trace the builtin `(?P<name>[^`]*?)\.?`",
+            r"^Invalid call to __build_class__|trace the builtin `builtins\.__build_class__",
+            "torch can't trace a class that is defined inside",
+            "define the class outside the cached function",
+        ),
+        (
+            r"^Call to a time function.*`(?P<name>time\.\w+)\(\)`",
+            "torch can't trace the builtin {name}",
+            OUTSIDE,
+        ),
+        (
+            r"function marked as skipped.* trace the (?:Python )?builtin `_?(?P<name>[^`]*?)\.?`",
             "torch can't trace the builtin {name}",
             _OR_OPERATOR,
         ),
@@ -56,19 +66,24 @@ _ROWS: tuple[tuple[re.Pattern[str], str, str | None], ...] = tuple(
             OUTSIDE,
         ),
         (
+            r"^Tensor\.tolist\(\) with non-integer tensor",
+            "torch traces tolist() of whole numbers alone",
+            OUTSIDE,
+        ),
+        (
             r"^Observed exception",
             "the traced code raises an exception that it does not catch",
             "catch the exception, or choose outside the cached function",
         ),
         (
-            r"^logging\.Logger method not supported",
+            r"^logging\.Logger method not supported|\(LoggingLoggerVariable\(",
             "torch can't trace a call of a logger",
             _LOG_ELSEWHERE,
         ),
         (
-            r"^Invalid call to __build_class__",
-            "torch can't trace a class that is defined inside",
-            "define the class outside the cached function",
+            r"^(?:Missing richcompare_impl|Unresolved Get.* comparison|Builtin `operator\.\*` comp)",
+            "torch can't trace a comparison of such objects",
+            OUTSIDE,
         ),
         (
             r"^HOP: Unsafe side effect",

@@ -351,6 +351,7 @@ def full_name(source: Any) -> str:
 def source_name(source: Any) -> str:
     """What a source is called in the traced code, for people."""
     name = re.sub(r"[LG]\['(\w+)'\]", r"\1", full_name(source))
+    name = re.sub(r"___from_numpy\(([^()]*)\)", r"\1", name)
     return re.sub(r"___unnamed_scope_\d+_c\d+", "generated code", name)  # the number is an address
 
 

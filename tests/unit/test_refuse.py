@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -268,6 +269,7 @@ def test_a_place_in_this_package_is_not_the_users(library):
     assert found.caller is None
 
 
+OBJECT = object()
 LOGGER = logging.getLogger(__name__)
 
 
@@ -291,12 +293,36 @@ def logs(x):
     return x
 
 
+def warns(x):
+    warnings.warn("text", stacklevel=1)
+    return x
+
+
+def lists_elements(x):
+    return x + len(x.tolist())
+
+
+def orders_objects(x):
+    return x if OBJECT < OBJECT else -x
+
+
+def logs_by_name(x):
+    logging.getLogger("by name").info("text")
+    return x
+
+
+RAISES = "the traced code raises an exception that it does not catch at "
 WORDS = {
+    warns: "torch can't trace the builtin warnings.warn at ",
+    lists_elements: "torch traces tolist() of whole numbers alone at ",
+    # Since torch 2.15 the trace says what Python says.
+    orders_objects: ("torch can't trace a comparison of such objects at ", RAISES),
     asks_the_time: "torch can't trace the builtin time.time at ",
     asks_for_a_line: "torch can't trace input() of such arguments at ",
-    raises: "the traced code raises an exception that it does not catch at ",
+    raises: RAISES,
     defines_a_class: "torch can't trace a class that is defined inside at ",
     logs: "torch can't trace a call of a logger at ",
+    logs_by_name: "torch can't trace a call of a logger at ",
 }
 
 

@@ -17,6 +17,7 @@ from npugx_cache.conditions import Check, Conditions, Kind, Node, Step, TensorFa
 from npugx_cache.conditions.cpp_paths import CHILDREN, gives_children
 from npugx_cache.conditions.data import CALL, columns
 from npugx_cache.conditions.evaluate import Scope, prepare, read
+from npugx_cache.events import logger
 from npugx_cache.portable import (
     NotPortable,
     OnlyHere,
@@ -128,7 +129,7 @@ class TreeBuilder:
         if type(source) is getattr(S, "TorchSource", None):  # before torch 2.11
             return self.step(-1, Step.MODULE, "torch")
         if not hasattr(source, "base"):
-            raise OnlyHere(f"a guard on a {type(source).__name__}")
+            raise OnlyHere(_without_step(source))
         if type(source) is S.CallFunctionNoArgsSource and _is_subclasses(source.base):
             cls = vars(source.base)["base"]
             return self.step(self.node(cls), Step.SUBCLASSES, None)
@@ -321,10 +322,14 @@ def _step_of(source: Any) -> tuple[Step, Plain]:
         return step, getattr(source, field) if field else None
     if kind.__name__ == "NamedTupleFieldsSource":
         return Step.ATTR, "_fields"
-    missing = f"a guard on a {kind.__name__}"
     if kind is S.NumpyTensorSource:  # torch computes otherwise than NumPy, also in this process
-        raise NotPortable(missing)
-    raise OnlyHere(missing)
+        raise NotPortable("it is an array of NumPy's from outside, and no guard holds its elements")
+    raise OnlyHere(_without_step(source))
+
+
+def _without_step(source: Any) -> str:
+    logger.debug("no step of a path to a value stands for a %s", type(source).__name__)
+    return "torch reads it in a way that has no condition here"
 
 
 def _walked_at(mapping: Any, index: int) -> int:
