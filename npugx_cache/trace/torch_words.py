@@ -81,7 +81,7 @@ _ROWS: tuple[tuple[re.Pattern[str], str, str | None], ...] = tuple(
             _LOG_ELSEWHERE,
         ),
         (
-            r"^(?:Missing richcompare_impl|Unresolved Get.* comparison|Builtin `operator\.\*` comp)",
+            r"^(?:Missing richcompare_impl|Unresolved Get.* comparison|Builtin .* comparison )",
             "torch can't trace a comparison of such objects",
             OUTSIDE,
         ),
