@@ -70,6 +70,10 @@ def _subjects(tree: Conditions) -> Iterator[tuple[str, _Found]]:
         elif check.kind in _CODE:
             module, name, digest = check.arg
             yield f"{_CODE[check.kind]} {module}.{name}", (_DIGEST, digest)
+        elif check.kind is Kind.LOOKUP:
+            module, cls, *found = check.arg
+            for name, provider in zip(found[::2], found[1::2], strict=True):
+                yield f"{_kind(check)} of {module}.{cls}.{name}", (provider, provider)
         elif check.kind >= Kind.FUNCTION:
             module, name, found = check.arg
             yield f"{_kind(check)} of {module}.{name}", (found, found)

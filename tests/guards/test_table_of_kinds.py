@@ -16,6 +16,7 @@ from npugx_cache.conditions import (
     Kind,
     Step,
     TensorFact,
+    differences,
     shapes,
     source_facts,
 )
@@ -406,6 +407,18 @@ def test_a_fact_holds_until_something_else_is_found(module, kind):
     (line,) = lines(checker.conditions, code=True)
     assert isinstance(ast.parse(line, mode="eval"), ast.Expression)
     assert not any(line in each for each in lines(checker.conditions, code=False))
+
+
+@pytest.mark.parametrize("kind", sorted(FACTS))
+def test_the_difference_of_two_entries_names_a_fact(module, kind):
+    fact = found(module)[kind]
+    other = fact._replace(arg=(*fact.arg[:-1], "something else"))
+    same, apart = (
+        differences.between(*map(conditions, ([fact], [each]))) for each in (fact, other)
+    )
+    assert same == differences.Differences((), (), ())
+    (changed,) = apart.changed
+    assert ".".join(fact.arg[:-1]) in changed
 
 
 @pytest.mark.parametrize("kind", BREAKS)
