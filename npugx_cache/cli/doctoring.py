@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 import sys
 from itertools import chain
+from pathlib import Path
 
 import click
 
+import npugx_cache
 from npugx_cache.cli import engines, output, settings, versions
 from npugx_cache.cli.opening import WrongInput, load_settings
 from npugx_cache.config import misspellings
@@ -19,6 +21,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
 
     What is printed first is what the answer to a bug report needs: folder, versions and settings.
     """
+    from npugx_cache.cli.bytecode import examine_bytecode
     from npugx_cache.store.remote.probe import examine_remote
     from npugx_cache.store.tools.doctor import examine
 
@@ -42,7 +45,8 @@ def print_doctor(directory: str | None, form: str) -> str | None:
                 _line("setting", f"{row.variable}={row.text} (set by {row.origin})")
         settings.warn_of_unknown(unknown)
     findings = []
-    for finding in chain(examine(chosen), examine_remote(chosen)):
+    package = Path(npugx_cache.__file__).parent
+    for finding in chain([examine_bytecode(package)], examine(chosen), examine_remote(chosen)):
         findings.append(finding)
         if form != "json":
             click.echo(f"{finding.verdict:<11} {finding.name}: {output.in_line(finding.detail)}")

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import platform
+import py_compile
 import socket
+import subprocess
+import sys
 
 import pytest
 
+from npugx_cache.cli.bytecode import examine_bytecode
 from npugx_cache.version import VERSION
 
 NAMES = {
+    "bytecode",
     "signing",
     "permissions",
     "file system",
@@ -48,6 +54,31 @@ def test_doctor_examines_the_folder_of_the_environment(filled, run):
     shown = run("doctor").stdout
     assert "flock excludes another process" in shown
     assert "trust is private" in shown
+
+
+def test_sources_without_bytecode_are_a_warning_where_python_keeps_none(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    (package / "part").mkdir(parents=True)
+    for name in ("__init__.py", "part/one.py"):
+        (package / name).write_text("x = 1\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert examine_bytecode(package).verdict == "ok"  # Python would keep it
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = examine_bytecode(package)
+    assert (found.name, found.verdict) == ("bytecode", "warning")
+    assert "2 of 2 files" in found.detail
+    subprocess.run(found.detail.split("`")[1].split(), check=True, stdout=subprocess.DEVNULL)
+    assert examine_bytecode(package).verdict == "ok"
+    os.utime(package / "part/one.py", (1, 1))  # as a tool does that copies files without times
+    assert "1 of 2 files" in examine_bytecode(package).detail
+    compileall.compile_dir(
+        package,
+        quiet=2,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        force=True,
+    )
+    os.utime(package / "part/one.py", (2, 2))
+    assert examine_bytecode(package).verdict == "ok"
 
 
 def test_doctor_knows_memory_from_disk(run, tmp_path):
