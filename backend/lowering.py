@@ -29,7 +29,7 @@ from npugx_cache.backend import graph_calls, inner_tensors, subgraphs
 from npugx_cache.backend.dense_operators import dense_form
 from npugx_cache.backend.dropout import eager_form
 from npugx_cache.portable import NotPortable, is_covered_class
-from npugx_cache.private import determinism, meshes, streams
+from npugx_cache.private import determinism, meshes, python_forms, streams
 from npugx_cache.private.runtime import depends_on_data, is_plain, is_wrapper, operator_name
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def lower(
     if isinstance(function, fx.GraphModule):
         _refuse_what_is_lost(function)
     mode = _mode_for(inputs)
-    with torch.no_grad(), mode, enable_python_dispatcher():
+    with torch.no_grad(), mode, enable_python_dispatcher(), python_forms.step_aside():
         fakes = _fakes(mode, inputs)
         held = [_held(value) for value in fakes]
         parts = [each.parts if each else () for each in held]
@@ -578,7 +578,7 @@ def trace_value(node: fx.Node) -> None:
     if mode is None or not callable(node.target):
         return
     args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    with torch.no_grad(), mode, enable_python_dispatcher():
+    with torch.no_grad(), mode, enable_python_dispatcher(), python_forms.step_aside():
         node.meta["val"] = node.target(*args, **kwargs)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 VERSION = "0.1.0"
 
-FORMAT = "42"
+FORMAT = "43"
 """Version of what an entry holds; raised whenever older entries must not be read any more."""
 
 TESTED_TORCH = ((2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))

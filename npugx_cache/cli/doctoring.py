@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 
-import npugx_cache
+from npugx_cache import version
 from npugx_cache.cli import engines, output, settings, versions
 from npugx_cache.cli.opening import WrongInput, load_settings
 from npugx_cache.config import misspellings
-from npugx_cache.version import VERSION
 
 
 def print_doctor(directory: str | None, form: str) -> str | None:
@@ -45,7 +44,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
                 _line("setting", f"{row.variable}={row.text} (set by {row.origin})")
         settings.warn_of_unknown(unknown)
     findings = []
-    package = Path(npugx_cache.__file__).parent
+    package = Path(version.__file__).parent
     for finding in chain([examine_bytecode(package)], examine(chosen), examine_remote(chosen)):
         findings.append(finding)
         if form != "json":
@@ -72,7 +71,7 @@ def print_doctor(directory: str | None, form: str) -> str | None:
 def _versions() -> dict[str, str | None]:
     torch = versions.installed_torch()
     return {
-        "npugx_cache": VERSION,
+        "npugx_cache": version.VERSION,
         "python": f"{platform.python_version()} ({sys.executable})",
         "torch": None if torch is None else torch.version,
         "torch_npu": versions.installed_torch_npu(),

@@ -60,5 +60,6 @@ def check(called: torch.fx.GraphModule, graph: torch.fx.GraphModule) -> None:
         change = "use the operator that returns a new view"
         raise refuse.NotEager(location.reason(what, location.of_text(stack), change))
     if call := lstm.otherwise(called):
-        what, change = "this CPU runs this LSTM otherwise than it is traced", "use float32"
+        what = "this CPU runs this LSTM otherwise than it is traced with sizes that vary"
+        change = "use float32, or dynamic=False"
         raise refuse.NotHere(location.reason(what, location.of_text(call.stack_trace), change))

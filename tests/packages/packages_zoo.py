@@ -333,14 +333,9 @@ REFUSED: dict[tuple[str, str], Refusal] = {
 
 # Served, but a graph's results differ from eager's by more than the tolerance, or in strides.
 # `torch.compile(fullgraph=True, backend="aot_eager")` gives the results that the cache gives.
-_UPSAMPLING = "torch traces bilinear upsampling as its decomposition, which rounds otherwise"
 UNLIKE_EAGER: dict[tuple[str, str], str] = {
     ("open_clip_torch", "custom_text_bfloat16"): (
         "eager takes a fast path of attention, which rounds otherwise"
-    ),
-    ("segmentation-models-pytorch", "deeplab_bfloat16"): _UPSAMPLING,
-    ("segmentation-models-pytorch", "segformer"): (
-        "torch traces bilinear upsampling as its decomposition, which keeps channels last"
     ),
 }
 

@@ -1,6 +1,6 @@
 """An LSTM of 16 bits, called once; prints as JSON whether it is right, and what the cache did.
 
-python other_cpu.py DTYPE
+python other_cpu.py DTYPE [dynamic]
 """
 
 import json
@@ -17,7 +17,7 @@ def main():
     dtype = getattr(torch, sys.argv[1])
     layer, x = torch.nn.LSTM(8, 8).to(dtype).eval(), torch.randn(3, 2, 8).to(dtype)
 
-    @cache_compile
+    @cache_compile(dynamic=sys.argv[2:] == ["dynamic"])
     def f(x):
         return layer(x)
 

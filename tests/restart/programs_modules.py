@@ -24,12 +24,8 @@ def tensor(*shape, seed=0, dtype=torch.float32):
 @program
 def recurrent_modules(cached):
     outs = []
-    # A CPU that can runs an LSTM of float16 as one operator, which a trace does not: refused there.
-    is_refused = torch.ops.mkldnn._is_mkldnn_fp16_supported()
     for kind in (nn.RNN, nn.GRU, nn.LSTM):
         for dtype in (torch.float32, torch.float16):
-            if kind is nn.LSTM and dtype is torch.float16 and is_refused:
-                continue
             torch.manual_seed(0)
             module = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True).to(dtype).eval()
             call, x = cached(module.forward), tensor(2, 5, 3, dtype=dtype)

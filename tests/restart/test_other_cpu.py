@@ -18,27 +18,41 @@ needs_float16 = pytest.mark.skipif(
 )
 
 
-def _is_refused(run):
-    counts, log = run
-    wanted = "this CPU runs this LSTM otherwise than it is traced"
-    return counts == [True, 0, 0, 1] and any(wanted in line for line in log)
+COMPILED, HIT = [True, 0, 1, 0], [True, 1, 0, 0]
+
+
+def run(surroundings, *arguments, **environment):
+    return surroundings.run(SCRIPT, *arguments, **environment)
 
 
 @needs_bfloat16
-def test_an_lstm_traced_where_onednn_can_run_it_is_not_restored_where_it_cannot(surroundings):
-    assert surroundings.run(SCRIPT, "bfloat16")[0] == [True, 0, 1, 0]
-    assert surroundings.run(SCRIPT, "bfloat16")[0] == [True, 1, 0, 0]
-    assert _is_refused(surroundings.run(SCRIPT, "bfloat16", **LESS))
-
-
-@needs_bfloat16
-def test_an_lstm_that_onednn_cannot_run_is_refused_and_traced_where_it_can(surroundings):
-    assert _is_refused(surroundings.run(SCRIPT, "bfloat16", **LESS))
-    assert surroundings.run(SCRIPT, "bfloat16")[0] == [True, 0, 1, 0]
+def test_an_lstm_of_one_cpu_is_no_hit_on_another(surroundings):
+    for environment in ({}, LESS):
+        assert run(surroundings, "bfloat16", **environment)[0] == COMPILED
+        assert run(surroundings, "bfloat16", **environment)[0] == HIT
+    assert run(surroundings, "bfloat16")[0] == HIT
 
 
 @needs_float16
 def test_an_lstm_taken_apart_is_not_restored_where_eager_runs_it_as_one(surroundings):
-    assert surroundings.run(SCRIPT, "float16", **LESS)[0] == [True, 0, 1, 0]
-    assert surroundings.run(SCRIPT, "float16", **LESS)[0] == [True, 1, 0, 0]
-    assert _is_refused(surroundings.run(SCRIPT, "float16"))
+    for environment in (LESS, {}):
+        assert run(surroundings, "float16", **environment)[0] == COMPILED
+        assert run(surroundings, "float16", **environment)[0] == HIT
+
+
+def is_refused(run):
+    counts, log = run
+    wanted = "this CPU runs this LSTM otherwise than it is traced with sizes that vary"
+    return counts == [True, 0, 0, 1] and any(wanted in line for line in log)
+
+
+@needs_bfloat16
+def test_with_sizes_that_vary_one_that_onednn_cannot_run_is_refused(surroundings):
+    assert is_refused(run(surroundings, "bfloat16", "dynamic", **LESS))
+    assert run(surroundings, "bfloat16", "dynamic")[0] == COMPILED
+
+
+@needs_float16
+def test_with_sizes_that_vary_one_that_onednn_runs_as_one_is_refused(surroundings):
+    assert run(surroundings, "float16", "dynamic", **LESS)[0] == COMPILED
+    assert is_refused(run(surroundings, "float16", "dynamic"))

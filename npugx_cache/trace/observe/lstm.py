@@ -1,8 +1,10 @@
-"""Finds LSTMs that a trace turns into other operators than eager would run on this CPU.
+"""Notes what an LSTM of 16 bits asked the CPU, and finds those that a trace would take otherwise.
 
-A trace does not ask the CPU: it takes one operator of oneDNN for each layer of float32 or bfloat16,
-and many small operators for float16. Eager asks the CPU. If the CPU can't run bfloat16, the traced
-operator raises; if the CPU can run float16, eager rounds differently.
+Eager asks the CPU whether oneDNN runs such an LSTM as one operator. A trace asks as well
+(`private.python_forms`), so another process must get the same answer. But where sizes vary, torch's
+form for traces does not ask: it takes one operator of oneDNN for each layer of bfloat16, and many
+small operators for float16. If the CPU can't run bfloat16, the traced operator raises; if the CPU
+can run float16, eager rounds differently.
 
 The small operators of torch before 2.13 also give the last states one dimension too many, which
 `mend_states` takes away.
@@ -17,7 +19,7 @@ import torch
 from torch._decomp import decompositions
 
 from npugx_cache.backend import subgraphs
-from npugx_cache.private import runtime
+from npugx_cache.private import python_forms, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +72,9 @@ def otherwise(called: torch.fx.GraphModule) -> torch.fx.Node | None:
     """The first call of an LSTM that eager runs by other operators on this CPU, or None."""
     for question, call in _asked_of_the_cpu(called) if runtime.mkldnn_enabled() else ():
         is_traced_as_one = question == runtime.BFLOAT16_ON_CPU
-        if runtime.ONEDNN_RUNS[question]() != is_traced_as_one:
+        values = [each.meta["example_value"] for each in call.all_input_nodes]
+        if any(map(python_forms.varies, values)) and (
+            runtime.ONEDNN_RUNS[question]() != is_traced_as_one
+        ):
             return call
     return None
