@@ -358,13 +358,24 @@ def _lacks_key(value: Any, key: Plain) -> bool:
     """Of a class to which no name leads: whether no key is such a class, as a pytree may have."""
     if not _is_class_without_name(key):
         return decode(key) not in value
-    nameless = (each for each in value if isinstance(each, type) and not is_named(each))
-    return not any(identity(each) == key[1] for each in nameless)
+    return not any(_is_class_like(each, key[1]) for each in list(value))
+
+
+def _is_class_like(value: object, class_identity: Any) -> bool:
+    """Whether it is a class to which no name leads and which has the same body, module and name.
+
+    The name comes first: a call may ask it of each class in a registry, and a body takes long.
+    """
+    if not isinstance(value, type):
+        return False
+    if type(value) is type and [value.__module__, value.__qualname__] != class_identity[1:3]:
+        return False
+    return not is_named(value) and bool(identity(value) == class_identity)
 
 
 def _is_class_without_name(key: Plain) -> bool:
-    """Whether a class is told by what is in it: `["id", ["class", module, name, hash]]`."""
-    return isinstance(key, list) and key[0] == "id" and key[1][0] == "class" and len(key[1]) == 4
+    """Whether a class is told by what is in it."""
+    return isinstance(key, list) and key[0] == "id" and has_body(key[1])
 
 
 def iterator_state(value: Any) -> Plain:
@@ -634,6 +645,12 @@ def _make_reveal(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
     return reveal_texts
 
 
+def _key_words(_: Wording, path: str, key: Plain, _live: Any) -> str:
+    if _is_class_without_name(key):
+        return f"{path} has a class like {describe(key)}, and no name tells the two apart"
+    return f"{describe(key)} was not in {path}, and is now"
+
+
 def _type_words(words: Wording, path: str, ident: int, live: object) -> str:
     from npugx_cache.conditions.explain import type_name
 
@@ -753,6 +770,7 @@ KINDS: dict[Kind, Row] = {
         test=_lacks_key,
         native=partial(_native_membership, expected=False),
         python=lambda _, path, arg: f"{describe(arg)} not in {path}",
+        reason=_key_words,
     ),
     Kind.KEYS: Row(
         test=_has_keys,

@@ -36,6 +36,7 @@ from npugx_cache.portable import (
     digest,
     encode,
     function_chain,
+    has_name,
     identity,
     is_covered_class,
     look_up,
@@ -376,8 +377,9 @@ def function_without_name(cls: type, name: str, member: object) -> types.Functio
 
     A fact about traced code finds the code by a name. That does not tell which function the class
     has now, where a factory, a lambda, a decorator or another class made the function: two
-    functions of one factory have the same name. No fact is about the code of torch and Python, so
-    of their classes the function counts whatever its name is. What the function captured has
+    functions of one factory have the same name. So have the functions of two classes of one
+    factory, to which no name leads. No fact is about the code of torch and Python, so of their
+    classes the function counts whatever its name is. What the function captured has
     guards, or a fact of the kind `METHOD`. `member` is the attribute, `without_fx`.
     """
     function = unwrap(member)
@@ -387,7 +389,13 @@ def function_without_name(cls: type, name: str, member: object) -> types.Functio
     named = function.__module__, function.__qualname__, function.__code__.co_qualname
     if set(map(type, (*named, home))) != {str} or is_covered_class(cls):
         return function
-    return function if named != (home, own, own) else None
+    if named != (home, own, own):
+        return function
+    try:  # `has_name` without its calls, because each lookup of a restart comes here
+        leads = sys.modules[home].__dict__[cls.__qualname__] is cls
+    except (KeyError, AttributeError):  # it is in another class or a function
+        leads = has_name(cls)
+    return None if leads else function
 
 
 def class_value(module: str, full: str) -> str:

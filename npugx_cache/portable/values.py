@@ -530,7 +530,7 @@ _MAKERS_OF_CLASSES = frozenset({"types", "abc"})
 def has_name(cls: type) -> bool:
     """Whether the module and the qualified name of a class lead to the class."""
     module = cls.__module__
-    if type(module) is not str:
+    if type(module) is not str or "<locals>" in cls.__qualname__:
         return False
     try:
         return look_up(module, cls.__qualname__) is cls
@@ -686,6 +686,9 @@ def resolve(data: Plain) -> Any:
         found = getattr(resolve(data[2]), data[1][2].rpartition(".")[2], _ABSENT)
     else:
         raise NotPortable(f"a {kind} can't be looked up by name")
+    if found is _ABSENT and kind == "enum":
+        what = "is no member, or code of its class (_missing_) makes it"
+        raise NotPortable(f"{describe(data)} {what}")
     if found is _ABSENT or identity(found) != data:
         raise NotPortable(f"{describe(data)} is not the one that was recorded")
     return found
@@ -697,7 +700,8 @@ _ABSENT = object()
 def _member(cls: Any, name: str | None) -> Any:
     """A member of an enumeration, or of a `Flag` several members at once, whose name is `A|B`.
 
-    Python makes these once; a `_missing_` of the user's, which Python would ask, is not run here.
+    Python makes these once. Where Python would ask a `_missing_` of the user's there is none,
+    because a restore runs no code of the user's.
     """
     members = cls.__members__
     if name in members or not (isinstance(cls, enum.EnumMeta) and issubclass(cls, enum.Flag)):

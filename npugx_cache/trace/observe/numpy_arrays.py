@@ -1,9 +1,10 @@
-"""Refuses what torch computes otherwise than NumPy: functions of arrays, in the middle of a trace.
+"""Refuses arrays of NumPy's where torch does otherwise than NumPy.
 
 Dynamo traces a function of NumPy's as one that torch has written with its own operators. These
 round otherwise (`np.sin`, `np.sum`) and choose other dtypes (`np.arange(3) / 2`), so that a graph
 would not have eager's bits. Served is what moves elements, and arithmetic that IEEE 754 fixes.
-Importing this module loads the compiler.
+An array is a tensor for Dynamo, also where the code asks for an attribute that arrays lack, and
+where the array leaves the function. Importing this module loads the compiler.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch._dynamo.variables.tensor import NumpyNdarrayVariable
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
 _VIEWS = frozenset({"getitem", "T", "transpose", "swapaxes", "moveaxis", "expand_dims", "squeeze"})
 """They give a view of the one array that they are given."""
 
-_MOVING = frozenset({"copy", "reshape", "ravel", "flatten", "concatenate", "stack"})
-"""They give the elements that they are given, if all arrays are of one dtype."""
+_MOVING = frozenset({"copy", "reshape", "ravel", "concatenate", "stack"})
+"""They give the elements that they are given, if all arrays are of one dtype.
+
+Of a dense array torch and NumPy alike copy the elements, or give a view. For `flatten` torch gives
+a view, and NumPy a copy: a write to the one would reach the array.
+"""
 
 _EXACT = frozenset(
     {
@@ -36,6 +42,7 @@ _EXACT = frozenset(
 """Arithmetic that gives the same bits in every library."""
 
 _FLOATS = (torch.float32, torch.float64)
+_FLOAT_NAMES = (("float32",), ("float64",))
 _PLACES = {int, torch.SymInt, types.NoneType, types.EllipsisType}
 
 
@@ -60,6 +67,19 @@ def note_node(recorder: Recorder, node: fx.Node) -> None:
     """Note that a call of NumPy's gives an array."""
     if _is_of_numpy(node.target):
         recorder.state(_Arrays).nodes.add(node)
+
+
+def obstacle_of_name(variable: Any, name: str) -> str | None:
+    """Why the code must not ask a value for an attribute; None for what is no array.
+
+    What arrays lack and tensors have, Dynamo would give. What both lack, the caller frame would ask
+    the array for, where the code no longer catches the AttributeError.
+    """
+    if not isinstance(variable, NumpyNdarrayVariable):
+        return None
+    if hasattr(np.ndarray, name) and not name.startswith("__"):
+        return None
+    return f"torch takes an array of NumPy's for a tensor, which is asked for {name}"
 
 
 def obstacle(recorder: Recorder, target: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
@@ -152,9 +172,9 @@ def _is_alike(name: str, args: Any) -> bool:
         return len(arrays) == 1 and others <= _PLACES and _is_view(name, args)
     if not all(each.is_contiguous() for each in arrays):
         return False  # NumPy chooses other strides
-    if name == "astype":
-        return args[1:] in (("float32",), ("float64",))
     dtypes = {each.dtype for each in arrays}
+    if name == "astype":  # to the dtype that it has, torch gives the array itself
+        return args[1:] in _FLOAT_NAMES and str(*dtypes) != f"torch.{args[1]}"
     if name in _MOVING:
         return len(dtypes) == 1 and others <= _PLACES
     floats = dtypes - {torch.bool} if name == "where" else dtypes
@@ -170,12 +190,12 @@ def _gives_number(name: str, args: Any, arrays: list[torch.Tensor]) -> bool:
 
 
 def _is_view(name: str, args: Any) -> bool:
-    """Whether NumPy gives a view, and torch as well: not for lists, nor for steps backwards."""
+    """Whether one of `_VIEWS` gives one in torch too: not for lists, nor for steps backwards."""
     if name != "getitem":
-        return name in _VIEWS
+        return True
     places = _places(args[1])
     steps = [place.step for place in places if isinstance(place, slice)]
-    return not any(isinstance(place, (list, fx.Node)) for place in places) and all(
+    return not any(isinstance(place, (list, tuple, fx.Node)) for place in places) and all(
         step is None or (isinstance(step, int) and step > 0) for step in steps
     )
 

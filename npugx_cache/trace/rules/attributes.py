@@ -18,6 +18,7 @@ from torch import nn
 from torch._dynamo import variables
 
 from npugx_cache.portable import is_covered_class
+from npugx_cache.trace.observe import numpy_arrays
 from npugx_cache.trace.rules import copies
 from npugx_cache.trace.rules.values import Entry
 from npugx_cache.trace.stack_value import NONE, StackValue, look_behind, type_of
@@ -45,6 +46,8 @@ class _AttributeWrites(dict[tuple[int, str], tuple[Any, bool]]):
 
 def obstacle_of_read(found: StackValue, name: str) -> str | None:
     """Why what Dynamo gives for an attribute may not be what the class gives, or None."""
+    if (reason := numpy_arrays.obstacle_of_name(found.variable, name)) is not None:
+        return reason
     if name == "__reduce_ex__":
         return copies.obstacle_of_reduce(found)
     kind: Any = type_of(found)
