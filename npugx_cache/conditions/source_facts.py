@@ -96,10 +96,9 @@ def lookup_facts(lookups: Iterable[tuple[type, str]]) -> tuple[Check, ...]:
             asked.setdefault(named, set()).add(name)
     facts = []
     for cls, names in asked.items():
-        with contextlib.suppress(NotPortable):
-            where, ordered = (cls.__module__, str(name_of(cls))), sorted(names)
-            found = zip(ordered, providers(*where, ordered), strict=True)
-            facts.append(Check(CALL, Kind.LOOKUP, (*where, *chain.from_iterable(found))))
+        where, ordered = (cls.__module__, str(name_of(cls))), sorted(names)
+        found = zip(ordered, providers(*where, ordered), strict=True)
+        facts.append(Check(CALL, Kind.LOOKUP, (*where, *chain.from_iterable(found))))
     return tuple(sorted(facts))
 
 
