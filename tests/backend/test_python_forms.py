@@ -88,7 +88,9 @@ MODES = [
 
 
 @pytest.mark.parametrize(("mode", "size"), MODES, ids=str)
-@pytest.mark.parametrize("factor", [2.0, 1.7, 0.6, None])
+@pytest.mark.parametrize(
+    "factor", [1.7, None, *(pytest.param(each, marks=pytest.mark.thorough) for each in (2.0, 0.6))]
+)
 def test_an_image_is_resized_by_the_operator_that_eager_calls(mode, size, factor):
     def resize(image):
         to = [2 * each for each in image.shape[2:]] if factor is None else None
@@ -146,7 +148,7 @@ RIGHT = ((3,), (3, 5), (3, 1), (2, 3, 5), (2, 2, 3, 5))
 
 
 FITTING = [
-    (left, right)
+    pytest.param(left, right, marks=[pytest.mark.thorough] if len(right) > 3 else [])
     for left, right in itertools.product(LEFT, RIGHT)
     if left[0] or len(right) < 3  # nothing is broadcast to no rows
 ]
