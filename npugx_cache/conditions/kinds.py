@@ -645,10 +645,10 @@ def _make_reveal(read: Callable[[Any], Plain]) -> Callable[[Any, Any], Plain]:
     return reveal_texts
 
 
-def _key_words(_: Wording, path: str, key: Plain, _live: Any) -> str:
+def _lacks_key_as_python(_: Wording, path: str, key: Plain) -> str:
     if _is_class_without_name(key):
-        return f"{path} has a class like {describe(key)}, and no name tells the two apart"
-    return f"{describe(key)} was not in {path}, and is now"
+        return f"{path} has no class like {describe(key)}, told by its body alone"
+    return f"{describe(key)} not in {path}"
 
 
 def _type_words(words: Wording, path: str, ident: int, live: object) -> str:
@@ -769,8 +769,7 @@ KINDS: dict[Kind, Row] = {
     Kind.NOT_CONTAINS: Row(
         test=_lacks_key,
         native=partial(_native_membership, expected=False),
-        python=lambda _, path, arg: f"{describe(arg)} not in {path}",
-        reason=_key_words,
+        python=_lacks_key_as_python,
     ),
     Kind.KEYS: Row(
         test=_has_keys,
