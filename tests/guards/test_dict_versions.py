@@ -341,6 +341,7 @@ def test_a_replaced_module_in_a_cycle_is_let_go_at_the_next_call(cached):
     assert weight() is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("last", [X, torch.ones(3, 4), X.double()], ids=["X", "Y", "an error"])
 def test_no_graph_of_a_function_keeps_what_another_has_seen_replaced(tmp_path, last):
     model = made()

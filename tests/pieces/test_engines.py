@@ -284,6 +284,7 @@ def test_28_layers_are_three_entries(surroundings):
     assert (warm["difference"], warm["info"]) == (0.0, [29, 0, 0, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrong", ["of another graph", "paths", "of no entry"])
 def test_a_handle_decides_nothing(model, store, wrong):
     cold = started(model, store, [Range(1, 64), 16])
@@ -314,6 +315,7 @@ def test_a_triton_kernel_in_a_graph_is_refused_by_name(store, caplog):
     assert "triton_kernel_wrapper_mutation" in caplog.text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", ["off", "readonly"])
 def test_a_start_that_may_not_write_runs_compiled_and_stores_nothing(
     model, store, monkeypatch, setting
@@ -331,6 +333,7 @@ def test_a_start_that_may_not_write_runs_compiled_and_stores_nothing(
     assert again.counted["hits"] == (4 if setting == "readonly" else 0)
 
 
+@pytest.mark.thorough
 def test_with_on_miss_raise_a_start_without_entries_fails_with_the_reason(
     model, store, monkeypatch
 ):
