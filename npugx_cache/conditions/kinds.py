@@ -615,7 +615,7 @@ def _fact(
     )
 
 
-def _are_found_there(_: object, fact: Any) -> bool:
+def _providers_match(_: object, fact: Any) -> bool:
     return source_facts.providers(fact[0], fact[1], fact[2::2]) == [*fact[3::2]]
 
 
@@ -892,8 +892,8 @@ KINDS: dict[Kind, Row] = {
         source_facts.operator_schema, "schema of operator", code_watch.watch_nothing
     ),
     Kind.LOOKUP: Row(
-        test=_are_found_there,
-        bulk=lambda rows, _: all(itertools.starmap(_are_found_there, rows)),
+        test=_providers_match,
+        bulk=lambda rows, _: all(itertools.starmap(_providers_match, rows)),
         python=_lookups_as_python,
         native=_nothing_in_cpp,
         reason=_lookup_reasons,
