@@ -38,6 +38,7 @@ def measure(quick: bool) -> Numbers:
         "forward, 2 layers": _forward(2),
         "BERT, 1 layer": _bert(),
         MLP: _mlp(),
+        "resize, 64 x 64 x 64": _resize(),
     }
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         found: Numbers = {
@@ -160,6 +161,18 @@ def _bert() -> Callable[[], Callable[[], Any]]:
 
     def call() -> Any:
         return model(ids).last_hidden_state
+
+    return lambda: call
+
+
+def _resize() -> Callable[[], Callable[[], Any]]:
+    import torch
+
+    torch.manual_seed(0)
+    images = torch.randn(1, 64, 64, 64)
+
+    def call() -> Any:
+        return torch.nn.functional.interpolate(images, scale_factor=2.0, mode="bilinear")
 
     return lambda: call
 
