@@ -708,7 +708,8 @@ def _member(cls: Any, name: str | None) -> Any:
         return members.get(name, _ABSENT)
     names = name.split("|") if name else []
     is_pythons = getattr(cls._missing_, "__func__", None) is vars(enum.Flag)["_missing_"].__func__
-    if not is_pythons or not set(names) <= members.keys():
+    calls_metaclass = type(cls).__call__ is not enum.EnumMeta.__call__
+    if not is_pythons or calls_metaclass or not set(names) <= members.keys():
         return _ABSENT
     return cls(reduce(operator.or_, (members[each]._value_ for each in names), 0))
 

@@ -407,3 +407,20 @@ def anything():
 )
 def test_a_stable_text_is_a_repr_with_sets_in_order(value, text):
     assert stable_text(value) == text
+
+
+class Counting(enum.EnumMeta):
+    """A metaclass that runs code of its own when a member is asked for by its value."""
+
+    def __call__(cls, *args, **kwargs):
+        raise AssertionError("code of the user's runs")
+
+
+class Combined(enum.Flag, metaclass=Counting):
+    A = 1
+    B = 2
+
+
+def test_a_combined_flag_is_resolved_without_code_of_the_users():
+    with pytest.raises(NotPortable, match="is no member"):
+        resolve(["enum", identity(Combined), "A|B", 3])
